@@ -24,7 +24,6 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """Return which operation it is."""
         return self.op.op
 
 

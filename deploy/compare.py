@@ -46,7 +46,6 @@ class Difference:
         return np.stack(list(self._others.values()))
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
-        """Count a batch."""
         if found.size:
             with np.errstate(invalid="ignore"):  # infinities of one sign are equal
                 apart = np.where(found == expected, 0.0, np.abs(found - expected))
@@ -57,7 +56,6 @@ class Difference:
                 self._others[hash(inputs[index].tobytes())] = np.array(inputs[index])
 
     def __str__(self) -> str:
-        """Return one line for the user."""
         text = f"outputs differ by {self.largest:.3g} at most"
         if not self.classes:
             return text
@@ -72,7 +70,6 @@ class Stand(keras.layers.Layer):
         self._predict, self._difference = predict, difference
 
     def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:
-        """Return the file's outputs for [inputs, the model's outputs]."""
         given, expected = inputs
         traced = getattr(self._predict, "traced", None)
         found = traced(given) if traced else tf.numpy_function(self._run, [given], tf.float32)

@@ -138,7 +138,6 @@ class Folded:
         return flat.astype(np.float32), INT8 * steps, values.shape if flat.ndim == values.ndim else flat.shape
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the model's output."""
         values = [(variable, self._marked(each)) for variable, each in self._values]
         with keras.StatelessScope(values):
             return self._run(self._model, [inputs])[0]
@@ -320,7 +319,6 @@ class _Graph:
         given.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
 
     def return_floats(self, step: float, zero: int) -> None:
-        """Let the graph return float32."""
         (made,) = self._graph.output
         made.name = self._node("DequantizeLinear", made.name, np.float32(step), np.int8(zero))
         made.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
@@ -349,7 +347,6 @@ class _Graph:
         return made
 
     def _insert(self, place: int) -> None:
-        """Put the new nodes before another."""
         nodes = list(self._graph.node)
         del self._graph.node[:]
         self._graph.node.extend([*nodes[:place], *self._new, *nodes[place:]])

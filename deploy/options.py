@@ -62,7 +62,6 @@ class ExportOptions:
     huffman: bool = True
 
     def __post_init__(self) -> None:
-        """Check types and ranges."""
         for name in ("int8", "float16", "huffman"):
             self._check(name, isinstance(getattr(self, name), bool), "true or false")
         for name in ("codebook", "codebook_conv"):

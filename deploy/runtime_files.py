@@ -65,7 +65,6 @@ class KerasPredictor:
         return self.model(inputs, training=False)
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the outputs for inputs [batch, ...]."""
         found: np.ndarray = tf.nest.map_structure(np.asarray, self.traced(inputs))
         return found
 
@@ -105,7 +104,6 @@ class SavedModelPredictor:
         self.traced = loaded.serve
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the outputs for inputs float32 [batch, ...]."""
         return np.asarray(self.traced(tf.constant(inputs, tf.float32)))
 
 

@@ -35,7 +35,6 @@ class Card:
     inputs: Mapping[str, Preparation] = field(default_factory=dict)  # how each of several inputs is made, by name
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON values that `from_json` reads."""
         preparation = None if self.preparation is None else self.preparation.as_json()
         return {
             "version": VERSION,
@@ -51,7 +50,6 @@ class Card:
 
     @classmethod
     def from_json(cls, value: Any) -> Card:
-        """Return what JSON values describe."""
         texts = ("network", "checkpoint")
         known = {"version", "step", "shape", "classes", "preparation", *texts}
         has_all = isinstance(value, dict) and {*value} - {ACTIVATION, SEVERAL} == known

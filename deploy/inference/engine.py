@@ -32,7 +32,6 @@ class Model:
     """
 
     def __init__(self, graph: Graph, tensors: Mapping[str, np.ndarray], backend: Backend = NUMPY_BACKEND) -> None:
-        """Check the graph and prepare its steps."""
         self.graph = graph
         self.values = infer(graph, tensors)
         self._steps = [self._step(op, tensors, backend) for op in graph.ops]

@@ -50,11 +50,9 @@ class SparseWeight:
 
     @property
     def size(self) -> int:
-        """Return the number of entries of the dense array."""
         return math.prod(self.shape)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the description as JSON values."""
         fields = (*FIELDS, *(GAP_FIELDS if self.positions == GAPS else ()))
         return {name: list(self.shape) if name == "shape" else getattr(self, name) for name in fields}
 

@@ -84,7 +84,6 @@ class EarlyStopping(HostHook):
             self.out_of_patience(run)
 
     def out_of_patience(self, run: Run) -> None:
-        """Act on too many evaluations without an improvement: end the run."""
         evaluations = f"{self._waited} evaluation{'' if self._waited == 1 else 's'}"
         if self._best is None:
             reason = f"was never finite in {evaluations}"

@@ -162,7 +162,8 @@ def encode_frame(picture: np.ndarray) -> bytes:
 def read_frames(folder: Path, name: str, count: int) -> list[Image.Image]:
     """Return evenly spread frames of an animation, and its last one; what is missing or damaged is left out."""
     stride = 2 ** max(0, math.ceil(math.log2(count / MOST_FRAMES)))
-    frames, missing = [], []
+    frames: list[Image.Image] = []
+    missing: list[str] = []
     for number in sorted({*range(0, count, stride), count - 1}):
         try:
             content = read_bytes(frame_path(folder, name, number), MOST_BYTES)

@@ -141,7 +141,6 @@ class Lines:
             self._print_status()
 
     def stop(self) -> None:
-        """Print where the run ended, unless the latest line said so."""
         if self._printed_step != self._status.run.step:
             self._print_status()
 
@@ -163,12 +162,10 @@ class Cell:
         self._handle = display(self._drawn(), raw=True, display_id=True)
 
     def update(self, report: Report | None) -> None:
-        """Draw, unless the latest drawing is recent."""
         if time.monotonic() - self._drawn_at >= self._every_seconds:
             self.stop()
 
     def stop(self) -> None:
-        """Draw where the run is."""
         self._handle.update(self._drawn(), raw=True)
 
     def _drawn(self) -> dict[str, str]:

@@ -73,7 +73,6 @@ class RandomnessGuard(HostHook):
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Check the batches that the run will train on."""
         self._faults = find_faults(run.training, run.step)
         if self._faults and self._on_fault == STOP:
             raise UserError(f"{self._faults[0]} To train anyway, set hooks.{self.name}.on_fault=warn.")

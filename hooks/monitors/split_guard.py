@@ -90,7 +90,6 @@ class SplitGuard(HostHook):
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Compare the splits of the run."""
         start = time.perf_counter()
         splits = {"train": run.training.split, **{name: each.split for name, each in run.held_out.items()}}
         leaks = find_leaks(splits, nearer=self._near)
@@ -127,7 +126,8 @@ def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
         number = int(np.searchsorted(starts, position, side="right")) - 1
         return names[number], splits[names[number]].name_of(position - int(starts[number]))
 
-    return [Leak(*place(copy), *place(original), *how) for copy, (original, *how) in sorted(found.items())]
+    pairs = sorted(found.items())
+    return [Leak(*place(copy), *place(first), kind, correlation) for copy, (first, kind, correlation) in pairs]
 
 
 def _exact(read: list[Fingerprints], starts: np.ndarray) -> dict[int, tuple[int, str, float]]:

@@ -45,11 +45,9 @@ class EventFiles:
         self._started.clear()
 
     def exist(self, split: str) -> bool:
-        """Return whether there are events of a split, such as those of an earlier process of the run."""
         return any((self.directory / split).glob(PATTERN))
 
     def remove(self, split: str) -> None:
-        """Remove all events of a split."""
         with self._writing(split):
             for path in (self.directory / split).glob(PATTERN):
                 path.unlink()
@@ -60,13 +58,11 @@ class EventFiles:
             self.add(split, Event(step=step, summary=summary))
 
     def add(self, split: str, event: Event) -> None:
-        """Write any event, with the current time."""
         with self._writing(split):
             event.wall_time = time.time()
             self._writer(split).add_event(event)
 
     def flush(self) -> None:
-        """Return when all events are on disk."""
         for split in list(self._writers):
             with self._writing(split):
                 self._writers[split].flush()
@@ -139,8 +135,11 @@ class StepProfile:
 
     def plan(self, step: int, total_steps: int, steps_per_epoch: float) -> None:
         """Choose the steps: after 20 of this process, or fewer where no more are left; without an evaluation."""
+        if not self.steps:
+            return
         begin = min(step + WARM_UP, total_steps - self.steps)
-        if not self.steps or begin <= step:
+        if begin <= step:
+            warnings.warn(f"No profile: {total_steps - step} steps leave none to warm up.", stacklevel=2)
             return
         evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
         if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:
@@ -152,7 +151,6 @@ class StepProfile:
         return next((edge for edge in self._edges if edge > step), None)
 
     def at_edge(self, step: int, directory: Path) -> None:
-        """Start or stop where that is due."""
         if not self._edges:
             return
         begin, end = self._edges
@@ -164,7 +162,6 @@ class StepProfile:
                 self._running = True
 
     def stop(self) -> None:
-        """End the profile where one is being taken, and write it."""
         if self._running:
             self._running, self._edges = False, ()
             with self._one_line():
