@@ -156,8 +156,7 @@ class TensorBoard(HostHook):
 
     @property
     def _opened(self) -> EventFiles:
-        if self._files is None:
-            raise RuntimeError("tensorboard saw a report before on_fit_begin.")
+        assert self._files is not None
         return self._files
 
     def _write_report(self, report: Report) -> None:
