@@ -1,4 +1,4 @@
-"""Arrays of packed exports, and how kernels are coded."""
+"""Operations of packed exports, and how their arrays are stored."""
 
 from __future__ import annotations
 
@@ -16,21 +16,14 @@ Call = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Node:
-    """Hold an operation, its arrays as they are, and what computes it in Keras.
+    """Hold an operation, its arrays as they are, and what computes it in Keras."""
 
-    Attributes:
-        op: it, without the arrays that become part of the file.
-        arrays: float32 by field: "kernel", "bias", "scale", "shift".
-        call: computes it from its only input, as the evaluation does, where it treats every channel apart; else None.
-    """
-
-    op: Op
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    call: Call | None = None
+    op: Op  # without the arrays that become part of the file
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # float32: "kernel", "bias", "scale", "shift"
+    call: Call | None = None  # computes it from its only input, as the evaluation does, if it treats channels apart
 
     @property
     def kind(self) -> str:
-        """Return which operation it is."""
         return self.op.op
 
 
@@ -44,44 +37,20 @@ def consumers(nodes: Sequence[Node], output: str) -> dict[str, int]:
 
 
 MOST_VALUES = 256
+Code = tuple[Encoded, dict[str, np.ndarray]]  # how numbers are stored, and the arrays that hold them, by name
 
 
-@dataclass(frozen=True)
-class Code:
-    """Hold numbers in the form in which they are written.
-
-    Attributes:
-        encoding: "sign", "codebook", "float32" or "float16".
-        shape: of the numbers.
-        data: uint8 bits for the first two, else floats of the shape.
-        extra: float32; scales of a sign, one for all or one per channel, or values of a codebook; None if there are
-            none.
-        bits: per number, what `extra` takes not counted.
-    """
-
-    encoding: str
-    shape: tuple[int, ...]
-    data: np.ndarray
-    extra: np.ndarray | None
-    bits: int
-
-    @property
-    def bytes(self) -> int:
-        """Return the bytes of the data with its scales or codebook."""
-        return int(self.data.nbytes + (0 if self.extra is None else self.extra.nbytes))
-
-
-def encode(values: np.ndarray, *, half: bool = False) -> Code:
-    """Return the smallest exact form of numbers; of several as small, the one with the fewest bits."""
+def encode(name: str, values: np.ndarray, *, half: bool = False) -> Code:
+    """Return the smallest exact form of numbers."""
     values = np.asarray(values, np.float32)
-    found = [each for each in (_signs(values), _codebook(values)) if each is not None]
-    return min([*found, encode_floats(values, half=half)], key=lambda code: code.bytes)
+    found = [each for each in (_signs(name, values), _codebook(name, values)) if each is not None]
+    return min([*found, encode_floats(name, values, half=half)], key=lambda code: _bytes(code[1]))
 
 
-def encode_floats(values: np.ndarray, *, half: bool = False) -> Code:
+def encode_floats(name: str, values: np.ndarray, *, half: bool = False) -> Code:
     """Return numbers as float32 or float16."""
     dtype = np.dtype(np.float16 if half else np.float32)
-    return Code(dtype.name, values.shape, values.astype(dtype), None, 8 * dtype.itemsize)
+    return Encoded(dtype.name, name, values.shape), {name: values.astype(dtype)}
 
 
 def sign_scale(values: np.ndarray) -> np.ndarray | None:
@@ -94,47 +63,41 @@ def sign_scale(values: np.ndarray) -> np.ndarray | None:
     return rows[0][:1] if (rows[0] == rows[0][0]).all() else rows[0]
 
 
-def _signs(values: np.ndarray) -> Code | None:
+def _signs(name: str, values: np.ndarray) -> Code | None:
     scale = sign_scale(values)
     if scale is None:
         return None
-    stored = None if scale.size == 1 and scale[0] == 1.0 else scale
-    return Code(SIGN, values.shape, pack_stream(encode_order(values >= 0.0), 1), stored, 1)
+    tensors = {name: pack_stream(encode_order(values >= 0.0), 1)}
+    if scale.size == 1 and scale[0] == 1.0:
+        return Encoded(SIGN, name, values.shape), tensors
+    return Encoded(SIGN, name, values.shape, scale=f"{name}/scale"), {**tensors, f"{name}/scale": scale}
 
 
-def _codebook(values: np.ndarray) -> Code | None:
-    distinct, indices = np.unique(values, return_inverse=True)
-    if not 0 < len(distinct) <= MOST_VALUES or values.ndim == 0:
+def _codebook(name: str, values: np.ndarray) -> Code | None:
+    book, indices = np.unique(values, return_inverse=True)
+    if not 0 < len(book) <= MOST_VALUES or values.ndim == 0:
         return None
-    bits = max(1, int(len(distinct) - 1).bit_length())
-    ordered = encode_order(indices.reshape(values.shape))
-    return Code(CODEBOOK, values.shape, pack_stream(ordered, bits), distinct, bits)
+    bits = max(1, int(len(book) - 1).bit_length())
+    stream = pack_stream(encode_order(indices.reshape(values.shape)), bits)
+    encoded = Encoded(CODEBOOK, name, values.shape, bits=bits, values=f"{name}/values")
+    return encoded, {name: stream, f"{name}/values": book}
 
 
-ENCODED = ("kernel", "bias")
+def _bytes(tensors: Mapping[str, np.ndarray]) -> int:
+    return sum(each.nbytes for each in tensors.values())
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Say how an array of a layer is stored.
+    """Describe how an array of a layer is stored."""
 
-    Attributes:
-        layer: path of the layer.
-        what: which of its arrays, such as "kernel".
-        numbers: how many there are.
-        encoding: such as "sign", "codebook" or "int16".
-        bits: per number, without scales and values of a codebook.
-        bytes: with them.
-        value_bytes: of these, the values of a codebook.
-    """
-
-    layer: str
-    what: str
+    layer: str  # path of the layer
+    what: str  # which of its arrays, such as "kernel"
     numbers: int
-    encoding: str
-    bits: int
-    bytes: int
-    value_bytes: int = 0
+    encoding: str  # such as "sign", "codebook" or "int16"
+    bits: int  # per number, without scales and values of a codebook
+    bytes: int  # with them
+    value_bytes: int = 0  # of these, the values of a codebook
 
 
 def encode_nodes(
@@ -148,28 +111,20 @@ def encode_nodes(
         fields: dict[str, Any] = dict(node.op.fields)
         for key, array in node.arrays.items():
             name = f"{number}/{key}"
-            if key in ENCODED:
-                code = encode(array, half=half) if key == "kernel" else encode_floats(array, half=half)
-                fields[key], more = _named(code, name)
-                tensors |= more
-                values = code.extra.nbytes if code.extra is not None and code.encoding == CODEBOOK else 0
-                stored.append(Stored(node.op.name, key, array.size, code.encoding, code.bits, code.bytes, values))
+            if key in ("kernel", "bias"):
+                encoded, own = (
+                    encode(name, array, half=half) if key == "kernel" else encode_floats(name, array, half=half)
+                )
+                bits = 1 if encoded.encoding == SIGN else encoded.bits or 8 * own[name].itemsize
+                book = own[encoded.values].nbytes if encoded.values else 0
+                fields[key] = encoded
+                tensors |= own
+                stored.append(Stored(node.op.name, key, array.size, encoded.encoding, bits, _bytes(own), book))
             else:
                 fields[key], tensors[name] = name, array
                 stored.append(_plain(node, key, array))
         ops.append(replace(node.op, fields=fields))
     return tuple(ops), tensors, tuple(stored)
-
-
-def _named(code: Code, name: str) -> tuple[Encoded, dict[str, np.ndarray]]:
-    tensors = {name: code.data}
-    extra = None if code.extra is None else f"{name}/{'values' if code.encoding == CODEBOOK else 'scale'}"
-    if extra is not None and code.extra is not None:
-        tensors[extra] = code.extra
-    encoded = Encoded(code.encoding, name, tuple(int(each) for each in code.shape))
-    if code.encoding == CODEBOOK:
-        return replace(encoded, bits=code.bits, values=extra), tensors
-    return replace(encoded, scale=extra), tensors
 
 
 def _plain(node: Node, key: str, array: np.ndarray) -> Stored:

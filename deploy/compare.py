@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import Format, Predictor
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.packed import predictions_differ_by_rounding
 from hookline.deploy.plain_model import foreign_names, is_mixed, plain_model, single_model, strip_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
@@ -26,17 +28,11 @@ KERAS = "keras"
 
 @dataclass
 class Difference:
-    """Accumulate how much a file's outputs differ from those of the run's own model.
+    """Accumulate how much a file's outputs differ from those of the run's own model."""
 
-    Attributes:
-        largest: of outputs, absolute; NaN where one of the two is NaN.
-        examples: of the test split.
-        classes: whether outputs are [batch, classes], so that a class is predicted.
-    """
-
-    examples: int
-    largest: float = 0.0
-    classes: bool = False
+    examples: int  # of the test split
+    largest: float = 0.0  # difference of outputs, absolute; NaN where one of the two is NaN
+    classes: bool = False  # whether outputs are [batch, classes], so that a class is predicted
     _others: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the last batch repeats some to be full
 
     @property
@@ -50,7 +46,6 @@ class Difference:
         return np.stack(list(self._others.values()))
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
-        """Count a batch."""
         if found.size:
             with np.errstate(invalid="ignore"):  # infinities of one sign are equal
                 apart = np.where(found == expected, 0.0, np.abs(found - expected))
@@ -61,7 +56,6 @@ class Difference:
                 self._others[hash(inputs[index].tobytes())] = np.array(inputs[index])
 
     def __str__(self) -> str:
-        """Return one line for the user."""
         text = f"outputs differ by {self.largest:.3g} at most"
         if not self.classes:
             return text
@@ -72,13 +66,10 @@ class Stand(keras.layers.Layer):
     """Predict with a file in place of a model."""
 
     def __init__(self, predict: Predictor, difference: Difference) -> None:
-        """Take what predicts."""
         super().__init__(dtype="float32")
-        self._predict = predict
-        self._difference = difference
+        self._predict, self._difference = predict, difference
 
     def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:
-        """Return the file's outputs for [inputs, the model's outputs]."""
         given, expected = inputs
         traced = getattr(self._predict, "traced", None)
         found = traced(given) if traced else tf.numpy_function(self._run, [given], tf.float32)
@@ -100,7 +91,7 @@ class Stand(keras.layers.Layer):
 
 @tf.custom_gradient
 def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-    """Return `found` with the gradient of `expected`: metrics such as a gradient penalty's need the model's slope."""
+    """Return `found` with the gradient of `expected`, which metrics such as a gradient penalty need."""
     return tf.identity(found), lambda upstream: (None, upstream)
 
 
@@ -125,52 +116,41 @@ def compare(
         with plain_model(run, network, full=False) as half:
             _check_hooks(_metrics(run, network, half), expected)
     with plain_model(run, network) as plain:
+        foreign, difference = foreign_names(plain), None
+        model = getattr(predict, "model", None)
+        if model is None or foreign:  # a user's class may be rebuilt as another layer
+            difference = Difference(len(run.held_out["test"].split.indices))
+            single = single_model(run, network, plain, form.name)
+            outputs = Stand(predict, difference)([single.inputs[0], single.outputs[0]])
+            model = keras.Model(single.inputs[0], outputs, name=plain.name)
+        metrics = _metrics(run, network, model)
+        if difference and np.isnan(difference.largest):
+            raise UserError(f"The {form.name} file returns NaN on the test split. Expected numbers: another format.")
         expected = _metrics(run, network, plain) if mixed else expected
-        metrics, difference = _judge(run, network, plain, form, predict, expected=expected, limit=limit)
-    wrong_class = form.every_prediction and not lossy and difference and difference.others
-    if difference and wrong_class and not form.rounds(run, network, predict, difference.inputs):
+        if wrong := _first_wrong(metrics, expected, limit):
+            _check_hooks(_metrics(run, network, plain), expected)
+            raise UserError(
+                f"The {form.name} file has {wrong}={metrics[wrong]:.6g} on the test split, but the run has "
+                f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: "
+                "another format or other options, or a higher tolerance."
+            )
+    if foreign and difference and form.name == KERAS and difference.largest > TOLERANCE:
         raise UserError(
-            f"The {form.name} file predicts another class than the run for {difference.others:,} of "
+            f"Keras loads the file as a model whose outputs differ from the run's by up to {difference.largest:.3g}. "
+            f"Expected {', '.join(foreign)} with every argument in get_config, or format=saved_model."
+        )
+    if form.every_prediction and not lossy and difference and difference.others:
+        _check_predictions(run, network, predict, difference)
+    return metrics, difference
+
+
+def _check_predictions(run: Run, network: str, predict: Predictor, difference: Difference) -> None:
+    """Refuse a file that predicts another class than the run, unless sums were only rounded in another order."""
+    if not isinstance(predict, Model) or not predictions_differ_by_rounding(run, network, predict, difference.inputs):
+        raise UserError(
+            f"The packed file predicts another class than the run for {difference.others:,} of "
             f"{difference.examples:,} test examples. Expected none. Please report it, with the run's config.yaml."
         )
-    return metrics, difference
-
-
-def _judge(
-    run: Run,
-    network: str,
-    plain: keras.Model,
-    form: Format,
-    predict: Predictor,
-    *,
-    expected: Mapping[str, float],
-    limit: float,
-) -> tuple[dict[str, float], Difference | None]:
-    """Return what `compare` does; `plain` is the finished model."""
-    difference = None
-    own = bool(foreign_names(plain))  # a user's class may be rebuilt as another layer
-    model = getattr(predict, "model", None)
-    if model is None or own:
-        difference = Difference(len(run.held_out["test"].split.indices))
-        single = single_model(run, network, plain, form.name)
-        outputs = Stand(predict, difference)([single.inputs[0], single.outputs[0]])
-        model = keras.Model(single.inputs[0], outputs, name=plain.name)
-    metrics = _metrics(run, network, model)
-    if difference and np.isnan(difference.largest):
-        raise UserError(f"The {form.name} file returns NaN on the test split. Expected numbers: another format.")
-    if wrong := _first_wrong(metrics, expected, limit):
-        _check_hooks(_metrics(run, network, plain), expected)
-        raise UserError(
-            f"The {form.name} file has {_shown(wrong, metrics)} on the test split, but the run has "
-            f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: another "
-            "format or other options, or a higher tolerance."
-        )
-    if own and difference and form.name == KERAS and difference.largest > TOLERANCE:
-        raise UserError(
-            f"What Keras makes of the file returns other outputs than the run, by {difference.largest:.3g} at most. "
-            f"Expected {', '.join(foreign_names(plain))} with every argument in get_config, or format=saved_model."
-        )
-    return metrics, difference
 
 
 def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], limit: float) -> str | None:
@@ -180,16 +160,13 @@ def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], li
     return None
 
 
-def _shown(name: str, metrics: Mapping[str, float]) -> str:
-    return f"{name}={metrics[name]:.6g}"
-
-
 def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) -> None:
     """Refuse a plain model that is not as good as its run."""
     if wrong := _first_wrong(metrics, expected, TOLERANCE):
         raise UserError(
-            f"The plain model has {_shown(wrong, metrics)} on the test split, but the run has {expected[wrong]:.6g}: a "
-            "hook changes what evaluation sees in a way that no plain model can hold. Expected a run without it."
+            f"The plain model has {wrong}={metrics[wrong]:.6g} on the test split, but the run has "
+            f"{expected[wrong]:.6g}: a hook changes what evaluation sees in a way that no plain model can hold. "
+            "Expected a run without it."
         )
 
 

@@ -34,27 +34,17 @@ CHUNK = 2**22  # signs at a time
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Say for which integers each channel gives +1.
+    """Describe for which integers each channel gives +1: from the threshold on, or, where it descends, up to it."""
 
-    Attributes:
-        values: the t of each channel, [channels], in the smallest integer type that holds them.
-        descending: bool [channels]; +1 where x <= t there, and where x >= t elsewhere.
-    """
-
-    values: np.ndarray
-    descending: np.ndarray
-
-    def __call__(self, integers: np.ndarray) -> np.ndarray:
-        """Return bool [..., channels], True for +1."""
-        wide = self.values.astype(np.int64)
-        return np.where(self.descending, integers <= wide, integers >= wide)
+    values: np.ndarray  # [channels], in the smallest integer type that holds them
+    descending: np.ndarray  # bool [channels]
 
 
 def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | None:
-    """Return thresholds that give the signs of every integer from -largest to largest, or None if there are none.
+    """Return thresholds that give the signs of every integer from -largest to largest.
 
-    None means that a channel changes its sign more than once. A channel that never does gets a threshold that every
-    integer reaches, or that none does.
+    None if a channel changes its sign more than once. Of a channel that never does, every integer or none reaches the
+    threshold.
     """
     step = max(1, CHUNK // channels)
     first = before = np.zeros(channels, bool)
@@ -90,9 +80,9 @@ Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np
 
 
 def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: int) -> Evaluate:
-    """Return what calls layers inside the contexts that hooks put around every forward pass, at the evaluation's size.
+    """Return what calls layers inside the contexts that hooks put around a forward pass, at the evaluation's size.
 
-    A hook may replace a layer's computation, perhaps for large tensors only; the results then differ by rounding.
+    So results have the bits of the evaluation even if a hook replaces a layer's computation for large tensors.
     """
 
     def call(calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
@@ -125,7 +115,7 @@ def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: i
     return evaluate
 
 
-BY_CHANNEL = "scale_shift"
+MOVING = POOLS | SHAPERS
 RISING = {
     *("relu", "relu6", "hard_tanh", "tanh", "sigmoid", "hard_sigmoid", "softplus", "softsign", "selu", "exponential"),
     *("leaky_relu", "elu"),
@@ -135,23 +125,21 @@ RISING = {
 
 @dataclass(frozen=True)
 class _Chain:
-    """Hold the operations between a sum and a sign.
+    """Hold the operations between a sum and a sign."""
 
-    Attributes:
-        source: the layer that makes the sum.
-        between: operations, each of one value that nothing else uses.
-        sign: the last one.
-    """
-
-    source: Node
-    between: list[Node]
+    source: Node  # the layer that makes the sum
+    between: list[Node]  # each of one value that nothing else uses
     sign: Node
 
     @property
     def last_by_channel(self) -> int:
         """Return the index of the last operation that treats channels differently, -1 if there is none."""
-        places = [place for place, node in enumerate(self.between) if node.kind == BY_CHANNEL]
-        return places[-1] if places else -1
+        return max((place for place, node in enumerate(self.between) if node.kind == "scale_shift"), default=-1)
+
+    @property
+    def functions(self) -> list[Node]:
+        """Return the operations that the thresholds replace."""
+        return [node for node in self.between if node.kind not in MOVING]
 
 
 def fold_signs(
@@ -159,8 +147,8 @@ def fold_signs(
 ) -> list[Node]:
     """Return operations with integer thresholds wherever they give the same signs.
 
-    Scale and bias of the layer, batch norm and activations between its sum and a sign go into the thresholds, as long
-    as each channel's sign changes once at most from the lowest to the highest sum. Everything else stays as it is.
+    They replace scale and bias of a layer, batch norm and activations between its sum and a sign if the sign of each
+    channel changes at most once from the lowest to the highest sum.
     """
     nodes = merge_equal_signs(nodes)
     for sign in [node for node in nodes if node.kind == "sign"]:
@@ -177,17 +165,14 @@ def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None
     counts, binary = consumers(nodes, output), binary_values(nodes)
     between: list[Node] = []
     node = sign
-    while True:
-        name = node.op.inputs[0]
-        before = made_by.get(name)
-        if before is None or counts[name] != 1:
+    while counts[name := node.op.inputs[0]] == 1 and name in made_by:
+        node = made_by[name]
+        if is_integer_sum(node, binary):
+            return _Chain(node, between, sign)
+        if node.call is None and node.kind not in MOVING:
             return None
-        if is_integer_sum(before, binary):
-            return _Chain(before, between, sign)
-        if before.call is None and before.kind not in POOLS | SHAPERS:
-            return None
-        between.insert(0, before)
-        node = before
+        between.insert(0, node)
+    return None
 
 
 def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -198,11 +183,11 @@ def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> 
     """
     channels = shapes[chain.source.op.output][-1]
     for place, node in enumerate(chain.between):
-        if node.kind not in POOLS | SHAPERS:
+        if node.kind not in MOVING:
             continue
         behind = place > chain.last_by_channel
         crossed = chain.between[place + 1 :] if behind else chain.between[:place]
-        functions = [each for each in crossed if each.kind not in POOLS | SHAPERS]
+        functions = [each for each in crossed if each.kind not in MOVING]
         if not behind and shapes[node.op.output][-1] != channels:
             return False
         if node.kind in POOLS and not all(_never_falls(each) for each in functions):
@@ -218,9 +203,8 @@ def _never_falls(node: Node) -> bool:
 
 def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate) -> Thresholds | None:
     kernel = chain.source.arrays["kernel"]
-    functions = [node for node in chain.between if node.kind not in POOLS | SHAPERS]
     at = chain.between[chain.last_by_channel] if chain.last_by_channel >= 0 else chain.sign
-    calls = [node.call for node in [*functions, chain.sign] if node.call is not None]
+    calls = [node.call for node in [*chain.functions, chain.sign] if node.call is not None]
     scale, bias = sign_scale(kernel), chain.source.arrays.get("bias")
     assert scale is not None
     channels = kernel.shape[-1]
@@ -239,8 +223,8 @@ def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: 
 
 def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> list[Node]:
     last = chain.last_by_channel
-    before = [node for node in chain.between[: last + 1] if node.kind in POOLS | SHAPERS]
-    behind = [node for node in chain.between[last + 1 :] if node.kind in POOLS | SHAPERS]
+    before = [node for node in chain.between[: last + 1] if node.kind in MOVING]
+    behind = [node for node in chain.between[last + 1 :] if node.kind in MOVING]
     kernel = np.where(np.signbit(chain.source.arrays["kernel"]), np.float32(-1), np.float32(1))
     source = replace(chain.source, arrays={"kernel": kernel})
     new: list[Node] = []
@@ -271,5 +255,5 @@ def _threshold_node(chain: _Chain, thresholds: Thresholds, value: str, output: s
     arrays = {"thresholds": thresholds.values}
     if thresholds.descending.any():
         arrays["descending"] = pack_stream(thresholds.descending, 1)
-    folded = [node.op.name for node in chain.between if node.kind not in POOLS | SHAPERS]
-    return Node(Op("threshold", folded[0] if folded else chain.sign.op.name, (value,), output), arrays)
+    name = (chain.functions or [chain.sign])[0].op.name
+    return Node(Op("threshold", name, (value,), output), arrays)

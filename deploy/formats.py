@@ -29,69 +29,27 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Format:
-    """Describe a format. Its writer and loader are imported on use: each needs other packages.
+    """Describe a format. Its writer and loader are imported on use: each needs other packages."""
 
-    Attributes:
-        name: that users give.
-        suffix: how the names of its files end; of a directory, how the default name ends.
-        writer: "module:function" of (run, network, path, options) -> Contents.
-        loader: "module:function" of (path) -> Predictor.
-        options: names of the fields of ExportOptions that it takes beside the tolerance.
-        packages: modules that it needs beside those of every run.
-        extra: of this project, which installs them.
-        is_directory: whether it is one, not a file.
-        card_beside: whether the card lies beside the file, because it cannot hold it.
-        every_prediction: whether the class that is predicted must be the run's for every example of the test split.
-        rounding: "module:function" of (run, network, predictor, inputs) -> bool: whether predictions differ for
-            examples because sums were rounded in another order, which `every_prediction` does not count.
-    """
-
-    name: str
-    suffix: str
-    writer: str
-    loader: str
-    options: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    extra: str = ""
+    name: str  # that users give
+    suffix: str  # how the names of its files end; of a directory, how the default name ends
+    writer: str  # module with a function `write_<name>` of (run, network, path, options) -> Contents
+    loader: str  # module with a function `load_<name>` of (path) -> Predictor
+    options: tuple[str, ...] = ()  # names of the fields of ExportOptions that it takes beside the tolerance
+    packages: tuple[str, ...] = ()  # modules that it needs beside those of every run
+    extra: str = ""  # of this project, which installs them
     is_directory: bool = False
-    card_beside: bool = True
-    every_prediction: bool = False
-    rounding: str = ""
+    card_beside: bool = True  # whether the card lies beside the file, because it cannot hold it
+    every_prediction: bool = False  # whether the class must be the run's for every example of the test split
 
     def check_packages(self) -> None:
-        """Refuse a format whose packages are not installed, before anything else is done.
-
-        Raises:
-            UserError: says how to install them.
-        """
+        """Refuse a format whose packages are not installed, before anything else is done."""
         for module in self.packages:
             import_optional(module, extra=self.extra, needed_by=f"format={self.name}")
 
     def write(self, run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-        """Write a network of a run, with the weights that evaluation uses, and return what was written.
-
-        Args:
-            run: restored; it is left as it was.
-            network: name of the network.
-            path: to write to; it does not exist yet, its directory does.
-            options: checked.
-
-        Raises:
-            UserError: the format cannot hold this network.
-            OSError: the place cannot be written to.
-        """
-        return cast("Contents", _imported(self.writer)(run, network, path, options))
-
-    def rounds(self, run: Run, network: str, predict: Predictor, inputs: np.ndarray) -> bool:
-        """Return whether predictions differ by the order of additions alone.
-
-        Args:
-            run: restored.
-            network: name of the network.
-            predict: loaded from the file.
-            inputs: the examples for which they differ.
-        """
-        return bool(self.rounding and _imported(self.rounding)(run, network, predict, inputs))
+        """Write a network of a restored run, with the weights that evaluation uses, to a path that does not exist."""
+        return cast("Contents", _imported(self.writer, f"write_{self.name}")(run, network, path, options))
 
     def load(self, path: Path) -> Predictor:
         """Return what predicts with an exported network.
@@ -102,61 +60,27 @@ class Format:
         Raises:
             UserError: it cannot be read, or a package is missing.
         """
-        return cast(Predictor, _imported(self.loader)(path))
+        return cast(Predictor, _imported(self.loader, f"load_{self.name}")(path))
 
 
-def _imported(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
+def _imported(module: str, name: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], getattr(importlib.import_module(f"hookline.deploy.{module}"), name))
 
 
-FORMATS = {
-    "keras": Format("keras", ".keras", "runtime_files:write_keras", "runtime_files:load_keras"),
-    "saved_model": Format(
-        "saved_model",
-        "_saved_model",
-        "runtime_files:write_saved_model",
-        "runtime_files:load_saved_model",
-        is_directory=True,
+LITERT, ONNX = ("ai_edge_litert.interpreter",), ("onnx", "tf2onnx", "onnxruntime")
+CODEBOOK = ("codebook", "codebook_conv", "huffman")
+_ALL = (
+    Format("keras", ".keras", "runtime_files", "runtime_files"),
+    Format("saved_model", "_saved_model", "runtime_files", "runtime_files", is_directory=True),
+    Format("litert", ".tflite", "runtime_files", "runtimes", options=("int8",), packages=LITERT, extra="litert"),
+    Format("onnx", ".onnx", "runtime_files", "runtimes", packages=ONNX, extra="onnx"),
+    Format(
+        "packed", ".packed.safetensors", "packed", "runtimes", ("float16",), card_beside=False, every_prediction=True
     ),
-    "litert": Format(
-        "litert",
-        ".tflite",
-        "litert:write_litert",
-        "runtimes:load_litert",
-        options=("int8",),
-        packages=("ai_edge_litert.interpreter",),
-        extra="litert",
-    ),
-    "onnx": Format(
-        "onnx",
-        ".onnx",
-        "runtime_files:write_onnx",
-        "runtimes:load_onnx",
-        packages=("onnx", "tf2onnx", "onnxruntime"),
-        extra="onnx",
-    ),
-    "packed": Format(
-        "packed",
-        ".packed.safetensors",
-        "packed:write_packed",
-        "inference.engine:load_model",
-        options=("float16",),
-        card_beside=False,
-        every_prediction=True,
-        rounding="packed:predictions_differ_by_rounding",
-    ),
-    "sparse": Format(
-        "sparse",
-        ".sparse.safetensors",
-        "sparse:write_sparse",
-        "sparse:load_sparse",
-        options=("codebook", "codebook_conv", "huffman"),
-        card_beside=False,
-    ),
-}
-MARK = "saved_model.pb"
-"""The file that makes a directory a SavedModel."""
+    Format("sparse", ".sparse.safetensors", "sparse", "sparse", CODEBOOK, card_beside=False),
+)
+FORMATS = {each.name: each for each in _ALL}
+MARK = "saved_model.pb"  # the file that makes a directory a SavedModel
 
 
 def format_of(path: Path) -> Format:
@@ -173,19 +97,7 @@ def format_of(path: Path) -> Format:
 
 
 def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "overwrite=true") -> None:
-    """Refuse a place where the export cannot go.
-
-    A directory is replaced only where it is a SavedModel itself: nothing else of the user's is ever removed.
-
-    Args:
-        path: to write to.
-        form: of what is written.
-        overwrite: whether an existing export is replaced.
-        remedy: what would replace it.
-
-    Raises:
-        UserError: the path exists already, the name has another ending, or the place is not writable.
-    """
+    """Refuse a place where the export cannot go; a directory is replaced only if it is a SavedModel itself."""
     if not form.is_directory and not path.name.endswith(form.suffix):
         raise UserError(
             f"output={path} received. Expected a file that ends with {form.suffix}, such as model{form.suffix}."
@@ -200,21 +112,14 @@ def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "ove
 
 @contextmanager
 def put_in_place(path: Path, form: Format) -> Iterator[Path]:
-    """Give a temporary path, and move what is written there into place at the end of the block, unless it fails.
-
-    Args:
-        path: checked by `check_place`.
-        form: of what is written.
-
-    Raises:
-        UserError: the place cannot be written to.
-    """
+    """Yield a temporary path, and move what is written there into place at the end of the block, unless it fails."""
     is_new, folder = not path.parent.exists(), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))  # nobody else's
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         yield folder / path.name
-        _sync(folder / path.name)
+        for each in (folder / path.name, *(folder / path.name).rglob("*")):
+            sync_folder(each)  # or a file
         _exchange(folder / path.name, path)
     except OSError as error:
         reason = error.strerror or first_line(error)
@@ -229,20 +134,7 @@ def put_in_place(path: Path, form: Format) -> Iterator[Path]:
 
 def size_on_disk(path: Path) -> int:
     """Return the bytes of a file, or of all files in a directory."""
-    return sum(each.stat().st_size for each in _files(path))
-
-
-def _files(path: Path) -> list[Path]:
-    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-
-
-def _sync(path: Path) -> None:
-    for each in _files(path):
-        with each.open("rb") as file:
-            os.fsync(file.fileno())
-    if path.is_dir():
-        for each in (path, *(each for each in path.rglob("*") if each.is_dir())):
-            sync_folder(each)
+    return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
 
 
 def _exchange(temporary: Path, path: Path) -> None:

@@ -1,13 +1,14 @@
-"""Integer files for LiteRT, of networks that were trained with fake quantization: no calibration, no float inside."""
+"""Integer files for LiteRT and ONNX, of networks that were trained with fake quantization: no calibration."""
 
 from __future__ import annotations
 
 import math
 import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, filterwarnings
+from warnings import catch_warnings, filterwarnings, simplefilter
 
 import keras
 import numpy as np
@@ -18,7 +19,7 @@ from hookline.deploy.options import first_line, import_optional
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
-from hookline.trainer.ops.averages import STRETCHED
+from hookline.trainer.ops.averages import STRETCH, STRETCHED
 from hookline.trainer.quiet import silent
 
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
@@ -35,13 +36,6 @@ def write_integer(model: keras.Model, path: Path) -> str:
     Batch norm is folded into the kernels before it. These lie on grids of 2 to 8 bits already, which the file keeps: as
     int8, one step for each output channel of a convolution, one step for each dense layer. A dense layer whose columns
     lie on grids of their own, such as one of -1 and +1 before batch norm, becomes a convolution.
-
-    Args:
-        model: functional, of one input and one output, with the weights that are shipped.
-        path: to write to.
-
-    Raises:
-        UserError: a kernel lies on no grid, or LiteRT cannot compute a layer with integers.
     """
     if fewer := {call.operation.num_bits for call in graph_calls(model) if is_fake(call.operation)} - {8}:
         raise UserError(
@@ -49,8 +43,8 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "Expected a run with 8, or format=keras."
         )
     folded = Folded(model)
-    given = model.inputs[0]
-    call = tf.function(folded, input_signature=[tf.TensorSpec(given.shape, tf.float32)], autograph=False)
+    signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32)]
+    call = tf.function(folded, input_signature=signature, autograph=False)
     module = tf.Module()
     module.call = call
     try:
@@ -69,18 +63,27 @@ def write_integer(model: keras.Model, path: Path) -> str:
     return _checked(content, model)
 
 
+def _interpreter(content: bytes, needed_by: str) -> Any:
+    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by=needed_by)
+    return runtime.Interpreter(model_content=content)
+
+
+def _ends(interpreter: Any) -> tuple[tuple[float, int], tuple[float, int]]:
+    """Return the step and the zero point of the input of an integer file, and those of its output."""
+    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    return given["quantization"], made["quantization"]
+
+
 def _checked(content: bytes, model: keras.Model) -> str:
     """Return a note on a file, after checking that it holds integers alone."""
-    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
-    interpreter = runtime.Interpreter(model_content=content)
+    interpreter = _interpreter(content, "format=litert")
     if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
         raise UserError(
             f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
             "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
         )
-    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
-    steps = [f"{each['quantization'][0]:.4g}" for each in (given, made)]
-    return f"int8: integers alone, trained ranges; a step of the inputs is {steps[0]}, of the outputs {steps[1]}"
+    (given, _), (made, _) = _ends(interpreter)
+    return f"int8: integers alone, trained ranges; a step of the inputs is {given:.4g}, of the outputs {made:.4g}"
 
 
 def _first(model: keras.Model, names: Sequence[str]) -> str:
@@ -95,14 +98,15 @@ class Folded:
 
     def __init__(self, model: keras.Model) -> None:
         """Compute what takes the place of variables."""
-        self._model = model
+        self._model, layers = model, model._flatten_layers()
         norms = {id(layer): norm for layer, norm in folded_norms(model)}
         self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
         self._values: list[tuple[keras.Variable, Any]] = []
         self._columns: dict[int, tuple[Any, ...]] = {}  # kernels of dense layers with a step for each column
-        alone = [each for each in model._flatten_layers() if is_of(each, AFFINE) and each not in norms.values()]
-        self._affine = {id(each): _affine(each) for each in alone}
-        for layer in (each for each in model._flatten_layers() if is_of(each, KERNEL_LAYERS)):
+        self._affine = {
+            id(each): _affine(each) for each in layers if is_of(each, AFFINE) and each not in norms.values()
+        }
+        for layer in (each for each in layers if is_of(each, KERNEL_LAYERS)):
             factors = None
             if norm := norms.get(id(layer)):
                 factors, offset = _affine(norm)
@@ -134,7 +138,6 @@ class Folded:
         return flat.astype(np.float32), INT8 * steps, values.shape if flat.ndim == values.ndim else flat.shape
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the model's output."""
         values = [(variable, self._marked(each)) for variable, each in self._values]
         with keras.StatelessScope(values):
             return self._run(self._model, [inputs])[0]
@@ -162,10 +165,7 @@ class Folded:
         return made if inputs.shape.rank == 4 else tf.reshape(made, [-1, *inputs.shape[1:]])
 
     def _by_column(self, layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
-        """Return what a dense layer gives, by a convolution, which may have a step for each channel: [-1, 1, 1, units].
-
-        What is fused with it follows before the shape is that of the dense layer again.
-        """
+        """Return what a dense layer gives, by a convolution, which may have a step per channel: [-1, 1, 1, units]."""
         kernel = self._marked(self._columns[id(layer)])
         flat = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, inputs.shape[-1]])
         made = tf.nn.conv2d(flat, kernel, [1, 1, 1, 1], "VALID")
@@ -209,9 +209,9 @@ def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:
 
 
 def _uneven(values: np.ndarray) -> np.ndarray:
-    """Return a bias [channels] of which one entry is the next float, where all would be equal.
+    """Return a bias [channels] with one entry moved to the next float where all are equal.
 
-    The converter stores equal values as one, and rounds that with the step of the first channel for all of them.
+    The converter would store equal values as one, rounded with the step of the first channel.
     """
     if values.size and (values == values.flat[0]).all() and values.flat[0]:
         values = values.copy()
@@ -241,16 +241,10 @@ def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | None:
-    """Return the largest steps of which values are up to 127 multiples, but for rounding; None if there are none.
+    """Return the largest steps of which values are multiples, up to 127, but for rounding; None if there are none.
 
-    The largest value need not be the end of its grid: where steps are learned, few values or none reach that.
-
-    Args:
-        values: float32, any shape.
-        axis: axes over which values share a step, all but the last ones; None for all.
-
-    Returns:
-        float32 without these axes; 1 where all values are 0.
+    Values share a step over `axis`, all axes but the last ones, or None for all. The step of zeros is 1. The largest
+    value need not be the end of its grid: few values or none reach the end of a learned one.
     """
     shape = () if axis is None else values.shape[len(axis) :]
     rows = np.abs(values).reshape([-1, math.prod(shape)]).T
@@ -265,3 +259,95 @@ def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | N
             left = left[(np.abs(multiples - np.round(multiples)) < 1e-3).all(axis=1)]
         found[left] = levels
     return (largest / found).reshape(shape).astype(np.float32) if found.all() else None
+
+
+def write_qdq(model: keras.Model, path: Path, opset: int) -> str:
+    """Write an .onnx file with QuantizeLinear and DequantizeLinear nodes; return a note.
+
+    It is made from the integer file for LiteRT: kernels are int8, one step for each output channel of a convolution,
+    biases int32, activations int8 with the trained ranges. Inputs and outputs of the file are float32.
+    """
+    tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
+    with tempfile.TemporaryDirectory() as folder:
+        integers = Path(folder) / "model.tflite"
+        write_integer(model, integers)
+        given, made = _ends(_interpreter(integers.read_bytes(), "format=onnx"))
+        try:
+            with silent(), catch_warnings():
+                simplefilter("ignore")  # tf2onnx reads the file by an interpreter that TensorFlow gives up
+                proto, _ = tf2onnx.convert.from_tflite(str(integers), opset=opset)
+        except (ValueError, RuntimeError, NotImplementedError, KeyError) as error:
+            raise UserError(
+                f"ONNX cannot hold this network in integers: {first_line(error)}. Expected format=litert, or "
+                "hooks.quantization_aware_training.activation_bits=null."
+            ) from error
+    if left := next((node for node in proto.graph.node if node.op_type.startswith("TFL_")), None):
+        raise UserError(
+            f"ONNX cannot hold this network in integers: tf2onnx does not know {left.op_type} of "
+            f"'{left.name.partition('/')[0]}', perhaps for the activation that is part of it, such as hard_tanh. "
+            "Expected ReLUs, or format=litert."
+        )
+    graph = _Graph(proto.graph)
+    graph.round_averages_as_litert()
+    graph.take_floats(model.inputs[0].name, *given)
+    graph.return_floats(*made)
+    path.write_bytes(proto.SerializeToString())
+    return (
+        "int8: QuantizeLinear and DequantizeLinear, trained ranges; ONNX Runtime's own int8 sums saturate on x86 "
+        "without VNNI: session.disable_quant_qdq=1 is exact"
+    )
+
+
+class _Graph:
+    """Change a graph of ONNX."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._onnx = import_optional("onnx", extra="onnx", needed_by="format=onnx")
+        self._new: list[Any] = []
+
+    def take_floats(self, name: str, step: float, zero: int) -> None:
+        """Let the graph take float32 under a name, and round as TensorFlow's fake quantization does."""
+        (given,) = self._graph.input
+        one = np.float32(step)
+        lowest, highest = one * np.float32(-128 - zero), one * np.float32(127 - zero)
+        steps = self._node("Mul", self._node("Sub", self._node("Clip", name, lowest, highest), lowest), 1.0 / one)
+        whole = self._node("Floor", self._node("Add", steps, np.float32(0.5 - (zero + 128))))
+        self._node("QuantizeLinear", self._node("Mul", whole, one), one, np.int8(zero), output=given.name)
+        self._insert(0)
+        given.name = name
+        given.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
+
+    def return_floats(self, step: float, zero: int) -> None:
+        (made,) = self._graph.output
+        made.name = self._node("DequantizeLinear", made.name, np.float32(step), np.int8(zero))
+        made.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
+        self._insert(len(self._graph.node))
+
+    def round_averages_as_litert(self) -> None:
+        """Stretch averages a little around the value of integer 0: halves then round away from it, as in LiteRT."""
+        values = {each.name: self._onnx.numpy_helper.to_array(each) for each in self._graph.initializer}
+        pooled = {node.output[0] for node in self._graph.node if node.op_type == "AveragePool"}
+        for place in reversed(range(len(self._graph.node))):
+            taker = self._graph.node[place]
+            if taker.op_type == "QuantizeLinear" and taker.input[0] in pooled:
+                step, zero = (values[each] for each in taker.input[1:3])
+                stretched = self._node("Mul", taker.input[0], np.float32(1.0 + STRETCH))
+                taker.input[0] = self._node("Add", stretched, np.float32(STRETCH * float(step) * float(zero)))
+                self._insert(place)
+
+    def _node(self, kind: str, *given: str | np.generic, output: str = "") -> str:
+        """Return the output of a new node; numbers that it takes become initializers."""
+        made = output or f"ends/{len(self._graph.initializer)}_{kind}"
+        names = [each if isinstance(each, str) else f"{made}/{place}" for place, each in enumerate(given)]
+        for name, value in zip(names, given, strict=True):
+            if not isinstance(value, str):
+                self._graph.initializer.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
+        self._new.append(self._onnx.helper.make_node(kind, names, [made], name=made))
+        return made
+
+    def _insert(self, place: int) -> None:
+        nodes = list(self._graph.node)
+        del self._graph.node[:]
+        self._graph.node.extend([*nodes[:place], *self._new, *nodes[place:]])
+        self._new = []

@@ -12,6 +12,7 @@ import numpy as np
 
 from hookline.deploy.arrays import Call, Node
 from hookline.deploy.inference.graph import ACTIVATIONS, Op
+from hookline.deploy.plain_model import check_single
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph
 
@@ -35,14 +36,7 @@ layers = keras.layers
 
 @dataclass(frozen=True)
 class Step:
-    """Hold one operation of a layer.
-
-    Attributes:
-        op: which.
-        fields: of it.
-        arrays: float32 by field.
-        call: computes it where it treats every channel apart.
-    """
+    """Hold one operation of a layer, as a `Node` will have it."""
 
     op: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +54,7 @@ VANISH = (
 )  # fmt: skip
 """Layers that do nothing at inference."""
 CANONICAL = {"swish": "silu", "hard_swish": "hard_silu"}
+FUNCTIONS = {"Relu": "relu", "Relu6": "relu6", "Tanh": "tanh", "HardTanh": "hard_tanh", "Sigmoid": "sigmoid"}
 MERGES = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
 
 
@@ -73,17 +68,13 @@ def layer_steps(layer: Any) -> list[Step]:
         return []
     for kind, convert in CONVERTERS.items():
         if type(layer) is kind:
-            _check_format(layer)
+            if getattr(layer, "data_format", "channels_last") != "channels_last":
+                raise NoOperationError("data_format=channels_first")
             return convert(layer)
     name = type(layer).__name__
     if type(layer).__module__.startswith("keras.src.ops.") and name in OPERATIONS:
         return OPERATIONS[name](layer)
     raise NoOperationError("")
-
-
-def _check_format(layer: Any) -> None:
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise NoOperationError("data_format=channels_first")
 
 
 def activation_step(function: Any) -> list[Step]:
@@ -92,7 +83,7 @@ def activation_step(function: Any) -> list[Step]:
         return layer_steps(function)
     name = getattr(function, "__name__", type(function).__name__)
     name = CANONICAL.get(name, name)
-    if keras.activations.get(name) is not function if name in ACTIVATIONS else True:
+    if name not in ACTIVATIONS or keras.activations.get(name) is not function:
         raise NoOperationError(f"activation {name}")
     return [] if name == "linear" else [_activation(name, function)]
 
@@ -104,16 +95,13 @@ def _activation(name: str, call: Call, slope: float | None = None) -> Step:
 
 
 def _relu(layer: Any) -> list[Step]:
-    highest, slope, threshold = (
-        (None if each is None else float(each)) for each in (layer.max_value, layer.negative_slope, layer.threshold)
-    )
-    if threshold:
-        raise NoOperationError(f"threshold={threshold:g}")
-    if highest is None:
-        return [_activation("leaky_relu", layer, slope) if slope else _activation("relu", layer)]
-    if highest != 6.0 or slope:
-        raise NoOperationError(f"max_value={highest:g}" + (f" with negative_slope={slope:g}" if slope else ""))
-    return [_activation("relu6", layer)]
+    slope, highest = float(layer.negative_slope), layer.max_value
+    if layer.threshold or highest not in (None, 6) or (slope and highest):
+        options = {"threshold": layer.threshold or None, "max_value": highest, "negative_slope": slope or None}
+        raise NoOperationError(", ".join(f"{key}={value:g}" for key, value in options.items() if value is not None))
+    if slope:
+        return [_activation("leaky_relu", layer, slope)]
+    return [_activation("relu" if highest is None else "relu6", layer)]
 
 
 def _softmax(layer: Any) -> list[Step]:
@@ -124,8 +112,9 @@ def _softmax(layer: Any) -> list[Step]:
 
 def _weights(layer: Any, kernel: str = "kernel") -> dict[str, np.ndarray]:
     found = {"kernel": _values(getattr(layer, kernel))}
-    bias = _values(layer.bias) if layer.use_bias else None
-    return found if bias is None or not bias.any() else {**found, "bias": bias}
+    if layer.use_bias and (bias := _values(layer.bias)).any():
+        found["bias"] = bias
+    return found
 
 
 def _values(variable: Any) -> np.ndarray:
@@ -146,9 +135,9 @@ def _convolution(op: str, kernel: str, layer: Any) -> list[Step]:
 
 
 def _separable(layer: Any) -> list[Step]:
-    pointwise = {**_weights(layer, "pointwise_kernel")}
     depthwise = Step("depthwise_conv2d", _window(layer), {"kernel": _values(layer.depthwise_kernel)})
-    return [depthwise, Step("conv2d", {}, pointwise), *activation_step(layer.activation)]
+    pointwise = Step("conv2d", {}, _weights(layer, "pointwise_kernel"))
+    return [depthwise, pointwise, *activation_step(layer.activation)]
 
 
 def _window(layer: Any) -> dict[str, Any]:
@@ -163,20 +152,15 @@ def _pair(value: Any) -> tuple[int, int]:
 def _batch_norm(layer: Any) -> list[Step]:
     if layer.axis not in (-1, layer.input_spec.ndim - 1):
         raise NoOperationError(f"axis={layer.axis}")
-    scale, shift = _scale_and_shift(layer)
-    return [Step("scale_shift", {}, {"scale": scale, "shift": shift}, partial(layer, training=False))]
-
-
-def _scale_and_shift(layer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two floats of each channel, computed as batch norm by given statistics does."""
-    ops = keras.ops
     for variable in layer.weights:
         _values(variable)
+    ops = keras.ops  # in the order in which Keras computes
     scale = ops.rsqrt(ops.convert_to_tensor(layer.moving_variance) + layer.epsilon)
     scale = scale * ops.convert_to_tensor(layer.gamma) if layer.scale else scale
     shift = -ops.convert_to_tensor(layer.moving_mean) * scale
     shift = ops.convert_to_tensor(layer.beta) + shift if layer.center else shift
-    return np.asarray(scale, np.float32), np.asarray(shift, np.float32)
+    arrays = {"scale": np.asarray(scale, np.float32), "shift": np.asarray(shift, np.float32)}
+    return [Step("scale_shift", {}, arrays, partial(layer, training=False))]
 
 
 def _pool(op: str, layer: Any) -> list[Step]:
@@ -185,9 +169,11 @@ def _pool(op: str, layer: Any) -> list[Step]:
 
 
 def _global_pool(op: str, layer: Any) -> list[Step]:
-    if not layer.keepdims:
-        return [Step(op)]
-    return [Step(op), Step("reshape", {"shape": tuple(layer.output.shape[1:])})]
+    return [Step(op), *(_reshape(layer) if layer.keepdims else [])]
+
+
+def _reshape(layer: Any) -> list[Step]:
+    return [Step("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})]
 
 
 def _upsample(layer: Any) -> list[Step]:
@@ -211,6 +197,14 @@ def _plain(op: str, *_: Any) -> list[Step]:
     return [Step(op)]
 
 
+def _function(name: str, operation: Any) -> list[Step]:
+    return [_activation(name, operation)]
+
+
+def _concatenate(layer: Any) -> list[Step]:
+    return [Step("concatenate", {"axis": int(layer.axis)})]
+
+
 CONVERTERS: dict[type, Callable[[Any], list[Step]]] = {
     layers.Dense: _dense,
     layers.Conv2D: partial(_convolution, "conv2d", "kernel"),
@@ -227,23 +221,17 @@ CONVERTERS: dict[type, Callable[[Any], list[Step]]] = {
     layers.GlobalMaxPooling2D: partial(_global_pool, "global_max_pool2d"),
     layers.GlobalAveragePooling2D: partial(_global_pool, "global_average_pool2d"),
     layers.Flatten: partial(_plain, "flatten"),
-    layers.Reshape: lambda layer: [Step("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})],
+    layers.Reshape: _reshape,
     layers.ZeroPadding2D: _pads,
     layers.UpSampling2D: _upsample,
     layers.Rescaling: _rescale,
-    layers.Add: partial(_plain, "add"),
-    layers.Subtract: partial(_plain, "subtract"),
-    layers.Multiply: partial(_plain, "multiply"),
-    layers.Concatenate: lambda layer: [Step("concatenate", {"axis": int(layer.axis)})],
+    **{getattr(layers, name): partial(_plain, op) for name, op in MERGES.items()},
+    layers.Concatenate: _concatenate,
 }
 OPERATIONS: dict[str, Callable[[Any], list[Step]]] = {
     **{name: partial(_plain, op) for name, op in MERGES.items()},
-    "Concatenate": lambda operation: [Step("concatenate", {"axis": int(operation.axis)})],
-    "Relu": lambda operation: [_activation("relu", operation)],
-    "Relu6": lambda operation: [_activation("relu6", operation)],
-    "Tanh": lambda operation: [_activation("tanh", operation)],
-    "HardTanh": lambda operation: [_activation("hard_tanh", operation)],
-    "Sigmoid": lambda operation: [_activation("sigmoid", operation)],
+    "Concatenate": _concatenate,
+    **{name: partial(_function, function) for name, function in FUNCTIONS.items()},
 }
 """Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
@@ -253,7 +241,7 @@ class _Value(str):
 
 
 class _Walk:
-    """Collect the operations of a model, those of the models inside it among them."""
+    """Collect the operations of a model and of the models inside it."""
 
     def __init__(self, model: keras.Model) -> None:
         self.nodes: list[Node] = []
@@ -313,20 +301,13 @@ class _Walk:
 
 
 def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
-    """Return the name of a model's input, its operations in order, and the name of its output.
-
-    Models inside it are expanded. Layers that work only in training, such as dropout, are left out.
-    """
+    """Return the name of a model's input, its operations without those of training alone, and its output's name."""
     if not is_graph(model):
         raise UserError(
             f"format=packed needs a network whose graph is known. '{model.name}' is a {type(model).__name__}. "
             "Expected a functional or Sequential model, or format=saved_model."
         )
-    if (len(model.inputs), len(model.outputs)) != (1, 1):
-        raise UserError(
-            f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "
-            "format=packed, or format=keras."
-        )
+    check_single(model, "packed")
     if None in model.inputs[0].shape[1:]:
         raise UserError(
             f"'{model.name}' takes inputs of the shape {model.inputs[0].shape[1:]}. Expected one that is known for "

@@ -12,24 +12,16 @@ from hookline.trainer.errors import UserError
 
 @dataclass(frozen=True)
 class Contents:
-    """Describe what was written.
+    """Describe what was written."""
 
-    Attributes:
-        columns: heads of a table; the first column stands on the left, the others on the right.
-        rows: of the table, a text for each column.
-        notes: lines below the table.
-        lossy: whether the file holds rounded values, so that its metrics may differ from the run's by more than the
-            order of additions.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # heads of a table; the first column is aligned left, the others right
     rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    lossy: bool = False
+    notes: tuple[str, ...] = ()  # lines below the table
+    lossy: bool = False  # whether the file holds rounded values, so that its metrics may differ more from the run's
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -44,7 +36,7 @@ def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
         ) from error
 
 
-EXPECTED = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+MOST_BITS = 8
 
 
 @dataclass
@@ -52,13 +44,13 @@ class ExportOptions:
     """Hold the options; each format names those that it takes.
 
     Attributes:
-        tolerance: how far a metric on the test split may be from the run's; None for the default of the file's form:
-            0.001 if it holds the weights as they are, 0.02 if it quantizes them.
+        tolerance: how far a metric on the test split may be from the run's; None for 0.001, or 0.02 if the file holds
+            rounded weights.
         int8: of format=litert: whether weights and activations are rounded to 8 bits after training.
         float16: of format=packed: whether kernels and biases that take more than 8 bits are rounded to 16.
         codebook: of format=sparse: bits of an index into the values that the entries of a dense kernel share, 1 to 8,
             such as 5; None keeps every value.
-        codebook_conv: the same for kernels of convolutions; None for 8 where `codebook` is given.
+        codebook_conv: the same for kernels of convolutions; None for 8 if `codebook` is set.
         huffman: of format=sparse: whether indices and gaps are stored under Huffman codes where that is smaller.
     """
 
@@ -70,27 +62,24 @@ class ExportOptions:
     huffman: bool = True
 
     def __post_init__(self) -> None:
-        """Check each value against the type of its field."""
-        for each in fields(ExportOptions):
-            kinds = [kind.strip() for kind in str(each.type).split("|")]
-            value = getattr(self, each.name)
-            if not any(_is(value, kind) for kind in kinds):
-                expected = " or ".join(EXPECTED[kind] for kind in kinds if kind in EXPECTED)
-                raise UserError(f"Invalid {each.name}: {value!r}. Expected {expected}.")
-        if self.tolerance is not None and not (math.isfinite(self.tolerance) and self.tolerance >= 0):
-            raise UserError(f"Invalid tolerance: {self.tolerance!r}. Expected a number from 0 on, such as 0.02.")
+        for name in ("int8", "float16", "huffman"):
+            self._check(name, isinstance(getattr(self, name), bool), "true or false")
+        for name in ("codebook", "codebook_conv"):
+            bits = getattr(self, name)
+            is_known = bits is None or (type(bits) is int and 1 <= bits <= MOST_BITS)
+            self._check(name, is_known, f"1 to {MOST_BITS} bits, such as 5, or null")
+        is_known = self.tolerance is None or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf)
+        self._check("tolerance", is_known, "a number of at least 0, such as 0.02")
+        if self.codebook is None and self.codebook_conv is not None:
+            raise UserError(
+                f"codebook_conv={self.codebook_conv} received without codebook. Expected both, such as codebook=5."
+            )
+
+    def _check(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise UserError(f"Invalid {name}: {getattr(self, name)!r}. Expected {expected}.")
 
     @property
     def changed(self) -> list[str]:
         """Return the names of the options that are not at their defaults."""
         return [each.name for each in fields(ExportOptions) if getattr(self, each.name) != each.default]
-
-
-def _is(value: Any, kind: str) -> bool:
-    if kind == "None":
-        return value is None
-    if isinstance(value, bool):
-        return kind == "bool"
-    if kind == "float":
-        return isinstance(value, int | float)
-    return type(value).__name__ == kind

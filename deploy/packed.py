@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.arrays import Node, Stored, drop_needless_activations, encode_nodes
-from hookline.deploy.card import card_of
 from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
@@ -21,7 +20,7 @@ from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.inference.shapes import infer
 from hookline.deploy.keras_graph import described_op, keras_graph
 from hookline.deploy.options import Contents, ExportOptions
-from hookline.deploy.plain_model import assigned, is_mixed, rebuilt
+from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.graph import as_functional, is_graph
@@ -38,10 +37,9 @@ TOLERANCE = 1e-4  # of the largest magnitude that the tensor has for the example
 def differ_by_rounding(model: keras.Model, packed: Model, inputs: np.ndarray) -> np.ndarray:
     """Return for which examples the outputs of a model and of its packed form differ by the order of additions alone.
 
-    Sums of signs are exact, so differences begin at a float sum. A sum close to 0 may get the other sign, as it may in
-    the model itself on another machine, or in a batch of another size; from there on everything differs. So the first
-    signs that differ must be those of values close to 0, and if no sign differs, outputs must be equally close to each
-    other.
+    Sums of signs are exact, so differences begin at a float sum: a sum close to 0 may get the other sign, and from
+    there on everything differs. So the first signs that differ must be those of values close to 0, and if no sign
+    differs, outputs must be close to each other.
     """
     before, expected = _signed_values(model, inputs)
     names = [op.output for op in packed.graph.ops if op.output in before and packed.values[op.output].kind == "binary"]
@@ -92,11 +90,16 @@ COLUMNS = ("layer", "array", "numbers", "stored as", "bits", "bytes")
 
 def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a packed file, as `Format.write` describes it."""
-    input_name, nodes, output = _nodes(run, network)
+    batch = run.held_out["test"].batch(tf.constant(0, tf.int64))
+    evaluate = evaluated_layers(run.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
+    with _as_shipped(run, network) as shipped:
+        input_name, nodes, output = packed_nodes(shipped, evaluate)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
-    deployed = _deployed_bytes(run, network)
-    model = run.trainer.networks[network].model
+    trainer = run.trainer
+    deployed = measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
+    model = trainer.networks[network].model
     card = card_of(run, network)
+    data = sum(each.nbytes for each in tensors.values())
     graph = Graph(
         name=model.name,
         input_name=input_name,
@@ -104,23 +107,11 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
         output=output,
         ops=ops,
         classes=card.classes or None,
-        about={
-            CARD: card.as_json(),
-            "data_bytes": sum(each.nbytes for each in tensors.values()),
-            "deployed_bytes": deployed,
-        },
+        about={CARD: card.as_json(), "data_bytes": data, "deployed_bytes": deployed},
     )
     write_container(path, PACKED, graph_to_json(graph), tensors)
-    header, data = container_sizes(path)
+    header, _ = container_sizes(path)
     return Contents(COLUMNS, _rows(stored), _notes(header, data, deployed, stored), lossy=options.float16)
-
-
-def _nodes(run: Run, network: str) -> tuple[str, list[Node], str]:
-    """Return the name of the input, the operations of the finished network, and the name of the output."""
-    batch = run.held_out["test"].batch(tf.constant(0, tf.int64))
-    evaluate = evaluated_layers(run.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
-    with _as_shipped(run, network) as model:
-        return packed_nodes(model, evaluate)
 
 
 def predictions_differ_by_rounding(run: Run, network: str, packed: Model, inputs: np.ndarray) -> bool:
@@ -155,18 +146,12 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
     return {name: value.shape for name, value in infer(parse_graph(graph_to_json(graph)), tensors).items()}
 
 
-def _deployed_bytes(run: Run, network: str) -> int:
-    trainer = run.trainer
-    return measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
-
-
 def _rows(stored: Sequence[Stored]) -> tuple[tuple[str, ...], ...]:
-    rows: list[tuple[Any, ...]] = [
-        (each.layer, each.what, f"{each.numbers:,}", each.encoding, str(each.bits), f"{each.bytes:,}")
-        for each in stored
-    ]
-    total = sum(each.bytes for each in stored)
-    return (*rows, ("total", "", f"{sum(each.numbers for each in stored):,}", "", "", f"{total:,}"))
+    total = Stored("total", "", sum(each.numbers for each in stored), "", 0, sum(each.bytes for each in stored))
+    return tuple(
+        (each.layer, each.what, f"{each.numbers:,}", each.encoding, str(each.bits or ""), f"{each.bytes:,}")
+        for each in (*stored, total)
+    )
 
 
 def _notes(header: int, data: int, deployed: int, stored: Sequence[Stored]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The shipped network as a plain Keras model."""
+"""The network that is exported: as a plain Keras model, and its card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from hookline.deploy.card import card_of
+from hookline.deploy.inference.card import Card
 from hookline.deploy.options import first_line
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
@@ -69,10 +69,9 @@ def _without_compile(config: Any) -> Any:
 
 
 def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
-    """Return a new model of the same layers, with the same values of its variables.
+    """Return a new model of the same layers, with the same values of its variables; if `full`, in float32.
 
-    Layers keep the policy that they were built with wherever they are loaded. So a model that was trained in half
-    precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
+    Layers keep the policy that they were built with. On a CPU, half precision is slower than float32 and less exact.
     """
     config = architecture(model)
     if full and (mixed := _mixed_dtypes(model)):
@@ -137,9 +136,8 @@ def plain_model(run: Run, network: str, *, full: bool = True) -> Iterator[keras.
 def finished_model(run: Run, network: str) -> keras.Model:
     """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
 
-    It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
-    with the run. A model with other parts, such as a user's class, may have too little in its config to be rebuilt: it
-    is the network's own, with its weights and final activation changed.
+    It ends with the activation of the user's model. It is a deep copy, unless it has parts that are not Keras's, whose
+    config may not suffice to rebuild them: then it is the network's own model, changed.
     """
     owner = run.trainer.networks[network]
     model = with_final(strip_model(run.trainer, network), owner.final_activations)
@@ -165,7 +163,7 @@ def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> 
 def _own_in_float32(model: keras.Model) -> keras.Model:
     try:
         return rebuilt(model, full=True)
-    except Exception as error:
+    except Exception as error:  # of a user's class
         raise UserError(
             f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
             f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "
@@ -194,12 +192,31 @@ def check_plain(model: keras.Model, format_name: str) -> None:
 
 def foreign_names(model: keras.Model) -> list[str]:
     """Return the layers of a model that are not Keras classes; if there are none, its other parts that are not."""
-    layers = [
-        f"{layer.name} ({type(layer).__name__})"
-        for layer in model._flatten_layers()
-        if not _is_of_keras(type(layer).__module__)
-    ]
+    foreign = [layer for layer in model._flatten_layers() if not _is_of_keras(type(layer).__module__)]
+    layers = [f"{layer.name} ({type(layer).__name__})" for layer in foreign]
     return layers or sorted(set(foreign_parts(architecture(model))))
+
+
+def card_of(run: Run, network: str) -> Card:
+    """Return the card of a network; the preparation and the classes of the data are part of it if they fit."""
+    model, data = run.trainer.networks[network].model, run.data
+    shape = _example_shape(model, "input_shape")
+    if shape is None or None in shape:  # a subclassed model has no known shape, and another may take any size
+        shape = data.input_shape
+    classifies = any(each.class_losses and network in each.trains for each in run.trainer.objectives)
+    classes: tuple[str, ...] = ()
+    if classifies and _example_shape(model, "output_shape") in (None, (data.classes,)):
+        classes = data.class_names or tuple(str(label) for label in range(data.classes))
+    preparation = data.preparation if data.preparation and data.preparation.shape == shape else None
+    ends = run.trainer.networks[network].final_activations if classes else ()
+    activation = next((each.name for each in ends), None)
+    inputs = {} if shape else data.preparations
+    return Card(network, run.checkpoint, run.step, shape, classes, preparation, activation, inputs)
+
+
+def _example_shape(model: keras.Model, attribute: str) -> tuple[int, ...] | None:
+    shape = getattr(model, attribute, None)
+    return tuple(shape[1:]) if isinstance(shape, tuple) else None
 
 
 def single_model(run: Run, network: str, model: keras.Model, format_name: str) -> keras.Model:
@@ -207,12 +224,17 @@ def single_model(run: Run, network: str, model: keras.Model, format_name: str) -
     if not hasattr(model, "inputs"):
         inputs = keras.Input(card_of(run, network).shape)
         model = keras.Model(inputs, model(inputs), name=model.name)
+    check_single(model, format_name)
+    return model
+
+
+def check_single(model: keras.Model, format_name: str) -> None:
+    """Refuse a model of several inputs or outputs."""
     if (len(model.inputs), len(model.outputs)) != (1, 1):
         raise UserError(
             f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "
             f"format={format_name}, or format=keras."
         )
-    return model
 
 
 def _is_of_keras(module: str | None) -> bool:

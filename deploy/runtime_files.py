@@ -1,7 +1,8 @@
-"""Exports for Keras, TensorFlow and ONNX Runtime."""
+"""Exports for Keras, TensorFlow, LiteRT and ONNX Runtime."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,25 +10,27 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.lite.python.convert_phase import ConverterError
 
+from hookline.deploy.compare import with_model
+from hookline.deploy.integer import write_integer, write_qdq
 from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
-from hookline.deploy.qdq import write_qdq
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 from hookline.trainer.select import layer_paths
+from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 COLUMNS = ("layer", "weights", "values", "zeros", "sparsity", "float32 bytes")
-OTHERS, TOTAL = "others", "total"
 
 
-def layer_table(model: keras.Model, *, notes: tuple[str, ...] = (), lossy: bool = False) -> Contents:
+def layer_table(model: keras.Model, *notes: str, lossy: bool = False) -> Contents:
     """Return a row for each layer with a matrix or a kernel, one for all other weights, and one for the whole.
 
-    The values of a row are those that differ, over all entries of the layer: 2 where they are signs.
+    The values of a row are the distinct ones over all entries of the layer: 2 where they are signs.
     """
     arrays: dict[str, list[np.ndarray]] = {}
     seen: set[int] = set()
@@ -36,36 +39,25 @@ def layer_table(model: keras.Model, *, notes: tuple[str, ...] = (), lossy: bool 
             if len(weight.shape) >= 2 and id(weight) not in seen:
                 seen.add(id(weight))
                 arrays.setdefault(path, []).append(weight.numpy())
-    others = [weight.numpy() for weight in model.weights if id(weight) not in seen]
-    rows = [_row(path, each) for path, each in arrays.items()]
-    rows += [_row(OTHERS, others)] if others else []
-    everything = [array for each in arrays.values() for array in each] + others
-    return Contents(COLUMNS, (*rows, _row(TOTAL, everything)), notes, lossy)
+    named = list(arrays.items())
+    if others := [weight.numpy() for weight in model.weights if id(weight) not in seen]:
+        named.append(("others", others))
+    named.append(("total", [array for _, each in named for array in each]))
+    return Contents(COLUMNS, tuple(_row(*each) for each in named), notes, lossy)
 
 
 def _row(name: str, arrays: list[np.ndarray]) -> tuple[str, ...]:
-    entries = np.concatenate([np.ravel(each) for each in arrays]) if arrays else np.zeros(0, np.float32)
+    entries = np.concatenate([np.zeros(0, np.float32), *map(np.ravel, arrays)])
     zeros = int((entries == 0).sum())
     share = zeros / entries.size if entries.size else 0.0
-    return (
-        name,
-        f"{entries.size:,}",
-        f"{np.unique(entries).size:,}",
-        f"{zeros:,}",
-        f"{share:.4f}",
-        f"{4 * entries.size:,}",
-    )
+    counts = (f"{entries.size:,}", f"{np.unique(entries).size:,}", f"{zeros:,}")
+    return name, *counts, f"{share:.4f}", f"{4 * entries.size:,}"
 
 
 class KerasPredictor:
-    """Predict with a Keras model.
-
-    Attributes:
-        model: what predicts.
-    """
+    """Predict with a Keras model."""
 
     def __init__(self, model: keras.Model) -> None:
-        """Take the model."""
         self.model = model
 
     def traced(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -73,14 +65,12 @@ class KerasPredictor:
         return self.model(inputs, training=False)
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the outputs for inputs [batch, ...]."""
         found: np.ndarray = tf.nest.map_structure(np.asarray, self.traced(inputs))
         return found
 
 
-def write_keras(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-    """Write a .keras file, as `Format.write` describes it."""
-    del options
+def write_keras(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
+    """Write a .keras file."""
     with plain_model(run, network) as model:
         try:
             model.save(path, include_optimizer=False)
@@ -89,14 +79,9 @@ def write_keras(run: Run, network: str, path: Path, options: ExportOptions) -> C
                 f"format=keras cannot hold '{model.name}': {first_line(error)} Expected classes whose get_config "
                 "has every argument of theirs, or format=saved_model."
             ) from error
-        return layer_table(model, notes=_notes(model))
-
-
-def _notes(model: keras.Model) -> tuple[str, ...]:
-    """Return one line if a file loads only with the user's code."""
-    if not (names := foreign_names(model)):
-        return ()
-    return (f"loads where these are registered with Keras, or with plugins=[<their module>]: {', '.join(names)}",)
+        names = ", ".join(foreign_names(model))
+        note = f"loads where these are registered with Keras, or with plugins=[<their module>]: {names}"
+        return layer_table(model, *([note] if names else []))
 
 
 def load_keras(path: Path) -> KerasPredictor:
@@ -112,33 +97,30 @@ def load_keras(path: Path) -> KerasPredictor:
 
 
 class SavedModelPredictor:
-    """Predict with a SavedModel.
-
-    Attributes:
-        traced: its endpoint, which takes and returns tensors.
-    """
+    """Predict with the endpoint "serve" of a SavedModel."""
 
     def __init__(self, loaded: Any) -> None:
-        """Take what TensorFlow loaded."""
-        self._loaded = loaded
+        self._loaded = loaded  # or its variables are freed
         self.traced = loaded.serve
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the outputs for inputs float32 [batch, ...]."""
         return np.asarray(self.traced(tf.constant(inputs, tf.float32)))
 
 
-def write_saved_model(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-    """Write a SavedModel, as `Format.write` describes it. It has one endpoint "serve" for any number of examples."""
-    del options
+def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
+    """Write a SavedModel with one endpoint "serve" for any number of examples."""
     with plain_model(run, network) as own:
         model = single_model(run, network, own, "saved_model")
         archive = keras.export.ExportArchive()  # `model.export` would track the model too, and store variables twice
-        given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
         with silent():
-            archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=[given])
+            signature = [_input_spec(model)]
+            archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=signature)
             archive.write_out(path, verbose=False)
         return layer_table(own)
+
+
+def _input_spec(model: keras.Model) -> tf.TensorSpec:
+    return tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
 
 
 def load_saved_model(path: Path) -> SavedModelPredictor:
@@ -155,18 +137,89 @@ def load_saved_model(path: Path) -> SavedModelPredictor:
 OPSET = 18
 
 
-def write_onnx(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-    """Write an .onnx file, as `Format.write` describes it, for any number of examples.
-
-    A network that was trained with fake quantization is written with its integers and ranges, as QDQ nodes.
-    """
-    del options
+def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
+    """Write an .onnx file for any number of examples; after fake quantization, with integers as QDQ nodes."""
     with plain_model(run, network) as own:
         model = single_model(run, network, own, "onnx")
         if is_fake_quantized(model):
-            return layer_table(own, notes=(write_qdq(model, path, OPSET),), lossy=True)
-        given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
+            return layer_table(own, write_qdq(model, path, OPSET), lossy=True)
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name
-            model.export(path, format="onnx", verbose=False, input_signature=[given], opset_version=OPSET)
+            signature = [_input_spec(model)]
+            model.export(path, format="onnx", verbose=False, input_signature=signature, opset_version=OPSET)
         return layer_table(own)
+
+
+CALIBRATION_EXAMPLES = 256
+
+
+def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
+    """Write a .tflite file for any number of examples.
+
+    With `int8` weights are rounded to 8 bits, one scale for each output channel, and activations too, to the ranges
+    of training examples; inputs and outputs stay float32. A network that was trained with fake quantization is written
+    in integers, inputs and outputs too, with its own ranges.
+    """
+    with plain_model(run, network) as own:
+        model = single_model(run, network, own, "litert")
+        if is_fake_quantized(model):
+            return layer_table(own, write_integer(model, path), lossy=True)
+        notes = []
+        rounding: dict[str, Any] = {}
+        if options.int8:
+            seen = calibration_examples(run, network, model)
+            rounding["optimizations"] = [tf.lite.Optimize.DEFAULT]
+            rounding["representative_dataset"] = lambda: ([seen[row : row + 1]] for row in range(len(seen)))
+            ranges = f"ranges of {len(seen)} training examples"
+            notes = [f"int8: weights and activations in 8 bits, {ranges}; inputs and outputs float32"]
+        _convert(model, path, rounding)
+        return layer_table(own, *notes, lossy=options.int8)
+
+
+def _convert(model: keras.Model, path: Path, rounding: dict[str, Any]) -> None:
+    target = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    try:
+        with silent():
+            model.export(path, format="litert", verbose=False, target_spec=target, **rounding)
+    except (ConverterError, ValueError, RuntimeError) as error:
+        unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
+        reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
+        raise UserError(
+            f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model."
+        ) from error
+
+
+def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarray:
+    """Return a network's inputs when the run evaluates training examples, without augmentation.
+
+    They are evenly spaced over the split, so they cover all classes even if examples are sorted by class. For a
+    generator it is noise.
+    """
+    split = run.training.split
+    chosen = np.linspace(0, len(split.indices) - 1, min(CALIBRATION_EXAMPLES, len(split.indices))).round()
+    rows = tf.constant(split.indices[chosen.astype(np.int64)])
+    recorder = Recorder(dtype="float32")
+    recording = keras.Model(model.inputs[0], model(recorder(model.inputs[0])), name=model.name)
+    trainer = with_model(run.trainer, network, recording)
+    weights = tf.ones(rows.shape, tf.float32)
+    Evaluator(trainer, lambda _: {**split.source.gather(rows), "index": rows, "weights": weights}, 1).run(run.step)
+    if not recorder.seen:
+        raise UserError(f"int8=true needs what '{network}' sees, but evaluations do not run it. Expected int8=false.")
+    return np.concatenate(recorder.seen)[:CALIBRATION_EXAMPLES]
+
+
+class Recorder(keras.layers.Layer):
+    """Return the input, and keep it: `seen` has float32 [batch, ...] of each call."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen: list[np.ndarray] = []
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        kept = tf.numpy_function(self._keep, [inputs], tf.int32)
+        with tf.control_dependencies([kept]):
+            return tf.identity(inputs)
+
+    def _keep(self, inputs: np.ndarray) -> np.int32:
+        self.seen.append(np.array(inputs, np.float32))
+        return np.int32(0)

@@ -1,4 +1,4 @@
-"""Exported files read by their own runtimes: LiteRT and ONNX Runtime, without TensorFlow."""
+"""Loaders of exported files that need no TensorFlow: for LiteRT, ONNX Runtime and NumPy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hookline.deploy.formats import Predictor
+from hookline.deploy.inference.engine import load_model
 from hookline.deploy.options import first_line, import_optional
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
@@ -38,9 +39,10 @@ def load_litert(path: Path) -> Predictor:
 
 
 def _as_given(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return float32 values as a tensor of a LiteRT file holds them; halves as TensorFlow's fake quantization has them.
+    """Return float32 values as a tensor of a LiteRT file holds them.
 
-    Images have few values, of which many may lie halfway between two levels: in float32 the order of operations counts.
+    Halves are rounded as TensorFlow's fake quantization does, with its order of float32 operations: many of the few
+    values of images may lie halfway between two levels.
     """
     if tensor["dtype"] != np.int8:
         return values
@@ -60,7 +62,9 @@ def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 def load_onnx(path: Path) -> Predictor:
     """Return what predicts with an .onnx file of one input and one output."""
     runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
-    errors: tuple[type[Exception], ...] = (OSError, ValueError, *_own_errors())
+    state = import_optional("onnxruntime.capi.onnxruntime_pybind11_state", extra="onnx", needed_by="format=onnx")
+    kinds = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, *kinds)
     try:
         options = runtime.SessionOptions()
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
@@ -78,7 +82,6 @@ def load_onnx(path: Path) -> Predictor:
     return predict
 
 
-def _own_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of ONNX Runtime: they have nothing in common but Exception."""
-    state = import_optional("onnxruntime.capi.onnxruntime_pybind11_state", extra="onnx", needed_by="format=onnx")
-    return tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
+def load_packed(path: Path) -> Predictor:
+    """Return what predicts with a packed file."""
+    return load_model(path)

@@ -12,15 +12,33 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from hookline.deploy.card import card_of
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, container_sizes, write_container
-from hookline.deploy.inference.huffman import MAX_SYMBOLS
-from hookline.deploy.inference.sparse_file import CODEBOOK, GAPS, NETWORK, read_sparse_network, tensor_name
+from hookline.deploy.inference.huffman import (
+    MAX_BITS,
+    MAX_SYMBOLS,
+    code_lengths,
+    encode,
+    to_gaps,
+    write_fields,
+    write_lengths,
+)
+from hookline.deploy.inference.sparse_file import (
+    ALL,
+    BITMAP,
+    CODEBOOK,
+    COLUMNS,
+    FLOATS,
+    GAPS,
+    NETWORK,
+    ROWS,
+    SparseWeight,
+    read_sparse_network,
+    tensor_name,
+)
 from hookline.deploy.options import Contents, ExportOptions, first_line
-from hookline.deploy.plain_model import architecture, check_plain, foreign_parts, plain_model, single_model
+from hookline.deploy.plain_model import architecture, card_of, check_plain, foreign_parts, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
-from hookline.deploy.sparse_weight import Stored, share_weights, store
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
 from hookline.trainer.run.results import format_value, short_name
@@ -28,47 +46,139 @@ from hookline.trainer.run.results import format_value, short_name
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
-COLUMNS = (
-    "weight",
-    "entries",
-    "kept",
-    "bits",
-    "positions",
-    "dense",
-    "sparse",
-    "shared",
-    "huffman",
-    "bits/kept",
-    "times",
-)
+MAX_ROUNDS = 300
+
+
+def share_weights(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return each value as its nearest centroid, at most 2 ** bits different ones; fewer values stay as they are.
+
+    The centroids start at equal distances from the lowest to the highest value, which represents large weights well,
+    though they are rare (Han et al. 2016, section 3.2). Pruned weights stay 0, and no other becomes 0.
+    """
+    kept = values[values != 0]
+    distinct, inverse = np.unique(kept, return_inverse=True)
+    if len(distinct) <= 1 << bits:
+        return values
+    counts = np.bincount(inverse)
+    shared = np.zeros_like(values)  # also where a 0 is negative
+    shared[values != 0] = _nearest(distinct.astype(np.float64), counts, 1 << bits)[inverse]
+    return shared
+
+
+def _nearest(distinct: np.ndarray, counts: np.ndarray, centroids: int) -> np.ndarray:
+    """Return the centroid of each value, float32, by Lloyd's algorithm; it always ends, and always the same way."""
+    total = np.concatenate([[0.0], np.cumsum(distinct * counts)])
+    count = np.concatenate([[0], np.cumsum(counts)])
+    centers = np.linspace(distinct[0], distinct[-1], centroids)
+    ends = np.zeros(0, np.int64)
+    for _ in range(MAX_ROUNDS):
+        found = np.searchsorted(distinct, (centers[1:] + centers[:-1]) / 2)  # values below belong to the lower one
+        bounds = np.unique(np.concatenate([[0], found, [len(distinct)]]))
+        if np.array_equal(bounds, ends):
+            break
+        ends = bounds
+        centers = (total[ends[1:]] - total[ends[:-1]]) / (count[ends[1:]] - count[ends[:-1]])
+    book = centers.astype(np.float32)
+    first = distinct[ends[:-1]].astype(np.float32)
+    book = np.where(book == 0, first, book)  # values around 0 whose mean is 0: as 0 it would mean "pruned"
+    return np.repeat(book, np.diff(ends))
+
+
+HEADER_BYTES = 80  # approximate cost of a further array in the header of a file: a smaller gain is not worth it
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Hold an array as it is stored."""
+
+    weight: SparseWeight
+    parts: dict[str, np.ndarray]  # its arrays, by what they hold
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(part.nbytes for part in self.parts.values())
+
+    @property
+    def cost(self) -> int:
+        """Return approximately the bytes by which the file grows."""
+        return self.data_bytes + HEADER_BYTES * len(self.parts)
+
+
+def store(name: str, values: np.ndarray, *, huffman: bool, codebook: bool = True) -> Stored:
+    """Return an array in the smallest form; each keeps every bit, of -0.0 and NaN too."""
+    everything = SparseWeight(name, values.shape, ROWS, ALL, values.size, FLOATS)
+    forms = [Stored(everything, {})]
+    for order in (ROWS, COLUMNS) if min(_matrix(values).shape) > 1 else (ROWS,):
+        flat = _flat(values, order).view(np.uint32)
+        places = np.flatnonzero(flat)
+        sparse = replace(everything, order=order, kept=len(places))
+        forms.append(Stored(replace(sparse, positions=BITMAP), {BITMAP: np.packbits(flat != 0)}))
+        for bits in range(1, MAX_BITS + 1):
+            numbers = to_gaps(places, bits)
+            if len(numbers) <= values.size:
+                described = replace(sparse, positions=GAPS, gap_bits=bits, gaps=len(numbers))
+                forms.append(Stored(described, _numbers(GAPS, numbers, bits, huffman=huffman)))
+    forms = [forms[0], min(forms[1:], key=lambda form: form.cost)]  # the values of all others cost the same
+    return min((_with_values(form, values, huffman, codebook) for form in forms), key=lambda form: form.cost)
+
+
+def _with_values(form: Stored, values: np.ndarray, huffman: bool, codebook: bool) -> Stored:
+    """Return a form with the values of the entries that it keeps, in its order."""
+    flat = _flat(values, form.weight.order)
+    kept = flat if form.weight.positions == ALL else flat[flat.view(np.uint32) != 0]
+    found = Stored(form.weight, {**form.parts, "values": kept})
+    book, indices = np.unique(kept.view(np.uint32), return_inverse=True)
+    if not codebook or not 1 <= len(book) <= MAX_SYMBOLS:
+        return found
+    numbers = _numbers("indices", indices.astype(np.uint8), (len(book) - 1).bit_length(), huffman=huffman)
+    parts = {**form.parts, "codebook": book.view(np.float32), **numbers}
+    return min(found, Stored(replace(form.weight, values=CODEBOOK), parts), key=lambda stored: stored.cost)
+
+
+def _numbers(name: str, numbers: np.ndarray, bits: int, *, huffman: bool) -> dict[str, np.ndarray]:
+    """Return the arrays that hold numbers, in one width or under a Huffman code: what takes fewer bytes."""
+    if bits == 0:
+        return {}
+    counts = np.bincount(numbers, minlength=1)
+    lengths = code_lengths(counts)
+    coded = int(counts @ lengths.astype(np.int64)) // 8 + len(lengths) // 2 + HEADER_BYTES
+    if huffman and lengths.any() and coded < len(numbers) * bits // 8:
+        return {name: encode(numbers, lengths), f"{name}_code": write_lengths(lengths)}
+    return {name: write_fields(numbers, np.full(len(numbers), bits))}
+
+
+def _matrix(values: np.ndarray) -> np.ndarray:
+    return values.reshape(-1, values.shape[-1]) if values.ndim > 1 and values.size else values.reshape(1, -1)
+
+
+def _flat(values: np.ndarray, order: str) -> np.ndarray:
+    """Return the entries row by row, or column by column of the matrix whose columns are the output channels."""
+    matrix = _matrix(values)
+    return np.ascontiguousarray(matrix if order == ROWS else matrix.T).reshape(-1)
+
+
+TABLE = (
+    "weight", "entries", "kept", "bits", "positions", "dense", "sparse", "shared", "huffman", "bits/kept", "times",
+)  # fmt: skip
+"""Columns of the printed table; from "dense" to "huffman" the bytes after each stage of Deep Compression."""
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Hold the final size of a weight, and the bytes of its data after each stage of Deep Compression.
+    """Hold the final form of a weight, and its bytes after each stage of Deep Compression."""
 
-    Attributes:
-        stored: as it is in the file.
-        kept: entries that are not 0.
-        dense: bytes as float32.
-        sparse: bytes of positions and float32 values.
-        shared: bytes of positions, and of values through a codebook where that takes less.
-    """
-
-    stored: Stored
-    kept: int
-    dense: int
-    sparse: int
-    shared: int
+    stored: Stored  # as it is in the file, with Huffman codes where they take less
+    kept: int  # entries that are not 0
+    dense: int  # bytes as float32
+    sparse: int  # bytes of positions and float32 values
+    shared: int  # bytes of positions, and of values through a codebook where that takes less
 
     @property
     def entries(self) -> int:
-        """Return the number of entries."""
         return self.stored.weight.size
 
     @property
     def coded(self) -> int:
-        """Return the bytes in the file, with Huffman codes where they take less."""
         return self.stored.data_bytes
 
 
@@ -84,11 +194,9 @@ def measure_stages(name: str, values: np.ndarray, given: np.ndarray, *, huffman:
 
 
 def describe_stages(stages: Sequence[Stages], header: int, *, lossy: bool) -> Contents:
-    """Return the table of stages, as those of the paper: a row for each weight, and their sum."""
-    entries, kept, dense, sparse, shared, data = (
-        sum(getattr(each, name) for each in stages)
-        for name in ("entries", "kept", "dense", "sparse", "shared", "coded")
-    )
+    """Return the table of stages, as in the paper: a row for each weight, and their sum."""
+    names = ("entries", "kept", "dense", "sparse", "shared", "coded")
+    entries, kept, dense, sparse, shared, data = (sum(getattr(each, name) for each in stages) for name in names)
     total = ("total", f"{entries:,}", f"{kept:,}", "", "", *_bytes(dense, sparse, shared, data, kept))
     note = f"data {data:,} bytes, header {header:,} bytes"
     if data:  # a network without weights has none
@@ -96,7 +204,7 @@ def describe_stages(stages: Sequence[Stages], header: int, *, lossy: bool) -> Co
             f": {dense / data:.1f} times smaller than the weights as float32 by data alone, "
             f"{dense / (data + header):.1f} times with the header"
         )
-    return Contents(COLUMNS, (*(_row(each) for each in stages), total), (note,), lossy)
+    return Contents(TABLE, (*(_row(each) for each in stages), total), (note,), lossy)
 
 
 def _row(stages: Stages) -> tuple[str, ...]:
@@ -112,9 +220,7 @@ def _bytes(dense: int, sparse: int, shared: int, coded: int, kept: int) -> tuple
     return (*counts, f"{8 * coded / kept:.2f}" if kept else "", f"{dense / coded:.1f}" if coded else "")
 
 
-MAX_CODEBOOK = (MAX_SYMBOLS - 1).bit_length()
-CONVOLUTION_BITS = 8
-"""Of the paper, for convolutions; dense layers get 5."""
+CONVOLUTION_BITS = 8  # of the paper, for convolutions; dense layers get 5
 KERNEL = "kernel"
 """Name endings of weights that may be shared: depthwise and pointwise kernels too, no bias, no batch norm."""
 
@@ -127,27 +233,16 @@ def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> 
         single_model(run, network, model, "sparse")
         about = {CARD: card_of(run, network).as_json()}
         contents = write_model(model, path, bits=bits, huffman=options.huffman, about=about)
-    return replace(contents, notes=(*contents.notes, _own_metrics(run))) if contents.lossy else contents
-
-
-def _own_metrics(run: Run) -> str:
-    """Return one line with the metrics of the run before its weights are quantized."""
+    if not contents.lossy:
+        return contents
     found = {name: value for name, value in run.held_out["test"].run(run.step).items() if "metric/" in name}
     values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in found.items())
-    return f"test split, weights as the run has them: {values}"
+    return replace(contents, notes=(*contents.notes, f"test split, weights as the run has them: {values}"))
 
 
 def codebook_bits(options: ExportOptions) -> tuple[int, int] | None:
-    """Return the bits of an index into the codebooks of dense kernels and of convolutions, or None for no rounding."""
-    for name in ("codebook", "codebook_conv"):
-        value = getattr(options, name)
-        if value is not None and not 1 <= value <= MAX_CODEBOOK:
-            raise UserError(f"Invalid {name}: {value}. Expected 1 to {MAX_CODEBOOK} bits, such as 5, or null.")
+    """Return the bits of an index into the codebooks of dense kernels and of convolutions; None keeps every value."""
     if options.codebook is None:
-        if options.codebook_conv is not None:
-            raise UserError(
-                f"codebook_conv={options.codebook_conv} received without codebook. Expected both, such as codebook=5."
-            )
         return None
     return options.codebook, CONVOLUTION_BITS if options.codebook_conv is None else options.codebook_conv
 
@@ -174,10 +269,7 @@ def write_model(
     stored = [each.stored for each in stages]
     tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
     network = compress_json(architecture(model))
-    described = {
-        "weights": [each.weight.as_json() for each in stored],
-        **({} if about is None else {"about": dict(about)}),
-    }
+    described = {"weights": [each.weight.as_json() for each in stored], "about": dict(about or {})}
     write_container(path, SPARSE, described, {NETWORK: network, **tensors})
     return describe_stages(stages, container_sizes(path)[0] + network.nbytes, lossy=lossy)
 

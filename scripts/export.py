@@ -96,8 +96,8 @@ def _command(options: Options) -> None:
 
 def _write_card(run: Run, network: str, path: Path) -> None:
     """Write beside an export what predicting with it needs to know: how examples are prepared, names of classes."""
-    from hookline.deploy.card import card_of
     from hookline.deploy.inference.card import card_path, write_card
+    from hookline.deploy.plain_model import card_of
 
     try:
         write_card(path, card_of(run, network))

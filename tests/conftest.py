@@ -35,8 +35,6 @@ FULL = (
     "contract/test_no_false_alarms",
     "contract/test_outputs_of_loaded_models.py",
     "contract/test_technique_pairs",
-    "deploy/test_litert.py",
-    "deploy/test_sparse.py",
     "distributed/",
     "e2e/test_augmented_runs",
     "e2e/test_bad_input",

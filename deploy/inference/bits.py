@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-WORD = 8
-"""Bytes of a word: XOR and popcount work on uint64."""
+WORD = 8  # bytes of a word: XOR and popcount work on uint64
 
 
 def stream_bytes(count: int, bits: int) -> int:
@@ -78,37 +76,24 @@ def as_words(packed: np.ndarray) -> np.ndarray:
     return packed.view(np.uint64) if math.prod(packed.shape) else np.empty((rows, packed.shape[1] // WORD), np.uint64)
 
 
-BLOCK = 2**15
-"""Words of an intermediate result: 256 KiB, and as many bytes for the counts."""
-DEEPEST = 1000
-"""Words in a 16-bit sum: up to 64 bits of each may differ."""
+BLOCK = 2**15  # words of an intermediate result: 256 KiB, and as many bytes for the counts
+DEEPEST = 1000  # words in a 16-bit sum: up to 64 bits of each may differ
 
 
-class SignSums(Protocol):
-    """Compute sums of products of signs."""
-
-    def __call__(self, words: np.ndarray) -> np.ndarray:
-        """Return the sums: int32 [rows, units]."""
-
-
+Sums = Callable[[np.ndarray], np.ndarray]  # sums products of signs: uint64 [rows, words] to int32 [rows, units]
 Products = Callable[[np.ndarray], np.ndarray]
 """Multiplies floats with a kernel of signs: float32 [rows, n] to float32 [rows, units]."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Hold what computes with kernels of signs.
+    """Hold what computes with kernels of signs."""
 
-    Attributes:
-        sums: makes sums of products of signs, from a kernel uint64 [units, words] and the signs of a sum.
-        products: makes products of floats with signs, from a kernel float32 [n, units] of -1 and +1.
-    """
-
-    sums: Callable[[np.ndarray, int], SignSums]
-    products: Callable[[np.ndarray], Products]
+    sums: Callable[[np.ndarray, int], Sums]  # of a kernel uint64 [units, words] and the signs in a sum
+    products: Callable[[np.ndarray], Products]  # of a kernel float32 [n, units] of -1 and +1
 
 
-def numpy_sums(kernel: np.ndarray, count: int) -> SignSums:
+def numpy_sums(kernel: np.ndarray, count: int) -> Sums:
     """Return what computes sums with a kernel, in NumPy."""
     turned = np.ascontiguousarray(kernel.T)
 

@@ -8,47 +8,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookline.deploy.inference.container import PACKED, SPARSE, from_json, read_container
+from hookline.deploy.inference.container import PACKED, SPARSE, from_json, read_container, require
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import read_bytes, write_whole
 from hookline.trainer.input.preparation import Preparation, check_shape
 
 VERSION = 1
-CARD = "card"
-"""Its key in the `about` of a packed or a sparse file."""
+CARD = "card"  # its key in the `about` of a packed or a sparse file
 ACTIVATION, SEVERAL = "activation", "inputs"
 CONTAINER_SUFFIX = ".safetensors"
 MAX_BYTES = 2**22
-MAX_CLASSES = 2**20
 MAX_INPUTS = 2**10
 
 
 @dataclass(frozen=True)
 class Card:
-    """Describe an exported network.
+    """Describe an exported network."""
 
-    Attributes:
-        network: its name in the run.
-        checkpoint: "best" or "last".
-        step: steps made when it was written.
-        shape: of one input; () of several.
-        classes: what each output is called; empty if outputs are not classes.
-        preparation: how raw examples become inputs; None if the run's data does not say.
-        activation: "softmax" or "sigmoid" where outputs come out of it; None if they are logits, or no classes.
-        inputs: how each of several inputs is made, by name.
-    """
-
-    network: str
-    checkpoint: str
-    step: int
-    shape: tuple[int, ...]
-    classes: tuple[str, ...] = ()
-    preparation: Preparation | None = None
-    activation: str | None = None
-    inputs: Mapping[str, Preparation] = field(default_factory=dict)
+    network: str  # its name in the run
+    checkpoint: str  # "best" or "last"
+    step: int  # steps made when it was written
+    shape: tuple[int, ...]  # of one input; () of several
+    classes: tuple[str, ...] = ()  # what each output is called; empty if outputs are not classes
+    preparation: Preparation | None = None  # how raw examples become inputs; None if the run's data does not say
+    activation: str | None = None  # "softmax" or "sigmoid" that outputs come out of; None for logits, or no classes
+    inputs: Mapping[str, Preparation] = field(default_factory=dict)  # how each of several inputs is made, by name
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON values that `from_json` reads."""
         preparation = None if self.preparation is None else self.preparation.as_json()
         return {
             "version": VERSION,
@@ -64,33 +50,32 @@ class Card:
 
     @classmethod
     def from_json(cls, value: Any) -> Card:
-        """Return what JSON values describe."""
         texts = ("network", "checkpoint")
         known = {"version", "step", "shape", "classes", "preparation", *texts}
-        if not isinstance(value, dict) or {*value} - {ACTIVATION, SEVERAL} != known:
-            raise UserError(f"The card has other fields than {', '.join(sorted(known))}.")
-        if value["version"] != VERSION:
-            raise UserError(f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
-        if not all(isinstance(value[name], str) for name in texts):
-            raise UserError(f"Invalid {', '.join(texts)} of the card. Expected texts.")
-        if type(value["step"]) is not int or value["step"] < 0:
-            raise UserError("Invalid step of the card. Expected a whole number of at least 0.")
-        several, classes = value.get(SEVERAL, {}), value["classes"]
-        if not isinstance(several, dict) or len(several) > MAX_INPUTS:
-            raise UserError("Invalid inputs of the card. Expected a preparation of each, by name.")
+        has_all = isinstance(value, dict) and {*value} - {ACTIVATION, SEVERAL} == known
+        require(has_all, f"The card has other fields than {', '.join(sorted(known))}.")
+        is_known = value["version"] == VERSION
+        require(is_known, f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
+        are_texts = all(isinstance(value[name], str) for name in texts)
+        require(are_texts, f"Invalid {', '.join(texts)} of the card. Expected texts.")
+        is_step = type(value["step"]) is int and value["step"] >= 0
+        require(is_step, "Invalid step of the card. Expected a whole number of at least 0.")
+        several, classes, activation = value.get(SEVERAL, {}), value["classes"], value.get(ACTIVATION)
+        are_inputs = isinstance(several, dict) and len(several) <= MAX_INPUTS
+        require(are_inputs, "Invalid inputs of the card. Expected a preparation of each, by name.")
         inputs = {name: Preparation.from_json(each) for name, each in several.items()}
         shape = () if inputs else check_shape("shape of the card", value["shape"])
-        if not isinstance(classes, list) or len(classes) > MAX_CLASSES or not all(isinstance(n, str) for n in classes):
-            raise UserError("Invalid classes of the card. Expected a list of names.")
+        are_names = isinstance(classes, list) and all(isinstance(each, str) for each in classes)
+        require(are_names, "Invalid classes of the card. Expected a list of names.")
         preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
-        if preparation is not None and preparation.shape != shape:
-            raise UserError(f"The card prepares {list(preparation.shape)} for inputs of {list(shape)}. Expected one.")
-        activation = value.get(ACTIVATION)
-        if activation not in (None, "softmax", "sigmoid"):
-            raise UserError(f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
+        prepared = shape if preparation is None else preparation.shape
+        require(prepared == shape, f"The card prepares {list(prepared)} for inputs of {list(shape)}. Expected one.")
+        is_final = activation in (None, "softmax", "sigmoid")
+        require(is_final, f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
         named = {name: value[name] for name in (*texts, "step")}
-        own: dict[str, Any] = {"preparation": preparation, "activation": activation, "inputs": inputs}
-        return cls(**named, shape=shape, classes=tuple(classes), **own)
+        return cls(
+            **named, shape=shape, classes=tuple(classes), preparation=preparation, activation=activation, inputs=inputs
+        )
 
 
 def card_path(path: Path) -> Path:
@@ -99,7 +84,7 @@ def card_path(path: Path) -> Path:
 
 
 def write_card(path: Path, card: Card) -> None:
-    """Write a card beside its export, by a temporary name."""
+    """Write a card beside its export."""
     write_whole(card_path(path), json.dumps(card.as_json(), indent=2) + "\n")
 
 

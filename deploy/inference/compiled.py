@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.deploy.inference.bits import Backend, Products, SignSums
+from hookline.deploy.inference.bits import Backend, Products, Sums
 from hookline.trainer.errors import UserError
 
 try:
@@ -19,8 +19,7 @@ except ImportError as error:
         "project. Or use kernels=numpy."
     ) from error
 
-ROWS = 32
-"""Rows that are combined with the same units while both are in the first-level cache."""
+ROWS = 32  # rows that are combined with the same units while both are in the first-level cache
 
 
 @extending.intrinsic
@@ -100,7 +99,7 @@ def numba_products(kernel: np.ndarray) -> Products:
     return products
 
 
-def numba_sums(kernel: np.ndarray, count: int) -> SignSums:
+def numba_sums(kernel: np.ndarray, count: int) -> Sums:
     """Return what computes sums with a kernel, compiled."""
     kernel = np.ascontiguousarray(kernel)
 

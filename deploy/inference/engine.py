@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,49 +11,41 @@ import numpy as np
 from hookline.deploy.inference import layers, pointwise
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend, packed_bytes
 from hookline.deploy.inference.container import PACKED, read_container
-from hookline.deploy.inference.graph import FIELDS, Graph, parse_graph
+from hookline.deploy.inference.graph import FIELDS, Graph, Op, parse_graph
 from hookline.deploy.inference.shapes import BINARY, Context, Step, Value, infer, to_float, to_signs
 from hookline.trainer.errors import UserError, unknown_name
 
 NUMPY, NUMBA = "numpy", "numba"
-CHUNK = 2**22
-"""Bytes of the values of some examples that run together."""
+CHUNK = 2**22  # bytes of the values of some examples that run together
 
 _BUILDERS = {**vars(layers), **vars(pointwise), "round": pointwise.round_to_bits, "flatten": pointwise.reshape}
 STEPS: dict[str, Callable[[Context], Step]] = {op: _BUILDERS[op] for op in FIELDS}
 """The builder of each operation's step: the function of its name, in most cases."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """Hold a step, the names of its inputs and outputs, and of the values that are free after it."""
-
-    step: Step
-    inputs: tuple[str, ...]
-    output: str
-    spent: tuple[str, ...]
-
-
 class Model:
-    """Run a network. Several threads may use one model.
+    """A network that runs on NumPy. Several threads may use one model.
 
     Attributes:
         graph: of the network.
         values: description of each value, by name.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        tensors: Mapping[str, np.ndarray],
-        backend: Backend = NUMPY_BACKEND,
-    ) -> None:
-        """Check the graph and prepare its steps."""
+    def __init__(self, graph: Graph, tensors: Mapping[str, np.ndarray], backend: Backend = NUMPY_BACKEND) -> None:
         self.graph = graph
         self.values = infer(graph, tensors)
-        self._calls = self._prepare(tensors, backend)
+        self._steps = [self._step(op, tensors, backend) for op in graph.ops]
+        last = {name: number for number, op in enumerate(graph.ops) for name in (*op.inputs, op.output)}
+        last[graph.output] = len(graph.ops)
+        self._spent: list[list[str]] = [[] for _ in range(len(graph.ops) + 1)]  # values that are free after each step
+        for name, number in last.items():
+            self._spent[number].append(name)
         widest = max(sum(_bytes(self.values[name]) for name in (*op.inputs, op.output)) for op in graph.ops)
         self._examples = max(1, CHUNK // widest)
+
+    def _step(self, op: Op, tensors: Mapping[str, np.ndarray], backend: Backend) -> Step:
+        inputs = tuple(self.values[name] for name in op.inputs)
+        return STEPS[op.op](Context(op, inputs, self.values[op.output], tensors, backend))
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs: float32 [batch, ...].
@@ -101,31 +92,17 @@ class Model:
 
     def _run(self, inputs: np.ndarray, keep: Collection[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         arrays = {self.graph.input_name: inputs}
-        kept = {name: self._shown(name, inputs) for name in keep if name == self.graph.input_name}
-        for call in self._calls:
-            array = call.step([arrays[name] for name in call.inputs])
-            arrays[call.output] = array
-            if call.output in keep:
-                kept[call.output] = self._shown(call.output, array)
-            for name in call.spent:
+        kept = {name: inputs.copy() for name in keep if name == self.graph.input_name}
+        for op, step, spent in zip(self.graph.ops, self._steps, self._spent, strict=False):
+            array = step([arrays[name] for name in op.inputs])
+            arrays[op.output] = array
+            if op.output in keep:
+                value = self.values[op.output]
+                kept[op.output] = to_signs(array, value) if value.kind == BINARY else array.copy()
+            for name in spent:
                 del arrays[name]
         value = self.values[self.graph.output]
         return to_float(value)(arrays[self.graph.output]), kept
-
-    def _shown(self, name: str, array: np.ndarray) -> np.ndarray:
-        value = self.values[name]
-        return to_signs(array, value) if value.kind == BINARY else array.copy()
-
-    def _prepare(self, tensors: Mapping[str, np.ndarray], backend: Backend) -> list[_Call]:
-        graph, calls = self.graph, []
-        last = {name: number for number, op in enumerate(graph.ops) for name in (*op.inputs, op.output)}
-        last[graph.output] = len(graph.ops)
-        for number, op in enumerate(graph.ops):
-            inputs = tuple(self.values[name] for name in op.inputs)
-            context = Context(op, inputs, self.values[op.output], tensors, backend)
-            spent = tuple(name for name in {*op.inputs, op.output} if last[name] == number)
-            calls.append(_Call(STEPS[op.op](context), op.inputs, op.output, spent))
-        return calls
 
 
 def load_model(path: str | Path, kernels: str = NUMPY) -> Model:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from hookline.deploy.inference.container import require
 from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.trainer.input.preparation import check_shape
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """Klambauer et al. 2017, "Self-Normalizing Neural Networks", arXiv 1706.02515."""
-SLOPES = {"leaky_relu": 0.2, "elu": 1.0}
-"""Default slopes: Keras's defaults of `negative_slope` and `alpha`."""
+SLOPES = {"leaky_relu": 0.2, "elu": 1.0}  # default slopes: Keras's defaults of `negative_slope` and `alpha`
 
 Activation = Callable[[np.ndarray], np.ndarray]
 
@@ -77,86 +77,108 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 MAX_TEXT = 400
-MAX_RANK = 8
-MAX_SIZE = 2**20
-"""Of a stride, a window, a padding or a length of a shape's axis beyond the first."""
+MAX_SIZE = 2**20  # of a stride, a window or a padding
 PADDINGS = ("valid", "same")
 REQUIRED: Final = object()
-ENCODED: Final = object()
-"""Marks the check of an encoded array, which involves more than one value."""
 Check = Callable[[str, Any], Any]
+
+
+def _valid(holds: bool, what: str, value: Any, expected: str) -> None:
+    require(holds, f"Invalid {what}: {value!r:.60}. Expected {expected}.")
 
 
 def check_text(what: str, value: Any) -> str:
     """Return a name."""
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise UserError(f"Invalid {what}: {value!r:.60}. Expected a name of 1 to {MAX_TEXT} characters.")
-    return value
-
-
-def check_shape(what: str, value: Any) -> tuple[int, ...]:
-    """Return lengths of axes, each at least 1."""
-    valid = isinstance(value, list) and 0 < len(value) <= MAX_RANK
-    if not valid or not all(type(each) is int and 0 < each < 2**40 for each in value):
-        raise UserError(f"Invalid {what}: {value!r:.60}. Expected a list of whole numbers of at least 1.")
-    return tuple(value)
+    is_name = isinstance(value, str) and 0 < len(value) <= MAX_TEXT
+    _valid(is_name, what, value, f"a name of 1 to {MAX_TEXT} characters")
+    return str(value)
 
 
 def _pair(least: int) -> Check:
     def check(what: str, value: Any) -> tuple[int, int]:
-        valid = isinstance(value, list) and len(value) == 2
-        if not valid or not all(type(each) is int and least <= each <= MAX_SIZE for each in value):
-            raise UserError(f"Invalid {what}: {value!r:.60}. Expected two whole numbers of at least {least}.")
+        is_pair = isinstance(value, list) and len(value) == 2
+        is_pair = is_pair and all(type(each) is int and least <= each <= MAX_SIZE for each in value)
+        _valid(is_pair, what, value, f"two whole numbers of at least {least}")
         return value[0], value[1]
 
     return check
 
 
-def _pads(what: str, value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise UserError(f"Invalid {what}: {value!r:.60}. Expected [[top, bottom], [left, right]].")
-    pair = _pair(0)
-    return pair(what, value[0]), pair(what, value[1])
+def _pads(what: str, value: Any) -> tuple[tuple[int, int], ...]:
+    _valid(isinstance(value, list) and len(value) == 2, what, value, "[[top, bottom], [left, right]]")
+    return tuple(_pair(0)(what, each) for each in value)
 
 
 def _one_of(known: tuple[str, ...]) -> Check:
     def check(what: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in known:
+        if value not in known:
             raise unknown_name(what, str(value)[:40], known)
-        return value
+        return str(value)
 
     return check
 
 
 def _whole(low: int, high: int) -> Check:
     def check(what: str, value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise UserError(f"Invalid {what}: {value!r:.60}. Expected a whole number from {low} to {high}.")
-        return value
+        is_in_range = type(value) is int and low <= value <= high
+        _valid(is_in_range, what, value, f"a whole number from {low} to {high}")
+        return int(value)
 
     return check
 
 
 def _number(what: str, value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise UserError(f"Invalid {what}: {value!r:.60}. Expected a number.")
+    _valid(type(value) in (int, float), what, value, "a number")
     return float(value)
 
 
-_WINDOW = {
-    "strides": (_pair(1), (1, 1)),
-    "padding": (_one_of(PADDINGS), "valid"),
-    "dilation": (_pair(1), (1, 1)),
+SIGN, CODEBOOK, FLOAT32, FLOAT16 = "sign", "codebook", "float32", "float16"
+OF_ENCODING = {
+    SIGN: {"encoding", "tensor", "shape", "scale"},
+    CODEBOOK: {"encoding", "tensor", "shape", "bits", "values"},
+    FLOAT32: {"encoding", "tensor", "shape"},
+    FLOAT16: {"encoding", "tensor", "shape"},
 }
-_POOL = {
-    "pool_size": (_pair(1), REQUIRED),
-    "strides": (_pair(1), REQUIRED),
-    "padding": (_one_of(PADDINGS), "valid"),
-}
-_KERNEL = {"kernel": (ENCODED, REQUIRED), "bias": (ENCODED, None)}
+"""Encodings of a kernel or a bias, and their fields."""
 
-FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
-    "dense": {**_KERNEL},
+
+@dataclass(frozen=True)
+class Encoded:
+    """Describe how an array of numbers is stored in a file.
+
+    "sign": scale * (-1 or +1), a bit each, 1 for +1. "codebook": values[index], `bits` bits each. Bits and indices are
+    one stream, lowest bit first, zero bits at its end; the order is that of moveaxis(array, -1, 0).ravel(), all of an
+    output channel together. "float32", "float16": the array itself.
+    """
+
+    encoding: str
+    tensor: str  # name of the array that holds it: a uint8 stream, or float32 or float16 values of `shape`
+    shape: tuple[int, ...]  # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], bias [units]
+    scale: str | None = None  # of "sign": name of a float32 array [1] or [shape[-1]]; None for 1
+    bits: int | None = None  # of "codebook": 1 to 8
+    values: str | None = None  # of "codebook": name of a float32 array [2**bits or fewer]
+
+
+def _encoded(what: str, value: Any) -> Encoded:
+    encoding = value.get("encoding") if isinstance(value, dict) else None
+    if not isinstance(encoding, str) or encoding not in OF_ENCODING:
+        raise UserError(f"Invalid encoding of {what}: {str(encoding)[:40]}. Expected {', '.join(OF_ENCODING)}.")
+    known = OF_ENCODING[encoding]
+    is_known = known - {"scale"} <= set(value) <= known
+    require(is_known, f"The {what} has other fields than {', '.join(sorted(known))}.")
+    names = [key for key in ("tensor", "values", "scale") if key in value]
+    texts = {key: check_text(f"{key} of {what}", value[key]) for key in names}
+    bits = _whole(1, 8)(f"bits of {what}", value["bits"]) if encoding == CODEBOOK else None
+    return Encoded(encoding, shape=check_shape(f"shape of {what}", value["shape"]), bits=bits, **texts)
+
+
+_STEPS = {"strides": (_pair(1), (1, 1)), "padding": (_one_of(PADDINGS), "valid")}
+_WINDOW = {**_STEPS, "dilation": (_pair(1), (1, 1))}
+_POOL = {**_STEPS, "pool_size": (_pair(1), REQUIRED), "strides": (_pair(1), REQUIRED)}
+_KERNEL: dict[str, tuple[Check, Any]] = {"kernel": (_encoded, REQUIRED), "bias": (_encoded, None)}
+
+FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
+    "dense": _KERNEL,
     "conv2d": {**_KERNEL, **_WINDOW},
     "depthwise_conv2d": {**_KERNEL, **_WINDOW},
     "sign": {},
@@ -183,81 +205,30 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 MAX_OPS = 100_000
-SIGN, CODEBOOK, FLOAT32, FLOAT16 = "sign", "codebook", "float32", "float16"
-OF_ENCODING = {
-    SIGN: {"encoding", "tensor", "shape", "scale"},
-    CODEBOOK: {"encoding", "tensor", "shape", "bits", "values"},
-    FLOAT32: {"encoding", "tensor", "shape"},
-    FLOAT16: {"encoding", "tensor", "shape"},
-}
-"""Encodings of a kernel or a bias, and their fields."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Say how an array of numbers is stored in the file.
-
-    "sign": scale * (-1 or +1), a bit each, 1 for +1. "codebook": values[index], `bits` bits each. Bits and indices
-    are one stream, lowest bit first, zero bits at its end; the order is that of moveaxis(array, -1, 0).ravel(), all of
-    an output channel together. "float32", "float16": the array itself.
-
-    Attributes:
-        encoding: one of these.
-        tensor: name of the array that holds it: uint8 streams, or float32 or float16 values of `shape`.
-        shape: as Keras has it: dense [inputs, units], convolution [height, width, inputs, filters], bias [units].
-        scale: name of a float32 array [1] or [shape[-1]]; None for 1. Of "sign" only.
-        bits: 1 to 8. Of "codebook" only.
-        values: name of a float32 array [2**bits or fewer]. Of "codebook" only.
-    """
-
-    encoding: str
-    tensor: str
-    shape: tuple[int, ...]
-    scale: str | None = None
-    bits: int | None = None
-    values: str | None = None
 
 
 @dataclass(frozen=True)
 class Op:
-    """Name an operation; `fields.FIELDS` says which there are and what they take.
+    """Describe an operation; `FIELDS` lists all of them."""
 
-    Attributes:
-        op: which operation.
-        name: of the layer that it implements.
-        inputs: names of values.
-        output: name of the value that it gives.
-        fields: what else it takes; what is missing has its default. Kernels and biases are `Encoded`.
-    """
-
-    op: str
-    name: str
-    inputs: tuple[str, ...]
-    output: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    op: str  # which operation
+    name: str  # of the layer that it implements
+    inputs: tuple[str, ...]  # names of values
+    output: str  # name of the value that it computes
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what is missing has its default
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Hold a network with one input and one output.
-
-    Attributes:
-        name: of the network.
-        input_name: name of the input value.
-        input_shape: of one example.
-        output: name of the output value.
-        ops: each after those whose values it takes.
-        classes: names of the entries of the output, or None.
-        about: more facts, as JSON values; nothing here depends on them.
-    """
+    """Describe a network with one input and one output."""
 
     name: str
     input_name: str
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...]  # of one example
     output: str
-    ops: tuple[Op, ...]
-    classes: tuple[str, ...] | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
+    ops: tuple[Op, ...]  # each after those whose values it takes
+    classes: tuple[str, ...] | None = None  # names of the entries of the output
+    about: Mapping[str, Any] = field(default_factory=dict)  # more facts, as JSON values
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -272,28 +243,6 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def parse_graph(model: Any) -> Graph:
-    """Return the graph that JSON values describe. Whether its arrays fit, `shapes.infer` checks."""
-    known = _fields("the model", model, {"name", "input", "output", "classes", "about", "ops"})
-    inputs = _fields("the input", known["input"], {"name", "shape"})
-    classes, ops = known["classes"], known["ops"]
-    if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
-        raise UserError("Invalid classes. Expected a list of names, or null.")
-    if not isinstance(ops, list) or not 0 < len(ops) <= MAX_OPS:
-        raise UserError(f"Invalid ops. Expected a list of 1 to {MAX_OPS:,} operations.")
-    if not isinstance(known["about"], dict):
-        raise UserError("Invalid about. Expected a mapping.")
-    return Graph(
-        name=check_text("name of the model", known["name"]),
-        input_name=check_text("name of the input", inputs["name"]),
-        input_shape=check_shape("shape of the input", inputs["shape"]),
-        output=check_text("output", known["output"]),
-        ops=tuple(_parse_op(number, op) for number, op in enumerate(ops)),
-        classes=None if classes is None else tuple(classes),
-        about=known["about"],
-    )
-
-
 def _op_to_json(op: Op) -> dict[str, Any]:
     values = {key: _to_json(value) for key, value in op.fields.items() if value is not None}
     return {"op": op.op, "name": op.name, "inputs": list(op.inputs), "output": op.output, **values}
@@ -301,78 +250,68 @@ def _op_to_json(op: Op) -> dict[str, Any]:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Encoded):
-        found = {each.name: _to_json(getattr(value, each.name)) for each in fields(value)}
-        return {key: each for key, each in found.items() if each is not None}
+        return {key: _to_json(each) for key, each in vars(value).items() if each is not None}
     return [_to_json(each) for each in value] if isinstance(value, tuple) else value
+
+
+def parse_graph(model: Any) -> Graph:
+    """Return the graph that JSON values describe. Whether its arrays fit, `shapes.infer` checks."""
+    known = _fields("The model", model, {"name", "input", "output", "classes", "about", "ops"})
+    inputs = _fields("The input", known["input"], {"name", "shape"})
+    classes, ops = known["classes"], known["ops"]
+    are_names = classes is None or (isinstance(classes, list) and all(isinstance(each, str) for each in classes))
+    require(are_names, "Invalid classes. Expected a list of names, or null.")
+    are_some = isinstance(ops, list) and 0 < len(ops) <= MAX_OPS
+    require(are_some, f"Invalid ops. Expected a list of 1 to {MAX_OPS:,} operations.")
+    require(isinstance(known["about"], dict), "Invalid about. Expected a mapping.")
+    return Graph(
+        name=check_text("name of the model", known["name"]),
+        input_name=check_text("name of the input", inputs["name"]),
+        input_shape=check_shape("shape of the input", inputs["shape"]),
+        output=check_text("output", known["output"]),
+        ops=tuple(_parse_op(f"operation {number}", op) for number, op in enumerate(ops)),
+        classes=None if classes is None else tuple(classes),
+        about=known["about"],
+    )
 
 
 def _fields(what: str, value: Any, known: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) != known:
-        raise UserError(f"{what.capitalize()} has other fields than {', '.join(sorted(known))}.")
+        raise UserError(f"{what} has other fields than {', '.join(sorted(known))}.")
     return value
-
-
-def _parse_op(number: int, value: Any) -> Op:
-    what = f"operation {number}"
-    if not isinstance(value, dict) or not {"op", "name", "inputs", "output"} <= set(value):
-        raise UserError(f"{what.capitalize()} has no op, name, inputs or output.")
-    op = check_text(f"op of {what}", value["op"])
-    if op not in FIELDS:
-        raise UserError(f"Unknown operation {op[:40]!r}.{did_you_mean(op, FIELDS)} Expected another version's file?")
-    name = check_text(f"name of {what}", value["name"])
-    inputs = value["inputs"]
-    if not isinstance(inputs, list) or not inputs:
-        raise UserError(f"Invalid inputs of {op} {name!r}. Expected a list of names.")
-    return Op(
-        op=op,
-        name=name,
-        inputs=tuple(check_text(f"input of {op} {name!r}", each) for each in inputs),
-        output=check_text(f"output of {op} {name!r}", value["output"]),
-        fields=_parse_fields(f"{op} {name!r}", op, {key: value[key] for key in value.keys() - _OF_EACH}),
-    )
 
 
 _OF_EACH = {"op", "name", "inputs", "output"}
 
 
-def _parse_fields(owner: str, op: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_op(what: str, value: Any) -> Op:
+    has_all = isinstance(value, dict) and set(value) >= _OF_EACH
+    require(has_all, f"{what.capitalize()} has no op, name, inputs or output.")
+    op, name, inputs = (
+        check_text(f"op of {what}", value["op"]),
+        check_text(f"name of {what}", value["name"]),
+        value["inputs"],
+    )
+    if op not in FIELDS:
+        raise UserError(f"Unknown operation {op[:40]!r}.{did_you_mean(op, FIELDS)} Expected another version's file?")
+    owner = f"{op} {name!r}"
+    require(isinstance(inputs, list) and bool(inputs), f"Invalid inputs of {owner}. Expected a list of names.")
+    return Op(
+        op=op,
+        name=name,
+        inputs=tuple(check_text(f"input of {owner}", each) for each in inputs),
+        output=check_text(f"output of {owner}", value["output"]),
+        fields=_parse_fields(owner, FIELDS[op], {key: value[key] for key in value.keys() - _OF_EACH}),
+    )
+
+
+def _parse_fields(owner: str, wanted: Mapping[str, tuple[Check, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return every field of an operation, checked, with defaults where they are missing."""
-    wanted = FIELDS[op]
     for key in sorted(values.keys() - wanted.keys()):
         raise UserError(f"Unknown field {key[:40]!r} of {owner}.{did_you_mean(key, wanted)}")
     found: dict[str, Any] = {}
     for key, (check, default) in wanted.items():
         value = values.get(key)
-        if value is None and default is REQUIRED:
-            raise UserError(f"{key} of {owner} is missing.")
-        if value is None:
-            found[key] = default
-        else:
-            what = f"{key} of {owner}"
-            found[key] = _parse_encoded(what, value) if check == ENCODED else check(what, value)
+        require(value is not None or default is not REQUIRED, f"{key} of {owner} is missing.")
+        found[key] = default if value is None else check(f"{key} of {owner}", value)
     return found
-
-
-def _parse_encoded(what: str, value: Any) -> Encoded:
-    encoding = value.get("encoding") if isinstance(value, dict) else None
-    if not isinstance(encoding, str) or encoding not in OF_ENCODING:
-        raise UserError(f"Invalid encoding of {what}: {str(encoding)[:40]}. Expected {', '.join(OF_ENCODING)}.")
-    known = OF_ENCODING[encoding]
-    optional = {"scale"}
-    if not known - optional <= set(value) <= known:
-        raise UserError(f"The {what} has other fields than {', '.join(sorted(known))}.")
-    bits = value.get("bits")
-    if encoding == CODEBOOK and not (type(bits) is int and 1 <= bits <= 8):
-        raise UserError(f"Invalid bits of {what}: {bits!r:.40}. Expected a whole number from 1 to 8.")
-    names = {key: value.get(key) for key in ("tensor", "scale", "values")}
-    checked = {key: None if each is None else check_text(f"{key} of {what}", each) for key, each in names.items()}
-    if checked["tensor"] is None or (encoding == CODEBOOK and checked["values"] is None):
-        raise UserError(f"The {what} names no array.")
-    return Encoded(
-        encoding=encoding,
-        tensor=checked["tensor"],
-        shape=check_shape(f"shape of {what}", value["shape"]),
-        scale=checked["scale"],
-        bits=bits,
-        values=checked["values"],
-    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import repeat
-
 import numpy as np
 
-from hookline.deploy.inference.container import DamagedError
+from hookline.deploy.inference.container import require
 
 MAX_BITS = 8
 
@@ -26,10 +24,9 @@ def from_gaps(numbers: np.ndarray, bits: int, kept: int, size: int) -> np.ndarra
     filler = (1 << bits) - 1
     is_entry = numbers != filler
     places = np.cumsum(numbers + is_entry.astype(np.int64))[is_entry] - 1
-    if len(places) != kept or (len(numbers) and not is_entry[-1]):
-        raise DamagedError(f"the gaps of an array lead to {len(places):,} entries, expected {kept:,}.")
-    if kept and places[-1] >= size:
-        raise DamagedError(f"an entry lies at {places[-1]:,}, but the array has {size:,}.")
+    is_whole = len(places) == kept and (not len(numbers) or bool(is_entry[-1]))
+    require(is_whole, f"the gaps of an array lead to {len(places):,} entries, expected {kept:,}.")
+    require(not kept or places[-1] < size, f"the gaps of an array lead beyond its {size:,} entries.")
     return places
 
 
@@ -56,10 +53,9 @@ def read_fields(stream: np.ndarray, width: int, count: int) -> np.ndarray:
 
 def check_end(stream: np.ndarray, bits: int) -> None:
     """Refuse a stream whose length does not match its content."""
-    if len(stream) != -(-bits // 8):
-        raise DamagedError(f"a stream of {bits:,} bits has {len(stream):,} bytes.")
-    if bits % 8 and stream[-1] & (0xFF >> bits % 8):
-        raise DamagedError("a stream continues after its last number.")
+    require(len(stream) == -(-bits // 8), f"a stream of {bits:,} bits has {len(stream):,} bytes.")
+    is_over = bits % 8 == 0 or not stream[-1] & (0xFF >> bits % 8)
+    require(is_over, "a stream continues after its last number.")
 
 
 MAX_LENGTH = 15
@@ -111,13 +107,13 @@ def write_lengths(lengths: np.ndarray) -> np.ndarray:
 def read_lengths(stream: np.ndarray, symbols: int) -> np.ndarray:
     """Return code lengths, after checking that they decode every stream of bits in exactly one way."""
     found = read_fields(stream, LENGTH_BITS, 2 * min(len(stream), MAX_SYMBOLS))
-    if found[symbols:].any() or len(stream) > MAX_SYMBOLS // 2:
-        raise DamagedError(f"a code has lengths for more than {symbols} symbols.")
+    has_few = not found[symbols:].any() and len(stream) <= MAX_SYMBOLS // 2
+    require(has_few, f"a code has lengths for more than {symbols} symbols.")
     lengths = np.zeros(symbols, np.uint8)
     lengths[: len(found)] = found[:symbols]
     used = lengths[lengths > 0].astype(np.int64)
-    if used.tolist() != [1] and (1 << (MAX_LENGTH - used)).sum() != 1 << MAX_LENGTH:
-        raise DamagedError("the lengths of a Huffman code do not make one (Kraft's sum is not 1).")
+    is_code = used.tolist() == [1] or (1 << (MAX_LENGTH - used)).sum() == 1 << MAX_LENGTH
+    require(is_code, "the lengths of a Huffman code do not make one (Kraft's sum is not 1).")
     return lengths
 
 
@@ -127,10 +123,8 @@ def _in_order(lengths: np.ndarray) -> np.ndarray:
     return used[np.argsort(lengths[used], kind="stable")]
 
 
-WINDOW_BYTES = 3
-"""A code of 15 bits that begins at any bit of a byte ends in the second byte after it."""
-BLOCK = 2**16
-"""Bytes decoded at a time: each of their bits takes a few bytes of memory."""
+WINDOW_BYTES = 3  # A code of 15 bits that begins at any bit of a byte ends in the second byte after it
+BLOCK = 2**16  # bytes decoded at a time: each of their bits takes a few bytes of memory
 
 
 def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -141,16 +135,13 @@ def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Return the symbols of a stream.
-
-    The code that begins at each bit is looked up for all bits at once. A short loop then goes from code to code.
-    """
+    """Return the symbols of a stream: all bits are looked up at once, and a short loop goes from code to code."""
     used = np.flatnonzero(lengths)
     if len(used) < 2:
         check_end(stream, 0)
         return np.full(count, used[0], np.uint8)
-    if count * int(lengths[used].min()) > 8 * len(stream):
-        raise DamagedError(f"a stream of {len(stream):,} bytes is too short for {count:,} symbols.")
+    has_room = count * int(lengths[used].min()) <= 8 * len(stream)
+    require(has_room, f"a stream of {len(stream):,} bytes is too short for {count:,} symbols.")
     table, widths = decoding_table(lengths)
     windows = np.concatenate([stream, np.zeros(WINDOW_BYTES - 1, np.uint8)])
     parts, done, bit = [], 0, 0
@@ -161,8 +152,7 @@ def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
         bit += 8 * block
         parts.append(table[found[steps]])
         done += len(steps)
-    if done < count:
-        raise DamagedError(f"a stream ends after {done:,} of {count:,} symbols.")
+    require(done == count, f"a stream ends after {done:,} of {count:,} symbols.")
     check_end(stream, bit)
     return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
 
@@ -178,11 +168,8 @@ def _windows(data: np.ndarray, width: int) -> np.ndarray:
 def _walk(widths: bytes, bit: int, most: int) -> tuple[list[int], int]:
     """Return at which bits codes begin, and where the one after them does, perhaps in the next block."""
     steps: list[int] = []
-    keep = steps.append
     end = len(widths)
-    for _ in repeat(None, most):
-        if bit >= end:
-            break
-        keep(bit)
+    while bit < end and len(steps) < most:
+        steps.append(bit)
         bit += widths[bit]
     return steps, bit

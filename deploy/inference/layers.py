@@ -16,9 +16,8 @@ from hookline.deploy.inference.shapes import BINARY, INTEGER, Context, Step, to_
 
 def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the values, scales included: float32, in Keras's shape."""
-    if encoded.encoding != SIGN:
-        return unscaled(encoded, tensors)
-    return unscaled(encoded, tensors) * scale_of(encoded, tensors)
+    values = unscaled(encoded, tensors)
+    return values if encoded.scale is None else values * tensors[encoded.scale]
 
 
 def unscaled(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -30,17 +29,12 @@ def unscaled(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         values += values
         values -= 1.0
     elif encoded.encoding == CODEBOOK:
-        assert encoded.bits
-        assert encoded.values
+        assert encoded.bits is not None
+        assert encoded.values is not None
         values = tensors[encoded.values][unpack_stream(stored, count, encoded.bits)]
     else:
         return stored.astype(np.float32)
     return np.ascontiguousarray(from_order(values, encoded.shape))
-
-
-def scale_of(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the scale of signs: float32 [1] or [channels]."""
-    return np.ones(1, np.float32) if encoded.scale is None else tensors[encoded.scale].astype(np.float32)
 
 
 def sign_bytes(encoded: Encoded, tensors: Mapping[str, np.ndarray], group: int) -> np.ndarray:
@@ -50,41 +44,22 @@ def sign_bytes(encoded: Encoded, tensors: Mapping[str, np.ndarray], group: int) 
     return pack_last(bits, group).reshape(units, -1)
 
 
-BLOCK = 2**20
-"""Bytes of the rows that are made at a time."""
+BLOCK = 2**20  # bytes of the rows that are made at a time
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Say where the windows of a convolution lie.
+    """Describe the windows of a convolution or a pooling, along rows and columns."""
 
-    Attributes:
-        size: rows and columns of the input.
-        window: rows and columns of the window.
-        strides: its steps.
-        dilation: between its entries.
-        padding: "valid" or "same".
-    """
-
-    size: tuple[int, int]
+    size: tuple[int, int]  # of the input
     window: tuple[int, int]
     strides: tuple[int, int]
     dilation: tuple[int, int]
-    padding: str
+    padding: str  # "valid" or "same"
 
     def axis(self, axis: int) -> tuple[int, int, int]:
-        """Return how often the window fits along an axis, and the zeros before and after."""
+        """Return how often the window fits along an axis, and the padding before and after."""
         return window_pads(self.size[axis], self.window[axis], self.strides[axis], self.dilation[axis], self.padding)
-
-    def pad(self, images: np.ndarray) -> np.ndarray:
-        """Return images with the zeros around them that the padding takes."""
-        (_, top, bottom), (_, left, right) = self.axis(0), self.axis(1)
-        if not (top or bottom or left or right):
-            return np.ascontiguousarray(images)
-        batch, rows, columns, channels = images.shape
-        padded = np.zeros((batch, rows + top + bottom, columns + left + right, channels), images.dtype)
-        padded[:, top : top + rows, left : left + columns] = images
-        return padded
 
     def inside(self, axis: int) -> np.ndarray:
         """Return which entries of each window lie in the image: bool [windows, entries]."""
@@ -93,35 +68,35 @@ class Windows:
         places = starts + np.arange(self.window[axis]) * self.dilation[axis]
         return (places >= 0) & (places < self.size[axis])
 
+    def view(self, images: np.ndarray, fill: float = 0) -> np.ndarray:
+        """Return the windows of padded images: [batch, rows, columns, ...window, channels], a view if possible."""
+        (_, top, bottom), (_, left, right) = self.axis(0), self.axis(1)
+        if top or bottom or left or right:
+            batch, rows, columns, channels = images.shape
+            padded = np.full((batch, rows + top + bottom, columns + left + right, channels), fill, images.dtype)
+            padded[:, top : top + rows, left : left + columns] = images
+            images = padded
+        reach = [dilation * (size - 1) + 1 for size, dilation in zip(self.window, self.dilation, strict=True)]
+        windows = np.lib.stride_tricks.sliding_window_view(images, reach, (1, 2))
+        strided = windows[:, :: self.strides[0], :: self.strides[1], :, :: self.dilation[0], :: self.dilation[1]]
+        return strided.transpose(0, 1, 2, 4, 5, 3)
+
     def rows(self, images: np.ndarray, multiple: int = 1) -> Iterator[tuple[slice, slice, np.ndarray]]:
         """Yield images and rows of windows as slices, with the windows [images * rows * columns, entries] of them."""
-        padded = self.pad(images)
-        batch, channels, itemsize = len(padded), padded.shape[3], padded.itemsize
-        height, width = self.axis(0)[0], self.axis(1)[0]
-        entries = self.window[0] * self.window[1] * channels
+        view = self.view(images)
+        batch, height, width = view.shape[:3]
+        entries = math.prod(view.shape[3:])
         length = entries + -entries % multiple
-        per_row = max(1, width * length * itemsize)
+        per_row = max(1, width * length * images.itemsize)
         some_rows = min(height, max(1, BLOCK // per_row))
         some_images = max(1, BLOCK // (per_row * height))
-        view = self._view(padded, height, width)
         for image in range(0, batch, some_images):
             for row in range(0, height, some_rows):
                 part = view[image : image + some_images, row : row + some_rows]
+                part = part.reshape(*part.shape[:4], -1)  # a row of a window is copied as one run of memory
                 made = (np.zeros if length > entries else np.empty)((*part.shape[:3], length), images.dtype)
                 made[..., :entries].reshape(part.shape)[:] = part
                 yield slice(image, image + some_images), slice(row, row + some_rows), made.reshape(-1, length)
-
-    def _view(self, padded: np.ndarray, height: int, width: int) -> np.ndarray:
-        """Return the windows as a view: [batch, rows, columns, ...entries of a window]."""
-        n, y, x, c = padded.strides
-        lead = (len(padded), height, width)
-        steps = (n, y * self.strides[0], x * self.strides[1], y * self.dilation[0])
-        channels = padded.shape[3]
-        if self.dilation[1] == 1:  # a row of the window is one run of memory
-            shape: tuple[int, ...] = (*lead, self.window[0], self.window[1] * channels)
-            return np.lib.stride_tricks.as_strided(padded, shape, (*steps, c), writeable=False)
-        shape = (*lead, *self.window, channels)
-        return np.lib.stride_tricks.as_strided(padded, shape, (*steps, x * self.dilation[1], c), writeable=False)
 
 
 Finish = Callable[[np.ndarray], np.ndarray]
@@ -183,30 +158,17 @@ def depthwise_conv2d(context: Context) -> Step:
     """Return the step of a depthwise convolution."""
     kernel: Encoded = context.op.fields["kernel"]
     weights, convert = decode(kernel, context.tensors), to_float(context.inputs[0])
-    windows = _windows(context, kernel)
-    bias = _bias(context)
-    (height, *_), (width, *_) = windows.axis(0), windows.axis(1)
+    windows, bias = _windows(context, kernel), _bias(context)
 
     def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        padded = windows.pad(convert(arrays[0]))
-        made = np.zeros((len(padded), height, width, *kernel.shape[2:]), np.float32)
-        for row in range(kernel.shape[0]):
-            for column in range(kernel.shape[1]):
-                made += _shifted(padded, windows, (row, column), (height, width))[..., None] * weights[row, column]
-        made = made.reshape(len(padded), *context.output.shape)
+        view = windows.view(convert(arrays[0]))
+        made = np.zeros((*view.shape[:3], *kernel.shape[2:]), np.float32)
+        for row, column in np.ndindex(*kernel.shape[:2]):
+            made += view[:, :, :, row, column, :, None] * weights[row, column]
+        made = made.reshape(len(made), *context.output.shape)
         return made if bias is None else made + bias
 
     return step
-
-
-def _shifted(padded: np.ndarray, windows: Windows, entry: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """Return the input values under an entry of the window, window by window."""
-    starts = [entry[axis] * windows.dilation[axis] for axis in (0, 1)]
-    rows, columns = (
-        slice(starts[axis], starts[axis] + (size[axis] - 1) * windows.strides[axis] + 1, windows.strides[axis])
-        for axis in (0, 1)
-    )
-    return padded[:, rows, columns]
 
 
 def _as_rows(array: np.ndarray) -> np.ndarray:
@@ -227,7 +189,7 @@ def _bias(context: Context) -> np.ndarray | None:
 def _finish(context: Context, kernel: Encoded) -> Finish:
     """Return the function that applies scale and bias to sums; exact integers without either stay as they are."""
     bias = _bias(context)
-    scale = scale_of(kernel, context.tensors) if kernel.scale is not None else None
+    scale = None if kernel.scale is None else context.tensors[kernel.scale]
 
     def finish(sums: np.ndarray) -> np.ndarray:
         if context.output.kind == INTEGER:
@@ -241,11 +203,7 @@ def _finish(context: Context, kernel: Encoded) -> Finish:
 
 
 def _border(context: Context, kernel: Encoded, windows: Windows) -> Callable[[np.ndarray, slice], np.ndarray] | None:
-    """Return the correction of sums at the border, where the padding's zeros were taken for -1.
-
-    Each zero bit outside the image subtracted the weights at its place once; they are added back. Which entries of a
-    window are outside depends on a few rows and columns only.
-    """
+    """Return the correction of sums at the border: the weights that zeros of the padding, taken for -1, subtracted."""
     insides = windows.inside(0), windows.inside(1)
     if insides[0].all() and insides[1].all():
         return None
@@ -259,38 +217,32 @@ def _border(context: Context, kernel: Encoded, windows: Windows) -> Callable[[np
 
 def max_pool2d(context: Context) -> Step:
     """Return the step of a maximum over windows."""
-    entries = _entries(_pooling_windows(context))
-    kind = context.inputs[0].kind
+    windows, kind = _pooling_windows(context), context.inputs[0].kind
     largest: Any = np.bitwise_or if kind == BINARY else np.maximum
     lowest: Any = {BINARY: 0, INTEGER: np.iinfo(np.int32).min}.get(kind, -np.inf)
-
-    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        images = arrays[0]
-        made = np.full((len(images), *context.output.shape[:2], images.shape[3]), lowest, images.dtype)
-        for place, seen in entries:
-            part = made[place]
-            largest(part, images[seen], out=part)
-        return made
-
-    return step
+    return lambda arrays: _pool(largest, windows, windows.view(arrays[0], lowest))
 
 
 def average_pool2d(context: Context) -> Step:
     """Return the step of a mean over windows; zeros of the padding do not count."""
     windows, convert = _pooling_windows(context), to_float(context.inputs[0])
-    entries = _entries(windows)
     counts = [windows.inside(axis).sum(axis=1, dtype=np.int64) for axis in (0, 1)]
     sizes = np.multiply.outer(*counts).astype(np.float32)[..., None]
 
     def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        images = convert(arrays[0])
-        made = np.zeros((len(images), *context.output.shape), np.float32)
-        for place, seen in entries:
-            made[place] += images[seen]
+        made = _pool(np.add, windows, windows.view(convert(arrays[0])))
         made /= sizes
         return made
 
     return step
+
+
+def _pool(function: np.ufunc, windows: Windows, view: np.ndarray) -> np.ndarray:
+    """Return a function of the entries of each window, taken one after the other."""
+    made = view[:, :, :, 0, 0].copy()
+    for row, column in list(np.ndindex(*windows.window))[1:]:
+        function(made, view[:, :, :, row, column], out=made)
+    return made
 
 
 def global_max_pool2d(context: Context) -> Step:
@@ -308,20 +260,3 @@ def global_average_pool2d(context: Context) -> Step:
 def _pooling_windows(context: Context) -> Windows:
     fields, shape = context.op.fields, context.inputs[0].shape
     return Windows((shape[0], shape[1]), fields["pool_size"], fields["strides"], (1, 1), fields["padding"])
-
-
-def _entries(windows: Windows) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Return, for each entry of the window, which windows have it inside the image, and where."""
-    axes = []
-    for axis in (0, 1):
-        _, before, _ = windows.axis(axis)
-        stride, inside = windows.strides[axis], windows.inside(axis)
-        found = []
-        for entry in range(windows.window[axis]):
-            (those,) = np.nonzero(inside[:, entry])
-            if len(those):
-                first, last = (int(each) * stride - before + entry for each in those[[0, -1]])
-                found.append((slice(int(those[0]), int(those[-1]) + 1), slice(first, last + 1, stride)))
-        axes.append(found)
-    every = slice(None)
-    return [((every, y[0], x[0]), (every, y[1], x[1])) for y in axes[0] for x in axes[1]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from hookline.hooks.monitors.every import due_after
 from hookline.hooks.options import check_flag, check_integer, check_number
 from hookline.trainer.hook import HostHook
 
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 class Checkpoint(HostHook):
     """Ask for checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
-    "last" is saved at a multiple of `every_epochs` if `every_seconds` have passed since the previous save. So saving
-    does not slow down short epochs, and a crash loses about that much time at most. "last" is always saved at the end
-    of the run. "best" is saved at every evaluation that improves on the best one. No step is saved twice. The
+    "last" is saved at multiples of `every_epochs`, if `every_seconds` have passed since the previous save, and at the
+    end of the run. "best" is saved at every evaluation that improves on the best one. No step is saved twice. The
     `keep_last` newest "last" checkpoints are kept: if the newest is damaged, a run resumes from an older one.
 
     Group:
@@ -48,7 +48,7 @@ class Checkpoint(HostHook):
     def __init__(
         self, *, every_epochs: float = 1.0, every_seconds: float = 60.0, keep_last: int = 2, keep_best: bool = True
     ) -> None:
-        """Set up the cadence.
+        """Set when to save.
 
         Args:
             every_epochs: distance between the steps at which "last" may be saved, in epochs; above 0. A fraction
@@ -112,3 +112,10 @@ class Checkpoint(HostHook):
         self._steps[tag] = run.step
         if tag == "last":
             self._saved_at = time.monotonic()
+
+
+def due_after(step: int, distance: float) -> int:
+    """Return the smallest step after `step` that completes a multiple of `distance`, which may be a fraction."""
+    first = math.floor(step / distance + 1e-9) + 1
+    dues = (math.ceil(multiple * distance - 1e-9) for multiple in itertools.count(first))
+    return next(due for due in dues if due > step)

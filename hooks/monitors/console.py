@@ -19,10 +19,9 @@ AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
 
 
 class LastingStream(io.TextIOBase):
-    """Pass text on to a stream, perhaps none; when the stream breaks, drop the text and continue.
+    """Pass text on to a stream, perhaps none; when its reader leaves (`| head`, a closed terminal), drop the text.
 
-    A reader that leaves early (`| head`, a closed terminal) must not end a training run. The broken descriptor is
-    then pointed at the null device, so that no later print and no flush at exit fails either.
+    The broken descriptor is pointed at the null device, so that no later print and no flush at exit fails either.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -62,16 +61,12 @@ class SteadyConsole(Console):
         return super().render_str(printable(text, keep="\n\t"), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
-        """Do nothing."""
         del show
         return False
 
 
 def is_terminal(stream: io.TextIOBase) -> bool:
-    """Return whether the stream interprets control sequences and is a live display.
-
-    A pipe, a file and TERM=dumb do not show them; CI keeps them in its log; NO_COLOR asks for plain text.
-    """
+    """Return whether the stream interprets control sequences, and neither CI nor NO_COLOR asks for plain text."""
     if os.environ.get("NO_COLOR") or os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         return False
     return stream.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb", "unknown"}

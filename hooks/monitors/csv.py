@@ -21,9 +21,8 @@ FILE_NAME = "metrics.csv"
 class CSV(HostHook):
     """Write every report as a row of `metrics.csv` in the run directory.
 
-    The columns are step, split and the names of all values so far; a value that a report lacks is empty. The file is
-    written whole at each evaluation and checkpoint, and at the end. A resumed run first removes the rows of the steps
-    that it repeats.
+    The columns are step, split and the names of all values so far. The file is written as a whole at each evaluation
+    and checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats.
 
     Group:
         monitor
@@ -40,12 +39,10 @@ class CSV(HostHook):
     """
 
     def __init__(self) -> None:
-        """Set up; the file is read when a resumed run begins."""
         self._rows: list[dict[str, Any]] = []
         self._path: Path | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the rows are in the file, written now."""
         self._write()
         return {}
 

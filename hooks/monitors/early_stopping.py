@@ -44,7 +44,7 @@ class EarlyStopping(HostHook):
     """
 
     def __init__(self, *, patience: int = 20, min_delta: float = 0.0) -> None:
-        """Set up early stopping.
+        """Set when to stop.
 
         Args:
             patience: evaluations on the validation split without an improvement before the run ends; at least 1.
@@ -84,22 +84,14 @@ class EarlyStopping(HostHook):
             self.out_of_patience(run)
 
     def out_of_patience(self, run: Run) -> None:
-        """Act on too many evaluations without an improvement: end the run."""
-        run.control.stop(self._reason(run.best.monitor))
+        evaluations = f"{self._waited} evaluation{'' if self._waited == 1 else 's'}"
+        if self._best is None:
+            reason = f"was never finite in {evaluations}"
+        else:
+            reason = f"did not improve on {self._best:.6g} of step {self._best_step} in {evaluations}"
+        run.control.stop(f"early stopping: {run.best.monitor} {reason}")
 
     def _improves(self, value: float, mode: str) -> bool:
-        if not math.isfinite(value):
-            return False
-        if self._best is None:
-            return True
-        gain = value - self._best if mode == "max" else self._best - value
-        return gain > self._min_delta
-
-    def _reason(self, monitor: str) -> str:
-        evaluations = "evaluation" if self._waited == 1 else "evaluations"
-        if self._best is None:
-            return f"early stopping: {monitor} was never finite in {self._waited} {evaluations}"
-        return (
-            f"early stopping: {monitor} did not improve on {self._best:.6g} of step {self._best_step} "
-            f"in {self._waited} {evaluations}"
-        )
+        if not math.isfinite(value) or self._best is None:
+            return math.isfinite(value)
+        return (value - self._best if mode == "max" else self._best - value) > self._min_delta

@@ -1,34 +1,47 @@
-"""The table at the end of a run."""
+"""Final table: the results of a run, as text in which no number is truncated on any terminal, and as Markdown."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hookline.hooks.monitors.advice import loss_monitor
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from hookline.hooks.monitors.advisor import loss_monitor
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
-from hookline.hooks.monitors.tables import layer_tables, metric_table, network_tables, show
 from hookline.hooks.options import check_choice
+from hookline.trainer.errors import printable
 from hookline.trainer.hook import HostHook
-from hookline.trainer.run.results import format_bytes, format_seconds, format_share, is_share_of, short_name
+from hookline.trainer.run.results import (
+    format_bytes,
+    format_metric,
+    format_seconds,
+    format_share,
+    format_value,
+    is_share_of,
+    metric_rows,
+    short_name,
+)
 
 if TYPE_CHECKING:
     from hookline.trainer.run.control import Report
     from hookline.trainer.run.run import Run
 
 MODES = (AUTO, "styled", PLAIN, QUIET)
-MOST_ROWS = 16
-"""Layers that the terminal shows of a network; those with most bytes."""
+MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
 REASON_LENGTH = 300
 
 
 class FinalTable(HostHook):
-    """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and where the run lies.
+    """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and the run directory.
 
-    It prints the table for stopped and failed runs too, with dashes for missing values. No number is truncated: on a
-    narrow terminal the table has fewer columns, or a line for each value.
+    Stopped and failed runs have a table too, with dashes for missing values. No number is truncated: on a narrow
+    terminal the table has fewer columns, or a line for each value.
 
     Group:
         monitor
@@ -51,7 +64,7 @@ class FinalTable(HostHook):
     priority = 100
 
     def __init__(self, *, mode: str = AUTO) -> None:
-        """Set up the table.
+        """Set how to print.
 
         Args:
             mode: "styled" for a terminal's text, "plain" for text without control characters, "quiet" for none; "auto"
@@ -61,7 +74,6 @@ class FinalTable(HostHook):
         self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the monitor's value at each evaluation that counted; all else comes from the summary."""
         return {"values": list(self._values)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,17 +114,12 @@ class FinalTable(HostHook):
         return lines
 
 
-FEW = 2
-"""With this many other evaluations as good as the best one, choosing it is chance."""
-SMALL = 0.005
-"""Differences below it do not matter."""
+FEW = 2  # with this many other evaluations as good as the best one, choosing it is chance
+SMALL = 0.005  # differences below it do not matter
 
 
 def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
-    """Return a line on evaluations that lie within a standard error, or two examples, of the best.
-
-    None if the metric is not a share of the examples, the split is large enough, or the best stands out.
-    """
+    """Return a line on other evaluations within a standard error, or two examples, of the best; None for few."""
     if not all(is_share_of(value, examples) for value in (*values, best)):
         return None
     share = (best * examples + 1) / (examples + 2)  # that of all right has an error, too
@@ -155,10 +162,10 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         speed = f", {summary['images_per_second']:,.0f} examples/s" if summary.get("images_per_second") else ""
         lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
     lines += _cost_lines(summary)
-    verdict = summary.get("input") or {}
-    if verdict.get("waiting_share") is not None:
-        waited = f"{format_share(verdict['waiting_share'])} of the training time spent waiting for batches"
-        lines.append(("input", f"{waited}. {verdict['advice']}" if verdict.get("advice") else waited))
+    found = summary.get("input") or {}
+    if found.get("waiting_share") is not None:
+        waited = f"{format_share(found['waiting_share'])} of the training time spent waiting for batches"
+        lines.append(("input", ". ".join(filter(None, (waited, found.get("advice"))))))
     return lines
 
 
@@ -214,3 +221,153 @@ def _describe_size(sizes: Mapping[str, int]) -> str:
     if deployed and deployed != sizes["float32"]:
         text += f", {format_bytes(deployed)} deployed, {sizes['float32'] / deployed:.1f} times smaller"
     return text
+
+
+DASH = "-"
+GAP = 2
+FEWEST = 3  # columns of a hook's table that stay, however narrow the terminal
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Hold the texts of a table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]  # a text for each column
+    left_out_first: Sequence[str] = ()  # columns that are dropped, in this order, until the others fit
+
+
+def show(console: Console, table: TextTable) -> None:
+    """Print a table in as many columns as fit; if too few would, each value on a line of its own."""
+    columns = {name: [printable(row[index]) for row in table.rows] for index, name in enumerate(table.columns)}
+    for name in table.left_out_first:
+        if _width(columns) > console.width:
+            columns.pop(name, None)
+    console.print(table.title, style="bold", soft_wrap=True)
+    if not table.rows:
+        return
+    if _width(columns) <= console.width:
+        text = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+        for name in columns:
+            text.add_column(name, justify="left" if _is_text(name, table) else "right", no_wrap=True)
+        for row in zip(*columns.values(), strict=True):
+            text.add_row(*row)
+        console.print(text)
+    else:
+        for first, *others in zip(*columns.values(), strict=True):
+            console.print(first, soft_wrap=True)
+            for name, cell in zip(list(columns)[1:], others, strict=True):
+                console.print(f"  {name} {cell}", soft_wrap=True)
+    if missing := [name for name in table.columns if name not in columns]:
+        console.print(f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=True)
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(cell_len, (name, *cells))) + GAP for name, cells in columns.items()) - GAP
+
+
+def _is_text(column: str, table: TextTable) -> bool:
+    return column in (table.columns[0], "kind", "output")
+
+
+def as_markdown(tables: Sequence[TextTable]) -> str:
+    """Return tables as Markdown, each under its title."""
+    lines: list[str] = []
+    for table in tables:
+        marks = ["---" if _is_text(column, table) else "---:" for column in table.columns]
+        lines += ["", f"**{table.title}**", ""]
+        lines += [f"| {' | '.join(cells)} |" for cells in (table.columns, marks, *table.rows)]
+    return "\n".join(lines[1:])
+
+
+HELD_OUT = ("validation", "test")
+
+
+def metric_table(title: str, summary: Mapping[str, Any], sizes: Mapping[str, int]) -> TextTable:
+    """Return metrics and losses by split; shares of a split have no more decimals than its size supports."""
+    rows = []
+    for name, train, *held_out in metric_rows(summary):
+        is_loss = name == "loss" or name.endswith("/loss")
+        texts = [
+            format_value(value) if is_loss or split not in sizes else format_metric(value, sizes[split])
+            for split, value in zip(HELD_OUT, held_out, strict=True)
+        ]
+        rows.append([name, format_value(train), *texts])
+    return TextTable(title, ("", "train", *HELD_OUT), rows)
+
+
+def layer_tables(summary: Mapping[str, Any]) -> list[TextTable]:
+    """Return a table for each hook whose summary has rows under "layers"."""
+    tables = []
+    for name, values in (summary.get("hooks") or {}).items():
+        layers = values.get("layers")
+        if isinstance(layers, list) and layers and all(isinstance(row, dict) for row in layers):
+            keys = list(dict.fromkeys(key for row in layers for key in row))
+            columns = [key.replace("_", " ") for key in keys]
+            rows = [[_cell(row.get(key)) for key in keys] for row in layers]
+            tables.append(TextTable(name, columns, rows, columns[: FEWEST - 1 : -1]))
+    return tables
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return format_value(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return DASH if value is None else str(value)
+
+
+Layer = Mapping[str, Any]
+COLUMNS: dict[str, Callable[[Layer], str]] = {
+    "layer": lambda layer: str(layer["layer"]),
+    "kind": lambda layer: layer.get("kind") or DASH,
+    "output": lambda layer: _shape(layer.get("output")),
+    "params": lambda layer: f"{layer['params']:,}",
+    "weight bits": lambda layer: _bits(layer.get("weight_bits")),
+    "input bits": lambda layer: _bits(layer.get("input_bits")),
+    "zeros": lambda layer: f"{100 * layer['sparsity']:.1f} %" if layer.get("sparsity") else DASH,
+    "MACs": lambda layer: DASH if layer["macs"] is None else f"{layer['macs']:,}",
+    "size": lambda layer: format_bytes(layer["bytes"]),
+}
+"""Columns of a network's table, with the text of a layer of `summary.json`."""
+LEFT_OUT_FIRST = ("kind", "output", "input bits", "MACs", "zeros", "weight bits", "params")
+
+
+def network_tables(summary: Mapping[str, Any], most: int | None = None) -> list[TextTable]:
+    """Return a table for each network of a run; equal networks share one. Columns without values are left out.
+
+    With `most`, layers with neither weights nor multiply-accumulates are left out, and those with the fewest bytes
+    share a row.
+    """
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for name, network in (summary.get("networks") or {}).items():
+        if layers := network.get("layers"):
+            shown = layers if most is None else _largest(layers, most)
+            columns = tuple((key, *map(text, shown)) for key, text in COLUMNS.items())
+            alike.setdefault(tuple(each for each in columns if {*each[1:]} != {DASH}), []).append(name)
+    tables = []
+    for found, names in alike.items():
+        keys, *rows = zip(*found, strict=True)
+        tables.append(TextTable(", ".join(names), keys, rows, LEFT_OUT_FIRST))
+    return tables
+
+
+def _largest(layers: Sequence[Layer], most: int) -> list[Layer]:
+    shown = [layer for layer in layers if layer["params"] or layer["macs"] != 0]
+    if len(shown) <= most:
+        return shown
+    largest = sorted(range(len(shown)), key=lambda index: -shown[index]["bytes"])[: most - 1]
+    rest = [layer for index, layer in enumerate(shown) if index not in largest]
+    macs = [layer["macs"] for layer in rest]
+    totals = {key: sum(layer[key] for layer in rest) for key in ("params", "bytes")}
+    others = {"layer": f"{len(rest)} more", **totals, "macs": None if None in macs else sum(macs)}
+    return [*(shown[index] for index in sorted(largest)), others]
+
+
+def _shape(shape: Sequence[int | None] | None) -> str:
+    return DASH if shape is None else "x".join("?" if size is None else str(size) for size in shape) or "1"
+
+
+def _bits(value: float | None) -> str:
+    return DASH if value is None else f"{value:.4g}"

@@ -24,10 +24,9 @@ FILE_NAME = "metrics.jsonl"
 class MetricsJsonl(HostHook):
     """Append every report to `metrics.jsonl` in the run directory.
 
-    A line is {"step": int, "split": str, name: value, ...}. NaN and infinity are written as null, as in `summary.json`,
-    because JSON has no value for them. A line is passed to the operating system before training continues. A resumed
-    run first removes the lines of the steps that it repeats. If the disk is full, lines are kept in memory and written
-    as soon as there is room.
+    A line is {"step": int, "split": str, name: value, ...}; NaN and infinity are written as null. A resumed run first
+    removes the lines of the steps that it repeats. If the disk is full, lines are kept in memory and written as soon as
+    there is room.
 
     Group:
         monitor
@@ -47,14 +46,12 @@ class MetricsJsonl(HostHook):
     """
 
     def __init__(self) -> None:
-        """Set up; the file is opened when training begins."""
         self._path = Path()
         self._waiting: list[str] = []
         self._reports = 0
         self._resumed_at: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many reports there were; the lines are in the file."""
         return {"reports": self._reports}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
 
-MOST = 100
-"""Parameters that MLflow takes in one request."""
-TAG = "hookline.id"
-"""Of a remote run: the id in the run directory, which finds it again."""
+MOST = 100  # parameters that MLflow takes in one request
+TAG = "hookline.id"  # of a remote run: the id in the run directory, which finds it again
 
 
 class MLflow(RemoteLogger):
@@ -21,9 +19,8 @@ class MLflow(RemoteLogger):
 
     Metrics are named by their split, such as `validation/metric/accuracy`. The parameters are those of TensorBoard's
     HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A thread sends, so training never
-    waits. If the service fails, training continues, and one line says why.
-
-    A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the id.
+    waits. If the service fails, training continues, and one warning says why. A resumed run continues the same remote
+    run, with each step once: `mlflow.json` in the run directory holds the id.
 
     Group:
         monitor
@@ -42,7 +39,7 @@ class MLflow(RemoteLogger):
     package = "mlflow"
 
     def __init__(self, *, experiment: str = "hookline", tracking_uri: str | None = None, timeout: float = 30.0) -> None:
-        """Set up; the run is opened when training begins.
+        """Set where to log.
 
         Args:
             experiment: name of the experiment; made if there is none.

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.options import check_choice, check_integer, check_number, first_of
-from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.hook import Declaration, GraphHook, HostHook, Tensors
 from hookline.trainer.step.context import StepContext
 
@@ -28,11 +28,9 @@ OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 class NanGuard(GraphHook, HostHook):
     """Stop before a non-finite value reaches a variable, or skip that step.
 
-    The check is part of the step, so exactly the failing step is skipped, however many steps the traced loop has. Under
-    a LossScaleOptimizer, gradients overflow normally: the optimizer skips those steps and lowers its scale. The hook
-    then checks losses and state, but not gradients.
-
-    If one of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
+    The check is part of the step, so exactly the failing step is withheld, however many steps the traced loop has. With
+    a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one of several
+    objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
     Group:
         guard
@@ -64,21 +62,17 @@ class NanGuard(GraphHook, HostHook):
         """Set up the guard.
 
         Args:
-            policy: "stop" ends the run at the first step that is held back; "skip" continues with the next one. A
-                skipped step changes no variable, no slot and no statistic, and counts in no average; the learning rate
-                follows the steps that were made. "rollback" goes back to the newest checkpoint, and continues from
-                there at a lower rate.
-            at_most: with "skip", how many steps of a run may be skipped before it ends after all; with "rollback", how
-                often it may roll back; at least 1.
+            policy: "stop" ends the run at the first step that is withheld; "skip" continues with the next step, as if
+                the withheld one had not been made; "rollback" returns to the newest checkpoint and continues at a lower
+                learning rate.
+            at_most: how many steps a run may skip, or how often it may roll back, before it ends; at least 1.
             rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
-            network: name of the network that is watched, or a pattern; "*" guards every network of a run.
+            network: name of the watched network, or a pattern; "*" for every network of a run.
         """
         self.network = network
         self._policy = check_choice("policy", policy, POLICIES)
         self._at_most = check_integer("at_most", at_most, minimum=1)
-        self._rate_factor = check_number("rate_factor", rate_factor, minimum=0, above_minimum=True)
-        if rate_factor > 1:
-            raise UserError(f"rate_factor={rate_factor} received. Expected a number in (0, 1].")
+        self._rate_factor = check_number("rate_factor", rate_factor, minimum=0, maximum=1, above_minimum=True)
         self._skipped: list[int] = []
 
     def declare(self) -> Declaration:
@@ -102,7 +96,7 @@ class NanGuard(GraphHook, HostHook):
         return find_not_finite({name: value for name, value in checked.items() if value.dtype.is_floating})
 
     def on_veto(self, run: Run) -> None:
-        """Skip the step that was withheld for a non-finite value, roll back, or raise what names step and variables."""
+        """Skip the withheld step, roll back, or raise an error that names step and variables."""
         if run.control.skip or run.control.rate_factor is not None:
             return  # the guard of another network has answered
         own = [name for name in run.vetoes if OWN.match(name)]
@@ -110,11 +104,11 @@ class NanGuard(GraphHook, HostHook):
             return
         withheld = "This update was withheld, and all after it in the step."
         message = f"NaN or infinity at step {run.step} in {first_of(own, SHOWN_NAMES)}. {withheld}"
-        if len(own) < len(run.vetoes) or not self._goes_on(run, message):
+        if len(own) < len(run.vetoes) or not self._continues(run, message):
             after = f" {len(self._skipped)} steps were skipped before it." if self._skipped else ""
             raise NonFiniteError(f"{message}{after} {_remedy(run)}")
 
-    def _goes_on(self, run: Run, message: str) -> bool:
+    def _continues(self, run: Run, message: str) -> bool:
         """Apply the policy, up to its limit; return whether the run continues."""
         if self._policy == SKIP and len(self._skipped) < self._at_most:
             self._skipped.append(run.step)
@@ -131,7 +125,7 @@ class NanGuard(GraphHook, HostHook):
 
 
 def _remedy(run: Run) -> str:
-    """Return what to do; a step that is held back writes nothing, so NaN in a weight was there before."""
+    """Return what to do; a withheld step writes nothing, so NaN in a weight was there before."""
     held = [
         name
         for network in run.networks.values()
@@ -147,8 +141,8 @@ def _remedy(run: Run) -> str:
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
     """Return bool scalars by name: whether any entry is NaN or infinite.
 
-    Normally each value is only summed, as a sum propagates NaN and infinity. Every entry is checked only if the total
-    is not finite, which a large sum of finite values may not be either.
+    Every entry is checked only if the sum of all values is not finite, as it is with NaN or infinity, and may be
+    without.
     """
     dense = [each.values if isinstance(each, tf.IndexedSlices) else each for each in values.values()]
     if not dense:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import shutil
 import warnings
@@ -14,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from hookline.hooks.monitors.every import is_due
 from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.errors import WriteError
 from hookline.trainer.files import make_folder, read_bytes, write_whole
@@ -29,18 +29,15 @@ DIRECTORY_NAME, FRAMES = "pictures", ".frames"
 MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown
 TOTAL_MILLISECONDS, SHORTEST, LONGEST = 10_000, 60, 500  # of all frames together, and of one
 LAST_MILLISECONDS = 2_000
-MOST_BYTES = 2**26
-"""Largest size of a frame file; Pillow also limits its pixels."""
+MOST_BYTES = 2**26  # largest size of a frame file; Pillow also limits its pixels
 
 
 class PictureFiles(HostHook):
     """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations during training.
 
-    Training examples, as the network sees them, are written when training begins.
-
-    With `animate`, `pictures/<name>.gif` shows the picture at each evaluation on the validation split. It is written
-    when the run ends, even by a failure. It has at most 200 frames; in a longer run, only every second frame is kept.
-    Until the run is complete its frames are files, so that a resumed run can continue them.
+    Training examples, as the network sees them, are written when training begins. With `animate`, `pictures/<name>.gif`
+    shows the picture at each evaluation on the validation split, in at most 200 evenly spaced frames. It is written
+    when the run ends, even by a failure. A resumed run continues it.
 
     Group:
         monitor
@@ -63,7 +60,7 @@ class PictureFiles(HostHook):
     """
 
     def __init__(self, *, every: int = 0, animate: bool = False) -> None:
-        """Set how often pictures are written.
+        """Set how often to write.
 
         Args:
             every: evaluations between two sets of pictures during training, the first included; 0 for the test alone.
@@ -107,6 +104,11 @@ class PictureFiles(HostHook):
                 write_files({f"{file_name(name)}.gif": encode_animation(frames)}, folder)
         if summary["status"] in COMPLETE:  # no run resumes from here
             shutil.rmtree(folder / FRAMES, ignore_errors=True)
+
+
+def is_due(every: int, number: int, *, last: bool = False) -> bool:
+    """Return whether an evaluation, from number 0, is an `every`-th one or the last; never with 0."""
+    return bool(every) and (last or number % every == 0)
 
 
 def write_pictures(pictures: Mapping[str, np.ndarray], folder: Path) -> None:
@@ -159,9 +161,7 @@ def encode_frame(picture: np.ndarray) -> bytes:
 
 def read_frames(folder: Path, name: str, count: int) -> list[Image.Image]:
     """Return evenly spread frames of an animation, and its last one; what is missing or damaged is left out."""
-    stride = 1
-    while (count - 1) // stride + 1 > MOST_FRAMES:
-        stride *= 2
+    stride = 2 ** max(0, math.ceil(math.log2(count / MOST_FRAMES)))
     frames: list[Image.Image] = []
     missing: list[str] = []
     for number in sorted({*range(0, count, stride), count - 1}):

@@ -34,59 +34,44 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 
-class TimeLeft:
-    """Measure a run from the first edge of a chunk on; the time before went into set-up.
-
-    Only the steps of this process count: a resumed run may be on another machine.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._begun: tuple[int, float, float] | None = None
-        self._evaluations = 0
-
-    def take(self, *, evaluated: bool) -> None:
-        """Note the edge of a chunk or the end of an evaluation on the validation split."""
-        if self._begun is None:
-            self._begun = (self._run.step, time.monotonic(), self._run.times.train_seconds)
-        self._evaluations += evaluated
-
-    def seconds(self) -> float | None:
-        """Return the expected wall time to the last step, evaluation and saving included; None while it is unknown.
-
-        Until the first evaluation is over, its cost is unknown and left out.
-        """
-        if self._begun is None or self._run.step <= self._begun[0]:
-            return None
-        steps = self._run.step - self._begun[0]
-        steps_left = max(0, self._run.total_steps - self._run.step)
-        wall = time.monotonic() - self._begun[1]
-        if not self._evaluations:
-            return wall / steps * steps_left
-        trained = min(wall, self._run.times.train_seconds - self._begun[2])
-        every = self._run.config.get("trainer", {}).get("evaluate_every_epochs", 1) * self._run.steps_per_epoch
-        evaluations_left = math.ceil(steps_left / every - 1e-6)
-        return trained / steps * steps_left + (wall - trained) / self._evaluations * evaluations_left
-
-
 SHOWN_METRICS = 2
-WAITING = 0.05
-"""From this share of the training time on, waiting for batches is shown."""
+WAITING = 0.05  # from this share of the training time on, waiting for batches is shown
 
 
 class Status:
-    """Keep the latest reports of a run, and put its position, speed and metrics into words."""
+    """Keep the latest reports of a run, and put its position, speed, time left and metrics into words."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._reports: dict[str, Report] = {}
-        self._time_left = TimeLeft(run)
+        self._begun: tuple[int, float, float] | None = None  # the first edge of a chunk: what is before is set-up
+        self._evaluations = 0
 
     def take(self, report: Report | None) -> None:
         """Note the edge of a chunk, and a report when there is one; the latest of each split is shown."""
-        self._time_left.take(evaluated=report is not None and report.split == "validation")
+        if self._begun is None:
+            self._begun = (self.run.step, time.monotonic(), self.run.times.train_seconds)
         if report is not None:
+            self._evaluations += report.split == "validation"
             self._reports[report.split] = report
+
+    def seconds_left(self) -> float | None:
+        """Return the expected wall time to the last step, evaluation and saving included; None while it is unknown.
+
+        Only the steps of this process count. The cost of evaluations is left out until the first one is over.
+        """
+        run = self.run
+        if self._begun is None or run.step <= self._begun[0]:
+            return None
+        steps = run.step - self._begun[0]
+        steps_left = max(0, run.total_steps - run.step)
+        wall = time.monotonic() - self._begun[1]
+        if not self._evaluations:
+            return wall / steps * steps_left
+        trained = min(wall, run.times.train_seconds - self._begun[2])
+        every = run.config.get("trainer", {}).get("evaluate_every_epochs", 1) * run.steps_per_epoch
+        evaluations_left = math.ceil(steps_left / every - 1e-6)
+        return trained / steps * steps_left + (wall - trained) / self._evaluations * evaluations_left
 
     def position(self) -> str:
         """Return steps and epochs, such as "step 400/1200, epoch 10.0/30.0"."""
@@ -94,12 +79,11 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {run.epoch:.1f}/{run.total_steps / run.steps_per_epoch:.1f}"
 
     def speed(self) -> str:
-        """Return speed, waiting, queue and time left, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
+        """Return what is known, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
 
-        The queue is the batches that were ready when the latest chunk ended: one that stays empty slows training down.
-        What is unknown is left out, and so is little waiting.
+        The queue is the batches that were ready when the latest chunk ended; an empty one slows training down.
         """
-        run, seconds = self.run, self._time_left.seconds()
+        run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
             texts.append(f"waiting {format_share(waiting)}")
@@ -111,11 +95,8 @@ class Status:
 
     def metrics(self) -> str:
         """Return the latest metrics of training and validation, and the best one; empty before a report."""
-        groups = [
-            f"{split} {texts}"
-            for split in ("train", "validation")
-            if split in self._reports and (texts := self._of(split))
-        ]
+        shown = [(split, self._of(split)) for split in ("train", "validation") if split in self._reports]
+        groups = [f"{split} {texts}" for split, texts in shown if texts]
         best = self.run.best
         if best.value is not None:
             value = self._format("validation", best.monitor, best.value)
@@ -125,11 +106,10 @@ class Status:
     def _of(self, split: str) -> str:
         values, monitor = self._reports[split].values, self.run.best.monitor
         losses = [name for name in values if is_total_loss(name)]
-        measured = [name for name in values if is_metric(name)][:SHOWN_METRICS]
-        shown = dict.fromkeys((*losses, *([monitor] if is_metric(monitor) else []), *measured))
-        return " ".join(
-            f"{short_name(name)} {self._format(split, name, values[name])}" for name in shown if name in values
-        )
+        metrics = [name for name in values if is_metric(name)]
+        monitored = [monitor] if monitor in metrics else []
+        names = dict.fromkeys((*losses, *monitored, *metrics[:SHOWN_METRICS]))
+        return " ".join(f"{short_name(name)} {self._format(split, name, values[name])}" for name in names)
 
     def _format(self, split: str, name: str, value: float) -> str:
         if split not in self.run.held_out or not is_metric(name):
@@ -145,14 +125,13 @@ class Lines:
     """Print a line per epoch or half minute, whichever comes first, and `most` between the first and the last one."""
 
     def __init__(self, console: Console, status: Status, most: int) -> None:
-        self._console, self._status = console, status
-        self._spacing = status.run.total_steps / most
-        run = status.run
+        self._console, self._status, run = console, status, status.run
+        self._spacing = run.total_steps / most
         place = f", {run.directory}" if run.directory.exists() else ""
         self._print(f"{run.recipe}: {status.position()}, batch {run.batch_size}{place}")
 
     def update(self, report: Report | None) -> None:
-        """Print a line when one is due: with the validation metrics where they come, soon without them otherwise."""
+        """Print a line when one is due, with the validation metrics if they come soon."""
         run = self._status.run
         steps = run.step - self._printed_step
         slow = time.monotonic() - self._printed_time >= SLOW_EPOCH_SECONDS
@@ -162,7 +141,6 @@ class Lines:
             self._print_status()
 
     def stop(self) -> None:
-        """Print where the run ended, unless the latest line said so."""
         if self._printed_step != self._status.run.step:
             self._print_status()
 
@@ -184,12 +162,10 @@ class Cell:
         self._handle = display(self._drawn(), raw=True, display_id=True)
 
     def update(self, report: Report | None) -> None:
-        """Draw, unless the latest drawing is recent."""
         if time.monotonic() - self._drawn_at >= self._every_seconds:
             self.stop()
 
     def stop(self) -> None:
-        """Draw where the run is."""
         self._handle.update(self._drawn(), raw=True)
 
     def _drawn(self) -> dict[str, str]:
@@ -206,8 +182,7 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-BAR = 24
-"""Cells of the bar; a third of a narrow terminal."""
+BAR = 24  # cells of the bar; a third of a narrow terminal
 
 
 def draw(status: Status, width: int) -> Group:
@@ -226,8 +201,7 @@ class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, waiting, time left, latest and best metrics.
 
     On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is at most `lines` plain
-    lines a run, without control characters. If the reader of standard output exits, training continues. The hook keeps
-    no state: a resumed run restarts the display.
+    lines a run, without control characters. If the reader of standard output exits, training continues.
 
     Group:
         monitor
@@ -246,7 +220,7 @@ class Progress(HostHook):
     priority = 10  # before the other hooks that print
 
     def __init__(self, *, mode: str = AUTO, every_seconds: float = 0.5, lines: int = 50) -> None:
-        """Set up the display.
+        """Set how to display.
 
         Args:
             mode: "bar", "plain" for lines, "quiet" for nothing; "auto" decides by the output.

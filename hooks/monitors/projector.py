@@ -11,8 +11,7 @@ import numpy as np
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
-from hookline.hooks.monitors.every import is_due
-from hookline.hooks.monitors.pictures import encode_picture, file_name, write_files
+from hookline.hooks.monitors.pictures import encode_picture, file_name, is_due, write_files
 from hookline.hooks.options import check_integer
 from hookline.trainer.hook import HostHook
 from hookline.trainer.objective import Embedding
@@ -28,13 +27,12 @@ FEWEST_DIMENSIONS = 3  # it draws nothing at all below
 
 
 class Projector(HostHook):
-    """Write embeddings for the tab "Projector" of TensorBoard, at the test.
+    """Write embeddings for the tab "Projector" of TensorBoard, at the test. It needs the hook `tensorboard`, too.
 
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
-    (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and, if the examples are images, one picture of all
-    of them (`<name>_images.png`). TensorBoard shows no projector for a run without events, so the hook `tensorboard` is
-    needed too. Of more than 5,000 examples, 5,000 evenly spaced ones are shown. The projector draws in three
-    dimensions: shorter vectors are filled with zeros.
+    (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`).
+    Of more than 5,000 examples, 5,000 evenly spaced ones are shown. Vectors of fewer than three dimensions are filled
+    with zeros.
 
     Group:
         monitor
@@ -54,7 +52,7 @@ class Projector(HostHook):
     """
 
     def __init__(self, *, every: int = 0) -> None:
-        """Set how often embeddings are written.
+        """Set how often to write.
 
         Args:
             every: evaluations between two sets during training, the first included, each replacing the previous one; 0

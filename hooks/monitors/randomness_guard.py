@@ -35,15 +35,13 @@ class RandomnessGuard(HostHook):
     - Reading a row twice must give the same result: a source has no seed, so its random draws could not be repeated or
       resumed. Random changes belong in `augment`.
     - The batch of a step must be the same when it is made twice, as in two runs with one seed.
-    - Each augmentation is checked alone. The same seeds must give the same result. Other seeds must give another
-      result: a draw outside TensorFlow, such as by NumPy, happens only once, when a step is traced, and a cache keeps
-      its first result. Examples of one batch must have their own draws: one image at every place of a batch must come
-      out differently.
+    - Each augmentation is checked alone. The same seeds must give the same result, and other seeds another one: a draw
+      by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a batch
+      must have its own draws: copies of one image must come out differently.
 
-    The check compares the bits of at most 16 examples. It does not check variety if the examples may be equal by
-    chance: in batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost none
-    (with 16 examples, a probability below 0.2). It cannot detect a cache inside a source, which hides random draws. The
-    hook keeps no state: a resumed run repeats the checks.
+    The bits of at most 16 examples are compared. Variety is not checked if results may be equal by chance: in batches
+    of fewer than 7 examples, and for an augmentation that changes almost all examples or almost none. A cache inside a
+    source, which hides random draws, is not found.
 
     Group:
         guard
@@ -63,7 +61,7 @@ class RandomnessGuard(HostHook):
     """
 
     def __init__(self, *, on_fault: str = STOP) -> None:
-        """Set what happens.
+        """Set what to do about a fault.
 
         Args:
             on_fault: "stop" ends the run with one line; "warn" shows the line and continues.
@@ -75,7 +73,6 @@ class RandomnessGuard(HostHook):
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Check the batches that the run will train on."""
         self._faults = find_faults(run.training, run.step)
         if self._faults and self._on_fault == STOP:
             raise UserError(f"{self._faults[0]} To train anyway, set hooks.{self.name}.on_fault=warn.")
@@ -133,10 +130,7 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
 
 
 def _may_judge(augment: Augment, count: int) -> bool:
-    """Return whether equal draws would mean anything: with few examples or rare changes they may come by chance.
-
-    The worst case is a change that has one form, such as a mirrored image.
-    """
+    """Return whether equal draws are unlikely to be chance, even of a change of one form, such as a mirrored image."""
     probability = COIN if augment.probability == 1.0 else augment.probability
     same = probability**DRAWS + (1.0 - probability) ** DRAWS
     return same**count <= UNLIKELY

@@ -49,14 +49,13 @@ class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
     Exact copies have the same bits as inputs of the network, without augmentation. Near copies are images that look the
-    same; `near_copies` explains how they are distinguished from images that are similar by nature, such as digits.
-    Measured with copies of CIFAR-10 (JPEG) and of photographs of clothing: the hook finds all copies that were saved
-    again as JPEG of quality 30 or more, made darker, grey, noisy, or smaller by a quarter. It finds 9 in 10 overexposed
-    copies, and few or none that were moved by a pixel, cropped, mirrored or rotated. Look at the findings yourself.
+    same; `near_copies` explains how they differ from images that are similar by nature, such as digits. Measured on
+    CIFAR-10 and photographs of clothing: the hook finds all copies that were saved again as JPEG of quality 30 or more,
+    made darker, grey, noisy, or smaller by a quarter, 9 in 10 overexposed ones, and few or none that were moved by a
+    pixel, cropped, mirrored or rotated.
 
     An example is compared with the splits before its own: validation with train, test with both. `split_guard.csv` in
-    the run directory lists all findings; `summary.json` has their number and the cost of the search. The hook keeps no
-    state: a resumed run compares the splits again.
+    the run directory lists all findings; `summary.json` has their number and the cost of the search.
 
     Group:
         guard
@@ -76,7 +75,7 @@ class SplitGuard(HostHook):
     """
 
     def __init__(self, *, on_leak: str = WARN, near: float = 0.35) -> None:
-        """Set what counts and what happens.
+        """Set what counts as a copy.
 
         Args:
             on_leak: "warn" shows one line and continues; "stop" ends the run with it.
@@ -84,16 +83,13 @@ class SplitGuard(HostHook):
         """
         self._on_leak = check_choice("on_leak", on_leak, (WARN, STOP))
         expected = "a number of at least 0, below 1, such as 0.35"
-        self._near = check_number("near", near, minimum=0.0, expected=expected)
-        if self._near >= 1.0:
-            raise UserError(f"Invalid near: {near!r}. Expected {expected}.")
+        self._near = check_number("near", near, minimum=0.0, maximum=np.nextafter(1.0, 0.0), expected=expected)
         self._summary: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Compare the splits of the run."""
         start = time.perf_counter()
         splits = {"train": run.training.split, **{name: each.split for name, each in run.held_out.items()}}
         leaks = find_leaks(splits, nearer=self._near)
@@ -130,10 +126,8 @@ def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
         number = int(np.searchsorted(starts, position, side="right")) - 1
         return names[number], splits[names[number]].name_of(position - int(starts[number]))
 
-    return [
-        Leak(*place(copy), *place(original), kind, correlation)
-        for copy, (original, kind, correlation) in sorted(found.items())
-    ]
+    pairs = sorted(found.items())
+    return [Leak(*place(copy), *place(first), kind, correlation) for copy, (first, kind, correlation) in pairs]
 
 
 def _exact(read: list[Fingerprints], starts: np.ndarray) -> dict[int, tuple[int, str, float]]:

@@ -5,25 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
-from hookline.hooks.monitors.dashboard.hyperparameters import (
-    end_summary,
-    hyperparameters,
-    reached_values,
-    start_summary,
-)
 from hookline.hooks.monitors.dashboard.layout import layout_summary
 from hookline.hooks.monitors.dashboard.records import (
     config_as_markdown,
+    end_summary,
     environment_as_markdown,
     graph_event,
     histogram_summary,
+    hyperparameters,
     picture_summary,
+    reached_values,
     scalar_summary,
+    start_summary,
     summary_as_markdown,
     text_summary,
 )
-from hookline.hooks.monitors.every import is_due
-from hookline.hooks.monitors.tables import as_markdown, network_tables
+from hookline.hooks.monitors.final_table import as_markdown, network_tables
+from hookline.hooks.monitors.pictures import is_due
 from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.hook import HostHook
@@ -35,20 +33,18 @@ if TYPE_CHECKING:
 
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"
-SESSION = "hparams"
-"""Where hyperparameters and results go: apart from the curves, so that no curve is in their table."""
+SESSION = "hparams"  # where hyperparameters and results go: apart from the curves, so that no curve is in their table
 
 
 class TensorBoard(HostHook):
     """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
 
-    All scalars of a report go into one event, so the curves of all splits share a chart. The step is the number of
-    optimizer steps. A separate thread writes the files; its errors appear at the next report. The custom scalars tab
-    groups related curves. The event files also contain histograms of the weights, pictures, the graph of the traced
-    step, and the environment, config, plan and result as text.
+    The curves of all splits share a chart over optimizer steps, and the custom scalars tab groups related curves. There
+    are also histograms of the weights, pictures, the graph of the traced step, and the environment, config, plan and
+    result as text. A separate thread writes the files; its errors appear at the next report.
 
-    `tensorboard/hparams` contains the hyperparameters, and at the end of the run the best validation values and the
-    test values. TensorBoard's HPARAMS tab shows a row for each run below its directory.
+    `tensorboard/hparams` contains the hyperparameters, the best validation values and the test values: a row of
+    TensorBoard's HPARAMS tab.
 
     Group:
         monitor
@@ -65,7 +61,7 @@ class TensorBoard(HostHook):
         tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run has no duplicate points; no
             thread or open file remains, even after a rollback; a full disk does not end a run; histograms show the
             weights of their step.
-        tests/hooks/monitors/dashboard/test_hyperparameters.py: hyperparameters, best values and test values are in one
+        tests/hooks/monitors/dashboard/test_records.py: hyperparameters, best values and test values are in one
             row.
 
     Example:
@@ -75,13 +71,12 @@ class TensorBoard(HostHook):
     def __init__(
         self, *, pictures_every: int = 10, histograms_every: int = 10, graph: bool = True, profile_steps: int = 0
     ) -> None:
-        """Set up; files are opened when training begins.
+        """Set what to write.
 
         Args:
-            pictures_every: evaluations between two sets of the hooks' pictures, the first and the test included; 0
-                for none, not even of training examples at the start.
+            pictures_every: evaluations between two sets of pictures, the first and the test included; 0 for none.
             histograms_every: evaluations on the validation split between two sets of histograms, the first and the last
-                included, beside those of the weights at the start; 0 for none.
+                included; 0 for none, not even of the weights at the start.
             graph: whether the graph of the traced step is written, once per run.
             profile_steps: steps, after the first 20, whose profile TensorFlow's profiler takes; 0 for none.
         """
@@ -96,7 +91,6 @@ class TensorBoard(HostHook):
         self._fitting = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many evaluations there were. The reader drops the records of steps that a resumed run repeats."""
         if self._files is not None:
             self._files.flush()
         return {"evaluations": self._evaluations}
@@ -162,8 +156,7 @@ class TensorBoard(HostHook):
 
     @property
     def _opened(self) -> EventFiles:
-        if self._files is None:
-            raise RuntimeError("tensorboard saw a report before on_fit_begin.")
+        assert self._files is not None
         return self._files
 
     def _write_report(self, report: Report) -> None:

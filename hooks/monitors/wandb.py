@@ -15,13 +15,11 @@ class WandB(RemoteLogger):
     """Log reports, config, results and pictures to Weights & Biases.
 
     Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
-    What the run has reached is in the summary, as in TensorBoard's HPARAMS tab; the pictures of `pictures/` are logged
-    at the end. A thread sends, so training never waits. If the service fails, training continues, and one line says
-    why.
+    The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end. A
+    thread sends, so training never waits. If the service fails, training continues, and one warning says why.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
-    W&B's own files are in `./wandb`, or where `WANDB_DIR` says. With `WANDB_MODE=offline`, `wandb sync` uploads them
-    later, and a resumed run replaces its earlier files: the latest folder has all steps.
+    With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run replaces its earlier ones.
 
     Group:
         monitor
@@ -40,7 +38,7 @@ class WandB(RemoteLogger):
     package = "wandb"
 
     def __init__(self, *, project: str = "hookline", entity: str | None = None, timeout: float = 30.0) -> None:
-        """Set up; the run is opened when training begins.
+        """Set where to log.
 
         Args:
             project: name of the project.

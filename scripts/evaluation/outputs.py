@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.card import card_of
+from hookline.deploy.plain_model import card_of
 from hookline.scripts.evaluation.choose_data import check_data, input_range, open_data
 from hookline.scripts.evaluation.measures import Measures, measure
 from hookline.scripts.prediction.model import open_model

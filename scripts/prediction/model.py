@@ -58,8 +58,7 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
 
     with quiet_start():
         import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
-    from hookline.deploy.card import card_of
-    from hookline.deploy.plain_model import finished_model
+    from hookline.deploy.plain_model import card_of, finished_model
     from hookline.trainer.errors import unknown_name
 
     run = restore(path, config, checkpoint)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 from hookline.deploy.arrays import (
-    Code,
     Node,
     binary_values,
     drop_needless_activations,
@@ -19,18 +18,21 @@ from hookline.deploy.arrays import (
     is_integer_sum,
     sign_scale,
 )
-from hookline.deploy.inference.bits import from_order, unpack_stream
 from hookline.deploy.inference.graph import Op
+from hookline.deploy.inference.layers import decode
 
 
-def decode(code: Code) -> np.ndarray:
-    count = int(np.prod(code.shape))
-    if code.encoding == "sign":
-        signs = from_order(unpack_stream(code.data, count, 1), code.shape).astype(np.float32) * 2 - 1
-        return signs if code.extra is None else signs * code.extra
-    if code.encoding == "codebook":
-        return code.extra[from_order(unpack_stream(code.data, count, code.bits), code.shape)]
-    return code.data.astype(np.float32)
+def decoded(kernel: np.ndarray) -> np.ndarray:
+    return decode(*encode("k", kernel))
+
+
+def form(kernel: np.ndarray) -> tuple[str, int | None]:
+    encoded, _ = encode("k", kernel)
+    return encoded.encoding, encoded.bits
+
+
+def size(kernel: np.ndarray) -> int:
+    return sum(each.nbytes for each in encode("k", kernel)[1].values())
 
 
 shapes = array_shapes(min_dims=2, max_dims=4, max_side=6)
@@ -43,32 +45,33 @@ def test_signs_with_one_scale_or_one_a_channel_come_back_exactly(shape, seed, ki
     kernel = (rng.choice([-1.0, 1.0], shape) * np.asarray(scale, np.float32)).astype(np.float32)
     found = sign_scale(kernel)
     np.testing.assert_array_equal(np.abs(kernel), np.broadcast_to(found, shape))
-    code = encode(kernel)
-    np.testing.assert_array_equal(decode(code), kernel)
+    np.testing.assert_array_equal(decoded(kernel), kernel)
     if kind == "one":
-        assert (code.encoding, code.extra, code.bytes) == ("sign", None, -(-kernel.size // 8))
+        encoded, tensors = encode("k", kernel)
+        assert (encoded.encoding, encoded.scale, tensors.keys()) == ("sign", None, {"k"})
+        assert size(kernel) == -(-kernel.size // 8)
 
 
 def test_the_bits_are_those_that_tell_the_values_apart():
     for count, encoding, bits in ((3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)):
-        code = encode(np.resize(np.arange(count, dtype=np.float32), (64, 65)))
-        assert (code.encoding, code.bits) == (encoding, bits)
-        assert code.bytes == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
-    one_weight_a_channel = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
-    assert encode(one_weight_a_channel).encoding == "float32"
+        kernel = np.resize(np.arange(count, dtype=np.float32), (64, 65))
+        assert form(kernel) == (encoding, bits if encoding == "codebook" else None)
+        assert size(kernel) == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
+    assert form(np.random.default_rng(0).normal(size=(1, 12)))[0] == "float32"  # a weight a channel
     pruned = np.eye(20, dtype=np.float32)
-    assert (encode(pruned).encoding, encode(pruned).bits) == ("codebook", 1)
+    assert form(pruned) == ("codebook", 1)
     for kernel in (pruned, np.zeros((3, 4), np.float32)):
-        np.testing.assert_array_equal(decode(encode(kernel)), kernel)
+        np.testing.assert_array_equal(decoded(kernel), kernel)
 
 
 def test_half_precision_rounds_what_has_no_smaller_exact_form():
     floats = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
-    code = encode(floats, half=True)
-    assert (code.encoding, code.bytes) == ("float16", 2400)
-    np.testing.assert_array_equal(code.data, floats.astype(np.float16))
-    assert encode(np.sign(floats), half=True).encoding == "sign"
-    assert encode_floats(floats[0]).data.dtype == np.float32
+    encoded, tensors = encode("k", floats, half=True)
+    assert encoded.encoding == "float16"
+    assert tensors["k"].dtype == np.float16
+    np.testing.assert_array_equal(tensors["k"], floats.astype(np.float16))
+    assert encode("k", np.sign(floats), half=True)[0].encoding == "sign"
+    assert encode_floats("k", floats[0])[1]["k"].dtype == np.float32
 
 
 def node(kind: str, inputs: str, output: str, kernel: Any = None, **fields: Any) -> Node:

@@ -19,11 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_format_has_a_writer_a_loader_and_options_that_exist():
     for name, form in FORMATS.items():
-        for place in (form.writer, form.loader):
-            module, _, function = place.partition(":")
+        for module, function in ((form.writer, f"write_{name}"), (form.loader, f"load_{name}")):
             assert callable(getattr(import_module(f"hookline.deploy.{module}"), function))
-        assert form.name == name
-        assert form.suffix
     taken = {option for form in FORMATS.values() for option in form.options}
     assert taken == vars(ExportOptions()).keys() - {"tolerance"}
 
@@ -41,9 +38,17 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
 
 
 def test_options_of_another_type_or_range_are_refused():
-    for values in ({"int8": 1}, {"int8": None}, {"tolerance": True}, {"tolerance": -0.1}, {"tolerance": float("nan")}):
-        with pytest.raises(UserError, match=f"Invalid {next(iter(values))}"):
-            ExportOptions(**values)
+    for name, values in (
+        ("int8", (1, None)),
+        ("tolerance", (True, -0.1, float("nan"), float("inf"))),
+        ("codebook", (9, 2.5, True)),
+        ("codebook_conv", (0,)),
+    ):
+        for value in values:
+            with pytest.raises(UserError, match=f"Invalid {name}: {value!r}"):
+                ExportOptions(**{name: value})
+    with pytest.raises(UserError, match="codebook_conv=5 received without codebook"):
+        ExportOptions(codebook_conv=5)
     assert ExportOptions(tolerance=0).changed == ["tolerance"]
     assert ExportOptions(int8=True, tolerance=0.1).changed == ["tolerance", "int8"]
 

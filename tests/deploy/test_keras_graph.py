@@ -128,7 +128,7 @@ def relu(x):
 
 REFUSED: list[tuple[Callable[[Any], Any], tuple[int, ...], str]] = [
     (layers.ReLU(threshold=0.5), ROW, "(ReLU: threshold=0.5)"),
-    (layers.ReLU(max_value=6, negative_slope=0.1), ROW, "max_value=6 with negative_slope=0.1"),
+    (layers.ReLU(max_value=6, negative_slope=0.1), ROW, "max_value=6, negative_slope=0.1"),
     (layers.ReLU(max_value=3.0), ROW, "max_value=3"),
     (layers.Softmax(axis=1), IMAGE, "axis=1"),
     (layers.BatchNormalization(axis=1), IMAGE, "axis=1"),

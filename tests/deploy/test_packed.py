@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from hookline.deploy.inference.engine import Model
-from hookline.deploy.packed import differ_by_rounding
-from tests.support.packed import layers, pack, pack_arrays, randomize, sign
+from hookline.deploy.inference.card import read_card
+from hookline.deploy.inference.container import PACKED, container_sizes, read_container
+from hookline.deploy.inference.engine import Model, load_model
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.packed import differ_by_rounding, predictions_differ_by_rounding, write_packed
+from hookline.hooks import fused_batch_norm
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.fused_batch_norm import FusedBatchNorm
+from hookline.trainer.final_activation import take_off
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.run import Run
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
+from tests.support.masking import build_hooks
+from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack, pack_arrays, randomize, sign
+from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
 
 
 def network() -> keras.Model:
@@ -52,3 +73,239 @@ def test_another_threshold_is_a_mistake():
     for factor, accepted in ((1.00001, True), (1.01, False)):
         wrong = {**tensors, name: tensors[name] * np.float32(factor)}
         assert differ_by_rounding(model, Model(graph, wrong), given).all() == accepted
+
+
+def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = False, activation: str = "hard_tanh"):
+    """Return convolutions that pool before or behind batch norm, then dense layers."""
+    inputs = x = keras.Input((11, 10, 2), name="image")
+    for block in (1, 2):
+        if block > 1:
+            x = sign(f"sign_{block}")(x)
+        x = layers.Conv2D(8, 3, padding=padding, use_bias=bias, name=f"conv_{block}")(x)
+        x = layers.MaxPooling2D(2, name=f"pool_{block}")(x) if pool_first else x
+        x = layers.BatchNormalization(name=f"norm_{block}")(x)
+        x = layers.Activation(activation, name=f"activation_{block}")(x)
+        x = x if pool_first else layers.MaxPooling2D(2, name=f"pool_{block}")(x)
+    x = layers.Flatten(name="flatten")(x)
+    x = layers.Dense(9, use_bias=bias, name="dense")(sign("sign_3")(x))
+    x = layers.BatchNormalization(name="norm_3", scale=False)(x)
+    x = layers.Dropout(0.5, name="dropout")(x)
+    x = layers.Dense(4, use_bias=bias, name="logits")(sign("sign_4")(x))
+    return keras.Model(inputs, layers.BatchNormalization(name="norm_4")(x), name="cnn")
+
+
+def check(model: keras.Model, *, sums: tuple[str, ...] = (), signs: tuple[str, ...] = ()):
+    """Check outputs, integers and signs of every example against the model's, and return the packed form."""
+    packed, inputs = pack(model), exact_inputs(model)
+    outputs, kept = packed.run(inputs, keep=[*sums, *signs])
+    expected = np.asarray(model(inputs))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    if sums or signs:
+        inner = inner_values(model, inputs)
+        for name in (*sums, *signs):
+            np.testing.assert_array_equal(kept[name], inner[name], err_msg=name)
+        for name in sums:
+            assert kept[name].dtype == np.int32
+    return packed
+
+
+SIGNS = ("sign_2", "sign_3", "sign_4")
+
+
+@pytest.mark.parametrize(("pool_first", "padding", "seed"), [(True, "valid", 0), (False, "same", 1), (True, "same", 2)])
+def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: str, seed: int):
+    model = binary_cnn(pool_first=pool_first, padding=padding)
+    randomize(model, seed)
+    packed = check(model, sums=("conv_2", "dense", "logits"), signs=SIGNS)
+    assert kinds(packed).count("threshold") == 2
+    assert [op.name for op in packed.graph.ops if op.op == "scale_shift"] == ["norm_1", "norm_4"]
+    assert "activation" not in kinds(packed)
+    assert kinds(packed).count("sign") == 1  # of float sums
+    pooled = [packed.values[op.inputs[0]].kind for op in packed.graph.ops if op.op == "max_pool2d"]
+    assert pooled == (["float", "integer"] if pool_first else ["float", "binary"])
+
+
+def test_scales_and_biases_go_into_the_thresholds():
+    for scale in (0.3, np.linspace(0.1, 2, 8)):
+        model = binary_cnn(bias=True)
+        randomize(model, 3, {"conv_2": scale, "dense": 0.5})
+        packed = check(model, signs=SIGNS)
+        assert kinds(packed).count("threshold") == 2
+        for op in (op for op in packed.graph.ops if op.name in ("conv_2", "dense")):
+            assert (op.fields["kernel"].encoding, op.fields["kernel"].scale, op.fields["bias"]) == ("sign", None, None)
+            assert packed.values[op.output].kind == "integer"
+
+
+def test_what_something_else_uses_too_is_kept():
+    inputs = keras.Input((6,))
+    x = layers.BatchNormalization()(layers.Dense(5, use_bias=False, name="first")(sign("sign_1")(inputs)))
+    y = layers.Dense(5, use_bias=False, name="second")(sign("sign_2")(x))
+    z = layers.Dense(5, use_bias=False, name="third")(sign("sign_2b")(x))
+    model = keras.Model(inputs, layers.Add()([x, y, z]))
+    randomize(model, 8)
+    packed = check(model, sums=("first", "second", "third"))
+    assert kinds(packed).count("sign") == 2  # the equal ones are one
+    assert "threshold" not in kinds(packed)
+
+
+def test_models_inside_models_are_taken_apart():
+    stack = [
+        keras.Input((6,)), sign("inner_sign"), layers.Dense(6, use_bias=False, name="inner_dense"),
+        layers.BatchNormalization(name="inner_norm"), layers.Dropout(0.3),
+    ]  # fmt: skip
+    inner = keras.Sequential(stack, name="inner")
+    inputs = keras.Input((6,))
+    x = inner(inner(inputs))  # twice, with the same weights
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False, name="last")(sign("sign_2")(x)))
+    randomize(model, 10)
+    packed = check(model)
+    assert kinds(packed) == ["sign", *["dense", "threshold"] * 2, "dense"]
+    names = [op.name for op in packed.graph.ops if op.op == "dense"]
+    assert names == ["inner/inner_dense", "inner/inner_dense", "last"]
+
+
+BATCHES = 4
+
+
+def small_model(units: int = 24) -> keras.Model:
+    inputs = keras.Input((FEATURES,), name="features")
+    x = layers.Dense(units, use_bias=False, name="first")(inputs)
+    x = layers.Activation("hard_tanh")(layers.BatchNormalization(name="norm_1")(x))
+    x = layers.Dense(16, use_bias=False, name="second")(x)
+    x = layers.Activation("hard_tanh")(layers.BatchNormalization(name="norm_2")(x))
+    return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="small")
+
+
+class Classify(ToyObjective):
+    """Have losses of classes, whose names go into the file."""
+
+    class_losses = ("loss",)
+
+
+def finished(*hooks: GraphHook, model: keras.Model | None = None) -> Run:
+    """Return a run whose latent weights and statistics are random."""
+    model, ends = take_off(model or small_model())
+    randomize(model, 1, dict.fromkeys(("first", "second", "logits")))
+    for hook in hooks:
+        model = hook.rebuild_model(model)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    network = Network("model", model, optimizer, final_activations=ends)
+    trainer = Trainer([network], [Classify()], build_hooks(hooks, network), seed=0)
+
+    data = SimpleNamespace(
+        input_shape=(FEATURES,), classes=CLASSES, class_names=("cat", "ant", "bee"), preparation=None
+    )
+    test = Evaluator(trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
+    run = SimpleNamespace(trainer=trainer, data=data, held_out={"test": test}, checkpoint="last", step=7)
+    return cast(Run, run)
+
+
+def rounding(**options) -> BnnRounding:
+    hook = BnnRounding(**{"all_binary": True, **options})
+    hook.name = "bnn_rounding"
+    return hook
+
+
+def outputs_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inputs of the test split and what the run's evaluation makes of them."""
+    trainer = run.trainer
+
+    def compute(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        forward = trainer.forward(tf.constant(run.step, tf.int64), {}, objective="", training=False)
+        given = run.held_out["test"].batch(index)["inputs"]
+        return given, forward("model", given)
+
+    traced = tf.function(compute, autograph=False)
+    found = [traced(tf.constant(index, tf.int64)) for index in range(BATCHES)]
+    inputs, outputs = ([np.asarray(each, np.float32) for each in part] for part in zip(*found, strict=True))
+    return np.concatenate(inputs), np.concatenate(outputs)
+
+
+def written(run: Run, path: Path, options: ExportOptions | None = None) -> tuple[Model, Sequence[tuple[str, ...]]]:
+    """Return the packed form of a run and the rows that are printed, once it is certain that the run is as it was."""
+    variables = run.trainer.networks["model"].variables
+    before = {name: variable.numpy().tobytes() for name, variable in variables.items()}
+    contents = write_packed(run, "model", path, options or ExportOptions())
+    assert {name: variable.numpy().tobytes() for name, variable in variables.items()} == before
+    _, data = container_sizes(path)
+    assert contents.rows[-1][-1] == f"{data:,}"
+    assert sum(int(row[-1].replace(",", "")) for row in contents.rows[:-1]) == data
+    assert f"data {data:,} bytes" in contents.notes[0]
+    assert read_card(path).classes == ("cat", "ant", "bee")
+    return load_model(path), contents.rows
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kernel_quantizer": "magnitude_aware_sign"},
+        {"kernel_quantizer": {"name": "dorefa", "k_bit": 2}, "input_quantizer": {"name": "dorefa", "k_bit": 2}},
+        {"kernel_quantizer": "ste_tern", "input_quantizer": "ste_tern"},
+        {"input_quantizer": None},
+        {"kernel_quantizer": None, "quantize_first_input": True},
+    ],
+    ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()) or "sign",
+)
+def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, options):
+    run = finished(rounding(**options))
+    packed, rows = written(run, tmp_path / "a.packed.safetensors")
+    inputs, expected = outputs_of(run)
+    np.testing.assert_allclose(packed(inputs), expected, rtol=1e-4, atol=1e-4)
+    assert predictions_differ_by_rounding(run, "model", packed, inputs)
+    if not options:  # with a scale, TensorFlow's logits of equal sums are equal up to rounding
+        np.testing.assert_array_equal(packed(inputs).argmax(1), expected.argmax(1))
+    encodings = {row[0]: row[3] for row in rows if row[1] == "kernel"}
+    quantizer = options.get("kernel_quantizer", "ste_sign")
+    if options.get("input_quantizer", "ste_sign") == "ste_sign" and isinstance(quantizer, str):
+        assert encodings["second"] == "sign"
+        assert "threshold" in kinds(packed)
+        assert not {"identity", "activation"} & {*kinds(packed)}
+    if quantizer in (None, "ste_tern"):
+        assert encodings["second"] == ("float32" if quantizer is None else "codebook")
+
+
+def test_a_final_softmax_is_in_the_file(tmp_path: Path):
+    model = small_model()
+    model.get_layer("logits").activation = keras.activations.softmax
+    run = finished(rounding(), model=model)
+    packed, _ = written(run, tmp_path / "a.packed.safetensors")
+    inputs, logits = outputs_of(run)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(packed(inputs), shares, rtol=1e-4, atol=1e-5)
+    assert read_card(tmp_path / "a.packed.safetensors").activation == "softmax"
+
+
+def test_thresholds_are_those_of_the_kernel_that_evaluation_runs_on(tmp_path: Path, monkeypatch):
+    seen: list[str] = []
+    hook = FusedBatchNorm(network="model", min_entries=0)
+    hook.name = "fused_batch_norm"
+    run = finished(rounding(), hook)
+    inner = fused_batch_norm.call_fused
+
+    def call(layer, *args, **kwargs):
+        seen.append(layer.name)
+        return inner(layer, *args, **kwargs)
+
+    monkeypatch.setattr(fused_batch_norm, "call_fused", call)
+    packed, _ = written(run, tmp_path / "a.packed.safetensors")
+    assert "norm_2" in seen
+    inputs, expected = outputs_of(run)
+    np.testing.assert_array_equal(packed(inputs).argmax(1), expected.argmax(1))
+
+
+def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
+    tensors = {}
+    for precision in ("bfloat16", "float32"):
+        with computing_in(precision):
+            run = finished(rounding(), model=small_model(units=400))
+        norm = run.trainer.networks["model"].model.get_layer("norm_2")
+        norm.moving_mean.assign(np.linspace(251.4, 390.7, 16))  # bfloat16 has no odd numbers above 256
+        written(run, tmp_path / f"{precision}.packed.safetensors")
+        tensors[precision] = read_container(tmp_path / f"{precision}.packed.safetensors", PACKED)[1]
+    half, full = tensors.values()
+    assert half.keys() == full.keys()
+    for name, array in half.items():
+        np.testing.assert_array_equal(array, full[name], err_msg=name)
+    assert sum((array % 2 == 1).any() for name, array in full.items() if name.endswith("thresholds")) == 1

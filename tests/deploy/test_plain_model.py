@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import keras
 import numpy as np
 import pytest
@@ -15,14 +13,11 @@ from hookline.deploy.plain_model import (
     finished_model,
     is_mixed,
     rebuilt,
-    single_model,
-    strip_model,
 )
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.precision import computing_in
 from tests.support.finished import Halve, finished_run
-from tests.support.toy import StatelessHook
 
 layers = keras.layers
 
@@ -79,41 +74,6 @@ def test_the_copy_holds_what_evaluation_uses_and_the_run_stays():
     for weight in copy.weights:
         weight.assign(weight * 0.0 + 7.0)
     assert values_of(network) == kept
-
-
-def test_a_run_in_half_precision_ships_a_model_in_float32():
-    with computing_in("bfloat16"):
-        run = finished_run()
-    own = run.trainer.networks["model"].model
-    assert {layer.compute_dtype for layer in own.layers} == {"bfloat16"}
-    assert {layer.compute_dtype for layer in finished_model(run, "model").layers} == {"float32"}
-
-
-class Wrap(StatelessHook):
-    """Note when its layers are taken out."""
-
-    order: ClassVar[list[str]] = []
-
-    def strip_model(self, model: keras.Model) -> keras.Model:
-        self.order.append(self.name)
-        return model
-
-
-def test_hooks_take_out_what_they_put_in_the_other_way_round(monkeypatch):
-    monkeypatch.setattr(Wrap, "order", [])
-    run = finished_run(Wrap("first"), Wrap("second"))
-    assert strip_model(run.trainer, "model") is run.trainer.networks["model"].model
-    assert Wrap.order == ["second", "first"]
-
-
-def test_formats_of_one_tensor_refuse_several():
-    run, (x, y) = finished_run(), (keras.Input((3,)), keras.Input((3,)))
-    for model, words in (
-        (keras.Model([x, y], x + y), "has 2 inputs and 1 outputs"),
-        (keras.Model(x, [x + 1.0, x * 2.0]), "has 1 inputs and 2 outputs"),
-    ):
-        with pytest.raises(UserError, match=words):
-            single_model(run, "model", model, "onnx")
 
 
 INPUTS = np.random.default_rng(0).normal(size=(4, 6, 6, 1)).astype(np.float32)

@@ -1,11 +1,19 @@
-"""The table of a plain model: every entry counted once, in the row of its layer."""
+"""Tables of plain models, and LiteRT files."""
 
 from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
-from hookline.deploy.runtime_files import layer_table
+from hookline.deploy.compare import compare
+from hookline.deploy.formats import FORMATS
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.plain_model import finished_model
+from hookline.deploy.runtime_files import calibration_examples, layer_table
+from hookline.trainer.errors import UserError
+from tests.support.finished import finished_run
+from tests.support.toy import StatelessHook, toy_arrays
 
 layers = keras.layers
 
@@ -31,3 +39,50 @@ def test_weights_of_shared_and_of_inner_layers_count_once():
     inputs = keras.Input((4,))
     found = rows_of(keras.Model(inputs, inner(shared(inputs))))
     assert {name: row[0] for name, row in found.items()} == {"shared": "16", "inner/head": "8", "total": "24"}
+
+
+LITERT = FORMATS["litert"]
+
+
+@pytest.mark.full
+def test_calibration_takes_evenly_spaced_training_examples(monkeypatch):
+    run = finished_run()
+    model = finished_model(run, "model")
+    np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])
+    monkeypatch.setattr("hookline.deploy.runtime_files.CALIBRATION_EXAMPLES", 4)
+    np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][[0, 21, 42, 63]])
+
+
+@pytest.mark.full
+def test_8_bits_are_near_and_the_file_says_that_it_rounds(tmp_path, monkeypatch):
+    run = finished_run()
+    path = tmp_path / "a.tflite"
+    contents = LITERT.write(run, "model", path, ExportOptions(int8=True))
+    assert contents.lossy
+    _, difference = compare(run, "model", LITERT, LITERT.load(path), tolerance=0.2)
+    assert 1e-4 < difference.largest < 0.3
+    exact = LITERT.write(run, "model", tmp_path / "b.tflite", ExportOptions())
+    assert (exact.lossy, exact.notes) == (False, ())
+    dark = np.zeros_like(toy_arrays()[0][:64])
+    dark[1:] = toy_arrays()[0][1:64]  # the ranges are those of all examples, not of the first one
+    monkeypatch.setattr("hookline.deploy.runtime_files.calibration_examples", lambda *_: dark)
+    LITERT.write(run, "model", path, ExportOptions(int8=True))
+    _, difference = compare(run, "model", LITERT, LITERT.load(path), tolerance=0.2)
+    assert difference.largest < 0.3
+
+
+class Odd(StatelessHook):
+    """End the network with an operation that few formats have."""
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        return keras.Model(model.inputs[0], keras.ops.erfinv(keras.ops.tanh(model.outputs[0])))
+
+
+@pytest.mark.full
+def test_an_operation_that_a_format_lacks_is_one_line(tmp_path):
+    run = finished_run(Odd("odd"))
+    with pytest.raises(UserError, match="^LiteRT cannot hold this network: no operation Erfinv"):
+        LITERT.write(run, "model", tmp_path / "a.tflite", ExportOptions())
+    FORMATS["onnx"].write(run, "model", tmp_path / "a.onnx", ExportOptions())
+    with pytest.raises(UserError, match="cannot be loaded by ONNX Runtime: .* No Op registered for Erfinv"):
+        FORMATS["onnx"].load(tmp_path / "a.onnx")

@@ -27,9 +27,9 @@ PATTERN = "events.out.tfevents.*"
 
 
 class EventFiles:
-    """Write events into `<directory>/<split>`. A thread of each writer writes; its errors surface at the next event.
+    """Write events into `<directory>/<split>`; errors of a writer's thread surface at the next event.
 
-    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are made again.
+    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are repeated.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
@@ -45,28 +45,24 @@ class EventFiles:
         self._started.clear()
 
     def exist(self, split: str) -> bool:
-        """Return whether there are events of a split, such as those of an earlier process of the run."""
         return any((self.directory / split).glob(PATTERN))
 
     def remove(self, split: str) -> None:
-        """Remove all events of a split."""
         with self._writing(split):
             for path in (self.directory / split).glob(PATTERN):
                 path.unlink()
 
     def write(self, split: str, step: int, summary: Summary) -> None:
-        """Write a summary; one without values is left out."""
+        """Write a summary, unless it is empty."""
         if summary.value:
             self.add(split, Event(step=step, summary=summary))
 
     def add(self, split: str, event: Event) -> None:
-        """Write any event, with the current time."""
         with self._writing(split):
             event.wall_time = time.time()
             self._writer(split).add_event(event)
 
     def flush(self) -> None:
-        """Return when all events are on disk."""
         for split in list(self._writers):
             with self._writing(split):
                 self._writers[split].flush()
@@ -126,12 +122,11 @@ def _show_others(failure: threading.ExceptHookArgs) -> None:
         SHOW(failure)
 
 
-WARM_UP = 20
-"""Steps before a profile: the first ones set things up."""
+WARM_UP = 20  # steps before a profile: the first ones set things up
 
 
 class StepProfile:
-    """Take the profile of some steps, once per process. If it fails, that is one line, and training continues."""
+    """Take the profile of some steps, once per process. A failure is one warning, and training continues."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -144,11 +139,7 @@ class StepProfile:
             return
         begin = min(step + WARM_UP, total_steps - self.steps)
         if begin <= step:
-            warnings.warn(
-                f"No profile: hooks.tensorboard.profile_steps={self.steps} of the {total_steps - step} steps to come "
-                "leave none to warm up.",
-                stacklevel=2,
-            )
+            warnings.warn(f"No profile: {total_steps - step} steps leave none to warm up.", stacklevel=2)
             return
         evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
         if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:
@@ -160,7 +151,6 @@ class StepProfile:
         return next((edge for edge in self._edges if edge > step), None)
 
     def at_edge(self, step: int, directory: Path) -> None:
-        """Start or stop where that is due."""
         if not self._edges:
             return
         begin, end = self._edges
@@ -172,7 +162,6 @@ class StepProfile:
                 self._running = True
 
     def stop(self) -> None:
-        """End the profile where one is being taken, and write it."""
         if self._running:
             self._running, self._edges = False, ()
             with self._one_line():

@@ -14,18 +14,17 @@ from hookline.trainer.run.results import namespace_of
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
 TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
 """Titles of the namespaces that any run has; a technique's own keep their name."""
-WHOLE = (GRADIENTS, "sparsity")
-"""Namespaces whose values all share one chart."""
+WHOLE = (GRADIENTS, "sparsity")  # namespaces whose values all share one chart
 TOTAL = "total"
 HELD_UP = ("evaluation_ms", "save_ms")
 
 
 class Chart(NamedTuple):
-    """Hold one chart: the category that it is in, its title, and a regular expression for the names of its curves."""
+    """Describe a chart."""
 
     category: str
     title: str
-    tags: str
+    tags: str  # a regular expression for the names of its curves
 
 
 def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> Summary:
@@ -39,11 +38,7 @@ def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Co
 
 
 def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> list[Chart]:
-    """Return charts in which each name has a curve: losses, metrics, techniques, gradients, learning rate, time.
-
-    A loss that is the whole total gets no chart of its own. The splits are runs of TensorBoard: each chart overlays
-    them.
-    """
+    """Return charts in which each name has a curve: losses, metrics, techniques, gradients, learning rate, time."""
     names, total = sorted(set(names)), f"/{LOSS}/{TOTAL}"
     scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
     rests: dict[tuple[str, str], list[str]] = {}
@@ -78,11 +73,10 @@ def _charts_of(namespace: str, prefix: str, rests: list[str]) -> list[Chart]:
     found = {}
     for rest in rests:
         stem = rest.partition("/")[0].partition("@")[0]
+        title = f"{start}/{stem}" if stem else start
+        tags = _under(title)
         if namespace == TIME and stem in HELD_UP:
             title, tags = f"{start}: held up", f"^{re.escape(start)}/({'|'.join(HELD_UP)})$"
-        else:
-            title = f"{start}/{stem}" if stem else start
-            tags = _under(title)
         found[title] = Chart(category, title, tags)
     return list(found.values())
 

@@ -1,10 +1,10 @@
-"""Records of TensorBoard, made on the host."""
+"""What TensorBoard shows beside curves: the settings and results of a run, texts, the graph, pictures, histograms."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,87 @@ from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
+from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from hookline.hooks import catalogue
 from hookline.hooks.monitors.pictures import encode_picture
+from hookline.hooks.techniques import technique_hooks
+from hookline.trainer.config.schema import show
+from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
 from hookline.trainer.files import read_json
 from hookline.trainer.run.directory import ENVIRONMENT
-from hookline.trainer.run.results import format_value, metric_rows
+from hookline.trainer.run.results import COMPLETE, format_value, metric_rows
+
+Value = bool | float | str
+PLACES = ("data", "model", "optimizer", "schedule")
+ALWAYS = {
+    "learning_rate": "optimizer.learning_rate",
+    "batch_size": "trainer.batch_size",
+    "epochs": "trainer.epochs",
+    "steps": "trainer.steps",
+    "seed": "seed",
+}
+"""Names of the settings that every run shows, where it has them."""
+
+
+def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Value]:
+    """Return the settings that distinguish a run from others, by name, for TensorBoard's HPARAMS tab.
+
+    They are the recipe, what is built, the settings in ALWAYS, the names of the technique hooks and their changed
+    options, and everything set on the command line.
+    """
+    hooks = technique_hooks(config.get("hooks") or {})
+    settings = {key: values[0] for key, values in spread_settings([config], ignored=()).items()}
+    targets = {place: settings.get(f"{place}.{TARGET}") for place in PLACES}
+    found: dict[str, Any] = {"recipe": recipe, "hooks": " ".join(sorted(hooks)) or "none"}
+    found |= {place: str(target).rpartition(".")[2] for place, target in targets.items() if target is not None}
+    found |= {name: settings[key] for name, key in ALWAYS.items() if settings.get(key) is not None}
+    changed = {key for name, node in hooks.items() for key in _changed_options(name, node)}
+    found |= {key: value for key, value in settings.items() if _is_part(key, changed)}
+    given = {overridden_key(text) for text in overrides} - {*found, *ALWAYS.values(), *IGNORED}
+    found |= {key: value for key, value in settings.items() if _is_part(key, given) and not key.endswith(TARGET)}
+    return {
+        name: value if isinstance(value, bool | int | float | str) else show(value) for name, value in found.items()
+    }
+
+
+def _changed_options(name: str, node: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the options that differ from the hook's own config file."""
+    entry = next((entry for entry in catalogue().values() if entry.target == node.get(TARGET)), None)
+    default: Any = {} if entry is None else OmegaConf.to_container(OmegaConf.load(entry.config_file))
+    same = default[entry.name] if entry else default
+    return {f"hooks.{name}.{key}" for key, value in node.items() if key != TARGET and value != same.get(key)}
+
+
+def _is_part(key: str, keys: set[str]) -> bool:
+    return key in keys or any(key.startswith(f"{each}.") for each in keys if "." in each)
+
+
+def start_summary(values: Mapping[str, Value]) -> Summary:
+    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
+    from tensorboard.plugins.hparams.summary import session_start_pb  # it uses TensorFlow when it is imported
+
+    return Summary.FromString(session_start_pb(values).SerializeToString())
+
+
+def end_summary(status: str) -> Summary:
+    """Return the record that closes a session."""
+    from tensorboard.plugins.hparams.summary import session_end_pb
+
+    known = api_pb2.STATUS_SUCCESS if status in COMPLETE else api_pb2.STATUS_FAILURE
+    return Summary.FromString(session_end_pb(known).SerializeToString())
+
+
+def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return a run's best values on the validation split, and those on the test split, by tag."""
+    rows = metric_rows(summary)
+    best = {f"summary/best_validation/{name}": value for name, _, value, _ in rows}
+    tested = {f"summary/test/{name}": value for name, *_, value in rows}
+    return {tag: value for tag, value in {**best, **tested}.items() if value is not None}
 
 
 def config_as_markdown(config: dict[str, Any]) -> str:
@@ -60,29 +132,17 @@ LARGE = 1_000  # bytes of a constant
 
 
 def graph_event(graph: Any) -> Event | None:
-    """Return the record of a graph; None, with a warning of one line, if it is too large to be viewed.
-
-    Of a graph above 8 MB, constants of more than 1,000 bytes are left out.
-    """
+    """Return the record of a graph, without large constants if it is large; None if it is still too large."""
+    if graph.ByteSize() > MOST_BYTES:
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        for node in nodes:
+            if node.op == "Const" and node.attr["value"].ByteSize() > LARGE:
+                tensor = node.attr["value"].tensor
+                tensor.CopyFrom(type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape))
     if (size := graph.ByteSize()) > MOST_BYTES:
-        dropped = _drop_constants(graph)
-        if (rest := graph.ByteSize()) > MOST_BYTES:
-            warnings.warn(f"TensorBoard's GRAPHS tab stays empty: the step's graph has {rest:,} bytes.", stacklevel=2)
-            return None
-        warnings.warn(
-            f"TensorBoard's GRAPHS tab leaves out {dropped} large constants of the step's {size:,} bytes.", stacklevel=2
-        )
+        warnings.warn(f"TensorBoard's GRAPHS tab stays empty: the step's graph has {size:,} bytes.", stacklevel=2)
+        return None
     return Event(graph_def=graph.SerializeToString())
-
-
-def _drop_constants(graph: Any) -> int:
-    """Empty the values of large constants, in functions as well, and return how many there were."""
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    large = [node for node in nodes if node.op == "Const" and node.attr["value"].ByteSize() > LARGE]
-    for node in large:
-        tensor = node.attr["value"].tensor
-        node.attr["value"].tensor.CopyFrom(type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape))
-    return len(large)
 
 
 BUCKETS = 30  # as many as TensorBoard shows
@@ -90,18 +150,19 @@ BUCKETS = 30  # as many as TensorBoard shows
 
 def scalar_summary(values: Mapping[str, float]) -> Summary:
     """Return values as one summary, marked for the scalars plugin."""
+    return _merged(scalar_pb(name, float(value)) for name, value in values.items())
+
+
+def _merged(records: Iterable[Summary]) -> Summary:
     summary = Summary()
-    for name, value in values.items():
-        summary.MergeFrom(scalar_pb(name, float(value)))
+    for each in records:
+        summary.MergeFrom(each)
     return summary
 
 
 def text_summary(texts: Mapping[str, str]) -> Summary:
     """Return texts as one summary, marked for the text plugin."""
-    summary = Summary()
-    for name, text in texts.items():
-        summary.MergeFrom(text_pb(name, text))
-    return summary
+    return _merged(text_pb(name, text) for name, text in texts.items())
 
 
 def picture_summary(pictures: Mapping[str, np.ndarray]) -> Summary:

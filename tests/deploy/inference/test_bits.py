@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -62,15 +61,6 @@ def test_groups_of_the_last_axis_are_packed_into_whole_bytes(groups, group, rows
     np.testing.assert_array_equal(first, bits[..., 0])
 
 
-def test_words_hold_the_bytes_and_zeros():
-    for length in (1, 7, 8, 9):
-        packed = np.random.default_rng(0).integers(0, 256, (3, length), np.uint8)
-        words = as_words(packed)
-        assert (words.dtype, words.shape) == (np.uint64, (3, -(-length // 8)))
-        assert words.tobytes() == np.pad(packed, ((0, 0), (0, -length % 8))).tobytes()
-        np.testing.assert_array_equal(as_words(np.asfortranarray(packed)), words)
-
-
 SIGN_SUMS_KERNELS = [NUMPY, NUMBA]
 
 
@@ -112,16 +102,6 @@ def test_the_largest_sums_do_not_overflow(kernels, monkeypatch):
         inputs[1] = -1
         found = make(kernels)(packed(kernel), count)(packed(inputs))
         np.testing.assert_array_equal(found, [[count] * 3, [-count] * 3])
-    monkeypatch.undo()
-    for rows, units, count in ((1000, 8, 64), (2, 4096, 4096), (3, 5, 10**6)):
-        words = np.zeros((rows, -(-count // 64)), np.uint64)
-        sums = make(kernels)(np.zeros((units, words.shape[1]), np.uint64), count)
-        sums(words)
-        tracemalloc.start()
-        found = sums(words)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 3 * found.nbytes + 2 * 2**20
 
 
 def test_without_numba_it_is_one_line(monkeypatch):

@@ -21,30 +21,22 @@ from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
 Arrays = dict[str, np.ndarray]
 
 
-def bit_of(stream: np.ndarray, place: int) -> int:
-    """Return bit number `place`, the lowest of a byte first."""
-    return int(stream[place // 8]) >> (place % 8) & 1
+def numbers_of(stream: np.ndarray, count: int, width: int) -> np.ndarray:
+    """Return the numbers of a stream, lowest bit first."""
+    whole = int.from_bytes(stream.tobytes(), "little")
+    return np.array([whole >> place * width & 2**width - 1 for place in range(count)])
 
 
 def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the values of a kernel or a bias, one by one."""
+    """Return the values of a kernel or a bias."""
     if encoded.encoding in ("float32", "float16"):
         return tensors[encoded.tensor].astype(np.float64)
-    width = encoded.bits or 1
-    stream, found = tensors[encoded.tensor], np.zeros(encoded.shape)
-    channels, rest = encoded.shape[-1], encoded.shape[:-1]
-    place = 0
-    for channel in range(channels):
-        for entry in np.ndindex(*rest):
-            index = sum(bit_of(stream, place + bit) << bit for bit in range(width))
-            place += width
-            if encoded.encoding == "codebook":
-                value = float(tensors[encoded.values][index])
-            else:
-                scale = 1.0 if encoded.scale is None else np.broadcast_to(tensors[encoded.scale], channels)[channel]
-                value = float(scale) * (1 if index else -1)
-            found[(*entry, channel)] = value
-    return found
+    *rest, channels = encoded.shape
+    flat = numbers_of(tensors[encoded.tensor], math.prod(encoded.shape), encoded.bits or 1)
+    indices = np.stack(np.split(flat, channels), axis=-1).reshape(*rest, channels)
+    if encoded.encoding == "codebook":
+        return tensors[encoded.values][indices].astype(np.float64)
+    return (2.0 * indices - 1.0) * (1.0 if encoded.scale is None else tensors[encoded.scale].astype(np.float64))
 
 
 def evaluate(graph: Graph, tensors: Mapping[str, np.ndarray], inputs: np.ndarray) -> Arrays:
@@ -99,13 +91,8 @@ def _one(op: Op, tensors: Mapping[str, np.ndarray], taken: list[np.ndarray]) -> 
 
 
 def _threshold(x: np.ndarray, limits: np.ndarray, descending: str | None, tensors: Any) -> np.ndarray:
-    found = np.empty_like(x)
-    for place in np.ndindex(*x.shape):
-        channel = place[-1]
-        falls = descending is not None and bit_of(tensors[descending], channel)
-        above = x[place] <= limits[channel] if falls else x[place] >= limits[channel]
-        found[place] = 1.0 if above else -1.0
-    return found
+    falls = 0 if descending is None else numbers_of(tensors[descending], len(limits), 1)
+    return np.where(np.where(falls, x <= limits, x >= limits), 1.0, -1.0)
 
 
 def _places(size: int, window: int, stride: int, dilation: int, padding: str) -> list[list[int]]:
@@ -119,34 +106,33 @@ def _places(size: int, window: int, stride: int, dilation: int, padding: str) ->
     return [[start + each * dilation for each in range(window)] for start in starts]
 
 
-def _windows(x: np.ndarray, window: tuple[int, ...], fields: Mapping[str, Any]) -> list[list[list[list[int]]]]:
+def _slide(x: np.ndarray, window: tuple[int, ...], fields: Mapping[str, Any], function: Any) -> np.ndarray:
+    """Return a function of each window: of the entries inside the image, by their places in the window."""
     dilation = fields.get("dilation", (1, 1))
-    return [
+    rows, columns = (
         _places(x.shape[axis], window[axis], fields["strides"][axis], dilation[axis], fields["padding"])
         for axis in (0, 1)
-    ]
+    )
+
+    def seen(those: list[int], others: list[int]) -> dict[tuple[int, int], np.ndarray]:
+        places = itertools.product(enumerate(those), enumerate(others))
+        inside = [each for each in places if 0 <= each[0][1] < x.shape[0] and 0 <= each[1][1] < x.shape[1]]
+        return {(a, b): x[row, column] for (a, row), (b, column) in inside}
+
+    return np.array([[function(seen(those, others)) for others in columns] for those in rows])
 
 
 def _convolve(x: np.ndarray, kernel: np.ndarray, fields: Mapping[str, Any], *, depthwise: bool) -> np.ndarray:
-    rows, columns = _windows(x, kernel.shape[:2], fields)
-    filters = kernel.shape[2] * kernel.shape[3] if depthwise else kernel.shape[3]
-    found = np.zeros((len(rows), len(columns), filters))
-    for i, j in itertools.product(range(len(rows)), range(len(columns))):
-        for (a, row), (b, column) in itertools.product(enumerate(rows[i]), enumerate(columns[j])):
-            if 0 <= row < x.shape[0] and 0 <= column < x.shape[1]:
-                seen = x[row, column]
-                found[i, j] += (seen[:, None] * kernel[a, b]).ravel() if depthwise else seen @ kernel[a, b]
-    return found
+    def products(seen: dict[tuple[int, int], np.ndarray]) -> np.ndarray:
+        if depthwise:
+            return sum((value[:, None] * kernel[at] for at, value in seen.items()), np.zeros(kernel.shape[2:])).ravel()
+        return sum((value @ kernel[at] for at, value in seen.items()), np.zeros(kernel.shape[3]))
+
+    return _slide(x, kernel.shape[:2], fields, products)
 
 
 def _pool(x: np.ndarray, fields: Mapping[str, Any], function: Any) -> np.ndarray:
-    rows, columns = _windows(x, fields["pool_size"], fields)
-    found = np.zeros((len(rows), len(columns), x.shape[2]))
-    for i, j, channel in itertools.product(range(len(rows)), range(len(columns)), range(x.shape[2])):
-        inside = itertools.product(rows[i], columns[j])
-        seen = [x[row, column, channel] for row, column in inside if 0 <= row < x.shape[0] and 0 <= column < x.shape[1]]
-        found[i, j, channel] = function(seen)
-    return found
+    return _slide(x, fields["pool_size"], fields, lambda seen: function(list(seen.values()), axis=0))
 
 
 def images(shape: tuple[int, ...], batch: int, seed: int = 0) -> np.ndarray:

@@ -134,7 +134,7 @@ REFUSED = [
     (put("ops.0.kernel.bits", 2), "Expected uint8"),
     (put("ops.0.kernel.shape", [3, 3, 2, 5]), "Expected uint8 (34,)"),
     (put("ops.0.kernel.shape", [3, 3, 8]), "Expected 4 axes"),
-    (put("ops.0.kernel.tensor", None), "names no array"),
+    (put("ops.0.kernel.tensor", None), "Invalid tensor of kernel"),
     (put("ops.0.kernel.tensor", "none"), "Array 'none' of kernel of conv2d 'conv2d_0' is not in the file"),
     (array("ops.0.kernel.values", shape=(7,)), "refers to a value that it does not have"),
     (array("ops.0.kernel.values", shape=(9,)), "Expected 1 to 8"),

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from keras import layers
 
-from hookline.hooks.monitors.advice import (
+from hookline.hooks.monitors.advisor import (
+    Advisor,
     constant_advice,
     direction_advice,
     input_range_advice,
     late_advice,
     norm_batch_advice,
 )
-from hookline.hooks.monitors.advisor import Advisor
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource

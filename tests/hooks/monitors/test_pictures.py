@@ -102,24 +102,19 @@ def test_an_animation_resumes_where_the_run_does(make_run) -> None:
     assert {path.name: path.read_bytes() for path in folder.glob("*.gif")} == expected
 
 
-DAMAGES = {
-    "half-written": lambda path: path.write_bytes(path.read_bytes()[:60]),
-    "a flipped bit": lambda path: path.write_bytes(path.read_bytes()[:70] + b"!" + path.read_bytes()[71:]),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a link": lambda path: (path.rename(path.with_name("other")), path.symlink_to("other")),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_an_animation_leaves_out_a_damaged_frame(make_run, damage) -> None:
+def test_an_animation_leaves_out_damaged_frames(make_run) -> None:
     run = make_run(views={"pictures": noise})
     folder = run.directory / "pictures"
     hook = animated(run, 6, status="interrupted")
-    DAMAGES[damage](folder / ".frames" / "of_mask_a" / "000002.png")
-    with pytest.warns(UserWarning, match=r"The animation of 'mask/a' lacks 1 frames, such as 2 \("):
+    cut, flipped, link = (folder / ".frames" / "of_mask_a" / f"00000{number}.png" for number in (1, 2, 3))
+    cut.write_bytes(cut.read_bytes()[:60])
+    flipped.write_bytes(flipped.read_bytes()[:70] + b"!" + flipped.read_bytes()[71:])
+    link.unlink()
+    link.symlink_to(folder / ".frames" / "of_later" / "000000.png")
+    with pytest.warns(UserWarning, match=r"The animation of 'mask/a' lacks 3 frames, such as 1 \("):
         animated(run, 8, hook.state_dict(), since=6)
     counts = {path.name: len(tf.io.decode_gif(path.read_bytes())) for path in folder.glob("*.gif")}
-    assert counts == {"mask_a.gif": 7, "later.gif": 5}
+    assert counts == {"mask_a.gif": 5, "later.gif": 5}
 
 
 def test_names_are_safe_as_files_and_folders(make_run) -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from hookline.hooks.monitors import progress
-from hookline.hooks.monitors.progress import Progress, TimeLeft
+from hookline.hooks.monitors.progress import Progress, Status
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.times import Times
 
@@ -119,24 +119,24 @@ class Story:
     def __init__(self, run, patch) -> None:
         self.now, self.run = 1000.0, run
         patch.setattr(progress.time, "monotonic", lambda: self.now)
-        self.left = TimeLeft(run)
+        self.left = Status(run)
 
     def train(self, steps: int, seconds: float):
         self.run.step += steps
         self.run.times.train_seconds += 0.1 * steps
         self.now += seconds
-        self.left.take(evaluated=False)
-        return self.left.seconds()
+        self.left.take(None)
+        return self.left.seconds_left()
 
     def evaluate(self, seconds: float):
         self.now += seconds
-        self.left.take(evaluated=True)
-        return self.left.seconds()
+        self.left.take(Report(self.run.step, "validation", {}))
+        return self.left.seconds_left()
 
 
 def test_steps_and_evaluations_to_come_cost_what_those_before_did(make_run, monkeypatch):
     story = Story(make_run(total_steps=100), monkeypatch)  # 10 an epoch
-    assert story.left.seconds() is story.train(1, 60.0) is None  # the first step compiles
+    assert story.left.seconds_left() is story.train(1, 60.0) is None  # the first step compiles
     assert story.train(9, 0.9) == pytest.approx(9.0)  # 90 steps; what an evaluation takes is not known
     assert story.evaluate(5.0) == pytest.approx(9.0 + 9 * 5.0)
     assert story.train(10, 1.0) == pytest.approx(8.0 + 8 * 5.0)

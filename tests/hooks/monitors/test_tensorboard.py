@@ -31,7 +31,7 @@ def events(run: Run, split: str) -> Iterator[Event]:
 def values(run: Run, split: str, plugin: str = "scalars") -> list[tuple[int, str, Any]]:
     """Return (step, tag, value) of the records that are marked for a plugin."""
     return [
-        (event.step, value.tag, tensor_util.make_ndarray(value.tensor).item())
+        (event.step, value.tag, tensor_util.make_ndarray(value.tensor))
         for event in events(run, split)
         for value in event.summary.value
         if value.metadata.plugin_data.plugin_name == plugin
@@ -92,28 +92,13 @@ def test_reports_texts_and_tables_come_back_with_tags_steps_and_values(make_run,
     assert (step, tag, math.isnan(nan)) == (20, "loss/total", True)
     assert values(run, "validation") == [(10, "loss/total", 0.75)]
     assert values(run, "test") == [(20, "loss/total", 2.0)]
-    texts = {tag: (step, text.decode()) for step, tag, text in values(run, "train", plugin="text")}
+    texts = {tag: (step, text.item().decode()) for step, tag, text in values(run, "train", plugin="text")}
     assert texts["run/config"] == (0, "```yaml\nrecipe: bnn\noptimizer:\n  learning_rate: 0.001\n```")
     assert texts["run/plan"] == (0, run.plan)
     assert texts["run/summary"][0] == 1200
     assert "| accuracy |" in texts["run/summary"][1]
     assert "| a | Dense |" in texts["run/networks"][1]
     assert set(read(run, "train").PluginTagToContent("scalars")) == {"loss/total", "metric/accuracy"}
-
-
-def test_a_save_puts_everything_on_disk_and_no_thread_stays_behind(make_run, summary):
-    threads, run = threading.active_count(), make_run()
-    hook = begun(run)
-    for step in range(1, 201):
-        train(hook, run, step)
-        evaluate(hook, run, step)
-    hook.state_dict()
-    assert len(values(run, "train")) == len(values(run, "validation")) == 200
-    assert threading.active_count() == threads + 2
-    run.error = RuntimeError()
-    hook.on_fit_end(run, summary | {"status": "failed", "best": {"value": None, "values": {}}, "test": {}})
-    assert "run/summary" in {tag for _, tag, _ in values(run, "train", plugin="text")}
-    assert threading.active_count() == threads
 
 
 def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, monkeypatch):
@@ -200,19 +185,6 @@ def test_what_a_writer_meets_between_events_is_told_by_the_next_one(make_run, mo
     assert capsys.readouterr().err == ""  # the thread of the writer ends without a word
 
 
-# Beside the curves.
-
-
-def records(run, plugin):
-    """Return (step, tag, content) of the records for a plugin."""
-    return [
-        (event.step, value.tag, tensor_util.make_ndarray(value.tensor))
-        for event in events(run, "train")
-        for value in event.summary.value
-        if value.metadata.plugin_data.plugin_name == plugin
-    ]
-
-
 @pytest.mark.parametrize(("every", "total", "steps"), [(3, 6, [0, 1, 4, 6]), (3, 100, [0, 1, 4, 6]), (0, 6, [])])
 def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run, summary, every, total, steps):
     run = make_run(total_steps=total)
@@ -227,7 +199,7 @@ def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run
     run.views.distributions = lambda step: pytest.fail("read at the test, of the weights of another step")
     evaluate(hook, run, run.step, split="test")
     hook.on_fit_end(run, summary)
-    assert [step for step, *_ in records(run, "histograms")] == steps
+    assert [step for step, *_ in values(run, "train", "histograms")] == steps
 
 
 @pytest.mark.parametrize(("steps", "edges"), [(3, [21, 24]), (50, [21])])  # step 20 ends an epoch
