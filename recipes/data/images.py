@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.preparation import FITS
 
@@ -33,13 +34,6 @@ def check_beginning(data: bytes) -> None:
         raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
 
 
-def unreadable(name: str, reason: object) -> UserError:
-    """Return the error for a file that gives no image."""
-    return UserError(
-        f"{described(name, reason)}; expected a whole {FORMATS}. Replace or remove it, or set data.corrupt=skip."
-    )
-
-
 def described(name: str, reason: object) -> str:
     """Return what is wrong with an image, in a clause."""
     plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
@@ -48,7 +42,7 @@ def described(name: str, reason: object) -> str:
 
 @dataclass(frozen=True)
 class ImageForm:
-    """Describe the pixels that every image becomes."""
+    """The pixels that every image becomes."""
 
     height: int
     width: int
@@ -69,10 +63,9 @@ class ImageForm:
 def image_form(image_size: Any, fit: Any, channels: Any) -> ImageForm:
     """Return the form that a user describes."""
     height, width = sides_of(image_size)
-    if fit not in FITS:
-        raise unknown_name("data.fit", fit, FITS)
-    if not is_whole_number(channels) or channels not in (1, 3):
-        raise UserError(f"Received data.channels={channels!r}; expected 3 for colour or 1 for grey.")
+    check_choice("data.fit", fit, FITS)
+    if channels not in (1, 3):
+        raise UserError(f"data.channels={channels!r} received. Expected 3 for colour or 1 for grey.")
     return ImageForm(height, width, channels, fit)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.recipes.models.checks import GENERATOR, check_activation, check_role, check_sizes, is_image
+from hookline.recipes.models import GENERATOR, check_activation, check_role, check_sizes, is_image
 
 
 def gan_mlp(

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.recipes.adversarial.objectives import Discriminate
+from hookline.recipes.adversarial import Discriminate
 from hookline.recipes.data.digits import digits
 from hookline.recipes.data.points import ring
 from hookline.recipes.models.dcgan import dcgan

@@ -153,7 +153,7 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
         assert_refused(message, make)
     for augment, inputs, message in (
         (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8"),
-        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "half a pixel .*0.12"),
+        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "half a pixel.*0.12"),
         (Flip(), np.zeros([2, 5], np.float32), "Expected images"),
     ):
         assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)

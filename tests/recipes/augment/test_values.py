@@ -96,7 +96,7 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
     for augment, inputs, message in (
         (Color(hue=0.1), pictures(2, channels=1), "3 channels"),
         (Color(), 2.0 * pictures(2), r"from -1\.9\d+ to 1\.9\d+"),
-        (Cutout(share=0.05), pictures(2), "half a pixel .*0.2"),
+        (Cutout(share=0.05), pictures(2), "half a pixel.*0.2"),
         (Noise(), np.zeros([2, 3], np.int32), "int32"),
     ):
         assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)

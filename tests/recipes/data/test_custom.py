@@ -146,7 +146,9 @@ def test_a_row_that_fails_or_differs_is_named():
         examples = Rows(change=change)
         assert len(read(examples, [1, 16, 18, 2])["inputs"]) == 4
         assert_refused(f"^mine, row 17: .*{message}", read, examples, [1, 16, 17, 2])
-    assert_refused("^mine, row 17: OSError: gone", read, Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2])
+    assert_refused(
+        "^mine, row 1 and 3 more: OSError: gone", read, Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2]
+    )
 
 
 def test_labels_are_an_attribute_or_one_pass():
