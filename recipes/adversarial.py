@@ -204,7 +204,6 @@ class NetworkBuilder:
     """Build generators and discriminators of one recipe."""
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
-        """Take the config's parts."""
         self._parts, self._settings = parts, settings
 
     def build(self, role: str, name: str, *, stacked: int | None = None, updates: int = 1) -> Network:
@@ -390,7 +389,6 @@ class Generate(Objective):
     """
 
     def __init__(self, name: str, game: Game, *, quality: Quality | None = None, samples: int = 2500) -> None:
-        """Set who is trained."""
         self.name, self.trains, self.game = name, game.generators.names, game
         self.quality, self.count = quality, samples
 

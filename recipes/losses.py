@@ -42,8 +42,7 @@ class Loss:
         reduction = getattr(self.function, "reduction", "auto")
         if reduction not in MEANS:
             raise UserError(
-                f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size': a step minimises "
-                "the mean over its examples."
+                f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'."
             )
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
@@ -124,10 +123,7 @@ def _resolved(given: Any) -> Callable[..., Any]:
         return given()
     if callable(given):
         return given
-    raise UserError(
-        f"loss={given!r} received. Expected a name, a keras.losses.Loss, or a function (y_true, y_pred) of one value "
-        "for each example."
-    )
+    raise UserError(f"loss={given!r} received. Expected a name, a keras.losses.Loss, or a function (y_true, y_pred).")
 
 
 def _name(given: Any) -> str:

@@ -26,7 +26,7 @@ class NpyRows:
         stored = open_npy(path)
         if not stored.flags.c_contiguous:
             raise UserError(
-                f"'{path}' is in Fortran order, so that each row lies scattered; expected C order. Save it again with "
+                f"'{path}' is in Fortran order, so that each row lies scattered. Save it again with "
                 "numpy.save(path, numpy.ascontiguousarray(array)), or set data.cache=memory."
             )
         self.path, self.shape = path, stored.shape
@@ -76,9 +76,7 @@ def open_npy(path: Path) -> np.memmap:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"'{path}' is not a readable npy of plain values ({error}); expected a file of numpy.save. Write it again."
-        ) from error
+        raise UserError(f"'{path}' is not a readable npy of plain values ({error}). Write it by numpy.save.") from error
     if not isinstance(stored, np.memmap):
         stored.close()
         raise UserError(f"'{path}' is an npz, not an npy; expected one array. Name it .npz, or write it by numpy.save.")
@@ -97,8 +95,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
             arrays = {key: archive[key] for key in keys if key in found}
     except ARRAY_FAULTS as error:
         raise UserError(
-            f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
-            "download it again."
+            f"'{file}' is not a readable npz of plain arrays ({error}). Write it again."
         ) from error
     missing = [key for key in keys if key not in found]
     if missing:
@@ -115,7 +112,7 @@ def existing_npz(path: str) -> Path:
         state = "is a directory" if file.is_dir() else "does not exist"
         raise UserError(f"data.path '{file}' {state}; expected an npz file. Working directory: {Path.cwd()}.")
     if not zipfile.is_zipfile(file):
-        raise UserError(f"'{file}' is not an npz file; expected what numpy.savez writes. Convert or download it again.")
+        raise UserError(f"'{file}' is not an npz file. Write it by numpy.savez.")
     return file
 
 
@@ -173,23 +170,20 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
         )
     if given.suffix.lower() == ".npy" and not given.is_dir():
         if not targets:
-            raise UserError(f"'{given}' holds inputs alone; expected their labels, too. Set data.targets=<labels.npy>.")
+            raise UserError(f"'{given}' holds inputs alone. Set data.targets=<labels.npy>.")
         labels = user_path(str(targets), "data.targets")
         if not labels.is_file():
             raise UserError(f"data.targets '{labels}' does not exist; expected an npy file, the label of each input.")
         return _of_npy(given, {INPUTS: given, TARGETS: labels})
     if targets is not None:
-        raise UserError(
-            f"data.targets={targets} received beside '{given}', which has its own labels; expected it beside an npy "
-            "file of inputs only. Set data.targets=null."
-        )
+        raise UserError(f"data.targets={targets} received beside '{given}', which has its own labels. Set it to null.")
     if not given.is_dir():
         return _of_npz(given)
     files = {file.stem: file for file in sorted(given.glob("*.npy")) if file.is_file()}
     if not files:
         raise UserError(
-            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy and so on, or inputs.npy and "
-            "targets.npy. For a folder of images, set data=image_folder."
+            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy and so on. For a folder of "
+            "images, set data=image_folder."
         )
     return _of_npy(given, files)
 
@@ -203,10 +197,7 @@ def _of_npz(file: Path) -> ArrayFiles:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"data.path '{file}' is not an npz file ({error}); expected an npz, an npy, or a folder of npy files. "
-            "Write it by numpy.savez or numpy.save."
-        ) from error
+        raise UserError(f"data.path '{file}' is not an npz file ({error}). Write it by numpy.savez.") from error
     sizes = {each.filename.removesuffix(".npy"): each.file_size for each in members if each.filename.endswith(".npy")}
     return ArrayFiles(file, {}, sizes)
 

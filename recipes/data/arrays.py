@@ -54,10 +54,7 @@ def check_arrays(path: str, targets: str | None, split: str, groups: str | None,
     check_split(split)
     for (by, name), value in zip(NEEDS.items(), (groups, keys), strict=True):
         if value is not None and split != by:
-            raise UserError(
-                f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
-                f"data.split={by}. Set that, or data.{name}=null."
-            )
+            raise UserError(f"data.{name}={value} received with data.split={split}; expected data.split={by} with it.")
     find_arrays(path, targets)
 
 
@@ -129,7 +126,7 @@ def _names(files: ArrayFiles) -> dict[str, _Names]:
             continue
         if part in names:
             given = [next(iter(each.inputs.values()), alias) for each in (names[part], pair)]
-            raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them. Remove one.")
+            raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them.")
         first = names.get("train", pair)
         for kind, known in (("x", first.inputs), ("y", first.targets)):
             _require(files, *("_".join(filter(None, (kind, alias, name))) for name in known or (ONE,)))

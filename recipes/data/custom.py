@@ -144,8 +144,8 @@ def _check(split: str, source: Any, workers: int) -> None:
     check_whole("data.workers", workers, 0, MOST_THREADS)
     if source is None:
         raise UserError(
-            "data.source is null; expected a class of yours. Set +data.source._target_=<package.module.Class>, its "
-            "arguments as +data.source.<name>=<value>, and plugins=[<package>]."
+            "data.source is null. Set +data.source._target_=<package.module.Class>, its arguments as "
+            "+data.source.<name>=<value>, and plugins=[<package>]."
         )
 
 
@@ -206,10 +206,7 @@ def read_set(
         check_choice("split in data.parts", part, there)
     chosen = there if parts is None else [part for part in there if part in parts]
     if "train" not in chosen:
-        raise UserError(
-            f"The set '{name}' is used with {', '.join(chosen) or 'none'} of its splits {', '.join(given)}; expected "
-            "train among them. Choose another set, or fix data.parts."
-        )
+        raise UserError(f"The set '{name}' is used with {', '.join(chosen) or 'no split'}; expected train among them.")
     for option in ("inputs", "targets"):
         check_choice(f"data.{option}", options[option], columns)
     alike = "Set data.image_size to bring all to one size" + (
@@ -235,10 +232,7 @@ def read_data(
     train = readers["train"]
     for reader in readers.values():
         if reader.specs != train.specs:
-            raise UserError(
-                f"{reader.name} gives {_listed(reader)}; expected {_listed(train)}, as {train.name} gives. Give all "
-                "parts one form."
-            )
+            raise UserError(f"{reader.name} gives {_listed(reader)}; expected {_listed(train)}, as {train.name} gives.")
     spec = train.specs[INPUTS]
     dtype = np.dtype(spec.dtype.as_numpy_dtype)
     scale, channels = options["scale"], options["channels"]

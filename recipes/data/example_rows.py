@@ -115,10 +115,7 @@ def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> 
     batch = _arrays(lambda: examples.gather(rows.copy()), f"row {first}" + f" and {count - 1} more" * (count > 1))
     for name, array in batch.items():
         if array.ndim == 0 or len(array) != count:
-            raise UserError(
-                f"row {first}: gather gave {name} of shape {list(array.shape)} for {count} rows; expected "
-                f"[{count}, ...]. Return one row for each."
-            )
+            raise UserError(f"row {first}: gather gave {name} of shape {list(array.shape)} for {count} rows.")
     _check_alike({name: (each.dtype, each.shape[1:]) for name, each in batch.items()}, formats, first, alike)
     return batch
 
@@ -132,8 +129,7 @@ def _arrays(read: Callable[[], Any], where: str) -> dict[str, np.ndarray]:
         if not isinstance(given, Mapping) or not {INPUTS, TARGETS} <= given.keys():
             found = f"the keys {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
             raise UserError(
-                f"received {found}; expected inputs and target, or a mapping with '{INPUTS}' and '{TARGETS}'. Return "
-                "that."
+                f"received {found}; expected inputs and target, or a mapping with these two."
             )
         arrays = {str(name): np.array(value) for name, value in given.items()}
     except UserError as error:

@@ -162,7 +162,7 @@ def existing_folder(path: str) -> Path:
         return folder
     if not folder.is_file():
         raise UserError(f"data.path '{path}' does not exist; expected a folder. Working directory: {Path.cwd()}.")
-    remedy = f"Expected a folder of images: {LAYOUTS}."
+    remedy = f"Expected {LAYOUTS}."
     if zipfile.is_zipfile(folder):
         target = folder.with_suffix("")
         remedy = f"Unzip it first: python -m zipfile -e {folder} {target}, then data.path={target}."
@@ -175,18 +175,14 @@ def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
     if "train" not in folders or not _entries(folders["train"])[0]:
         if folders and folders.keys() <= {spelling for each in SPLIT_FOLDERS.values() for spelling in each}:
             raise UserError(
-                f"'{folder}' holds the splits {', '.join(folders)}, but train holds no class folders; expected "
-                "train/<class>/<image>. Sort the images into a folder for each class."
+                f"'{folder}' holds the splits {', '.join(folders)}, but train holds no folders. Expected {LAYOUTS}."
             )
         return {"train": folder}
     found: dict[str, Path] = {}
     for name, spellings in SPLIT_FOLDERS.items():
         present = [spelling for spelling in spellings if spelling in folders]
         if len(present) > 1:
-            raise UserError(
-                f"'{folder}' holds {' and '.join(present)}; expected one folder for the {name} split. Remove or "
-                "rename the rest."
-            )
+            raise UserError(f"'{folder}' holds {' and '.join(present)}. Expected one folder for the {name} split.")
         for spelling in present:
             found[name] = folders.pop(spelling)
     skipped += [str(each) for each in folders.values()]
@@ -200,9 +196,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
         with os.scandir(folder) as scan:
             entries = sorted((entry.name, entry.path, entry.is_dir()) for entry in scan)
     except OSError as error:
-        raise UserError(
-            f"'{folder}' cannot be read ({error.strerror}); expected a folder. Check who may read it."
-        ) from error
+        raise UserError(f"'{folder}' cannot be read ({error.strerror}). Check who may read it.") from error
     seen = [each for each in entries if not each[0].startswith(".") and each[0].lower() not in LITTER]
     return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
 

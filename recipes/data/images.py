@@ -73,9 +73,7 @@ def sides_of(image_size: Any) -> tuple[int, int]:
     """Return height and width."""
     sides = list(image_size) if isinstance(image_size, list | tuple) else [image_size] * 2
     if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
-        raise UserError(
-            f"Received data.image_size={image_size!r}; expected a number of pixels, or [height, width], such as 96."
-        )
+        raise UserError(f"data.image_size={image_size!r} received. Expected a number of pixels, or [height, width].")
     return sides[0], sides[1]
 
 
@@ -98,10 +96,8 @@ ON_ITS_SIDE = (5, 6, 7, 8)
 def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
     """Return the pixels of an image file, uint8 of the form's shape.
 
-    The kind of file is detected from its content, not from its name. Of an animation the first frame counts.
-    Transparency is dropped, palettes and CMYK become red, green and blue, 16-bit values are scaled to 8. A picture is
-    rotated as its camera notes (EXIF orientation). When it shrinks, the filter widens, so that fine patterns do not
-    alias.
+    Of an animation the first frame counts. Transparency is dropped, palettes and CMYK become red, green and blue,
+    16-bit values are scaled to 8. A picture is rotated as its camera notes (EXIF orientation).
     """
     check_beginning(data)
     try:
@@ -121,8 +117,7 @@ def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return an image uint8 [height, width, 1 or 3] resized to cover a size, with its middle cut out."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise UserError(
-            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size; expected uint8 images "
-            "[height, width, 1 or 3]. Set data.image_size=null"
+            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size. Expected uint8 images."
         )
     fitted = np.asarray(ImageOps.fit(_image(pixels), (size[1], size[0]), Image.Resampling.BILINEAR))
     return fitted[..., None] if pixels.shape[2] == 1 else fitted

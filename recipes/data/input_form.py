@@ -50,10 +50,7 @@ def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > SHARE * total:
-        raise UserError(
-            f"{what} takes {size / 2**30:.1f} GiB, and this machine has {total / 2**30:.1f} GiB; expected at most "
-            f"half. {remedy}"
-        )
+        raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; expected half. {remedy}")
 
 
 def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
@@ -135,10 +132,7 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels
 def _axis(stored: tuple[int, ...], channels: str, where: str) -> str:
     """Return what becomes of the axis of channels: "first", "last" or "new"."""
     if channels == "first" and len(stored) < 3:
-        raise UserError(
-            f"{where}: inputs of shape {list(stored)} received with data.channels=first; expected [channels, height, "
-            "width]. Set data.channels=auto."
-        )
+        raise UserError(f"{where}: inputs of shape {list(stored)} have no axis for data.channels=first. Set auto.")
     if channels == "auto" and len(stored) == 3 and stored[0] in FEW_CHANNELS and stored[2] not in (*FEW_CHANNELS, 2, 4):
         raise UserError(
             f"{where}: inputs of shape {list(stored)} look like [channels, height, width]; expected [height, width, "

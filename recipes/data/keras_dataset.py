@@ -73,15 +73,11 @@ def _check(file: Path, pin: str, *, missing_ok: bool = False) -> None:
         with file.open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(
-            f"'{file}' of keras.datasets cannot be read ({error.strerror}), and so not be checked. Fix its "
-            "permissions, or give a file yourself: data.path=<file.npz>."
-        ) from error
+        raise UserError(f"'{file}' cannot be read ({error.strerror}). Give a file: data.path=<file.npz>.") from error
     if found != pin:
         raise UserError(
             f"'{file}' ({file.stat().st_size:,} bytes) is truncated or altered: its SHA-256 is {found[:12]}..., "
-            f"expected {pin[:12]}.... Delete it, and it is downloaded again; or give a file: "
-            "data.path=<file.npz>."
+            f"expected {pin[:12]}.... Delete it, and it is downloaded again."
         )
 
 

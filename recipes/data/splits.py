@@ -56,10 +56,7 @@ def as_numbers(targets: np.ndarray, where: str) -> np.ndarray:
     """Return targets [size, ...] as a loss takes them."""
     check_lengths(targets, targets, where)
     if targets.dtype.kind not in "biuf":
-        raise UserError(
-            f"{where}: targets of dtype {targets.dtype}; expected numbers: the class of each example, or what a loss "
-            "of task=supervised takes."
-        )
+        raise UserError(f"{where}: targets of dtype {targets.dtype}; expected numbers. Number the classes.")
     if targets.dtype.kind == "f":
         check_finite(targets, where)
     return targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
@@ -70,8 +67,8 @@ def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
     check_lengths(targets, targets, where)
     if not are_labels(targets):
         raise UserError(
-            f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size], the "
-            "number of a class for each example, not one-hot rows or names."
+            f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size], not "
+            "one-hot rows or names."
         )
     return targets.reshape(-1).astype(np.int64)
 
@@ -79,10 +76,7 @@ def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
 def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
     """Return the number of classes, as given or the largest label plus one; check every label."""
     if classes is not None and (not is_whole_number(classes) or classes < 2):
-        raise UserError(
-            f"Received data.classes={classes}; expected 2 or more, null to count them, or 0 for targets that are not "
-            "classes."
-        )
+        raise UserError(f"data.classes={classes} received. Expected 2 or more, null to count, or 0 for other targets.")
     for where, part in labels.items():
         check_labels(part, MOST_CLASSES if classes is None else classes, where)
     if classes is not None:
@@ -124,10 +118,9 @@ def check_group_option(split: str, option: str, value: object) -> None:
     """Check that the option is given if the way to split needs it, and only then."""
     check_split(split)
     if (split == "group") == (value is None):
-        needs = "Set both or none" if value is None else f"Set data.split=group, or data.{option}=null"
         raise UserError(
-            f"Received data.split={split} and data.{option}={'null' if value is None else value}; expected a "
-            f"{option} with data.split=group, and only there. {needs}."
+            f"data.split={split} received with data.{option}={'null' if value is None else value}. Expected "
+            f"data.{option} with data.split=group, and only there."
         )
 
 
@@ -195,10 +188,7 @@ def _check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
     for name, rows in parts.items():
         for group in np.unique(groups[rows]).tolist():
             if group in seen:
-                raise UserError(
-                    f"Group '{group}' is in {seen[group]} and in {name}; expected it in one part. Move its examples "
-                    "together, or let data.split=group make all parts."
-                )
+                raise UserError(f"Group '{group}' is in {seen[group]} and in {name}. Move its examples together.")
             seen[group] = name
 
 

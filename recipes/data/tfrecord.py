@@ -25,14 +25,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from hookline.recipes import check_choice
-from hookline.recipes.data.image_source import (
-    EncodedImages,
-    Holding,
-    cache_folder,
-    file_stamp,
-    fingerprint,
-    image_data,
-)
+from hookline.recipes.data.image_source import EncodedImages, Holding, cache_folder, file_stamp, fingerprint, image_data
 from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels, image_form
 from hookline.recipes.data.splits import PARTS, check_group_option, complete, count_classes
 from hookline.trainer.deferred import prechecked
@@ -57,6 +50,11 @@ def _check(**options: Any) -> None:
     image_form(1, options["fit"], 3)
     Holding(options["cache"], options["cache_dir"], options["corrupt"])
     check_group_option(options["split"], "group_key", options["group_key"])
+    if not is_whole_number(options["first_label"]):
+        raise UserError(f"data.first_label={options['first_label']!r} received. Expected an integer, mostly 0 or 1.")
+    for option in ("image_key", "label_key"):
+        if not isinstance(options[option], str):
+            raise UserError(f"data.{option}={options[option]!r} received. Expected a feature, such as image/encoded.")
     _files(options)
 
 
@@ -90,9 +88,9 @@ def tfrecord(
     The arguments are explained in `configs/data/tfrecord.yaml`.
     """
     options = dict(locals())
+    _check(**options)
     holding, raw_shape = Holding(cache, cache_dir, corrupt), _raw_shape(encoding, shape)
     form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
-    check_group_option(split, "group_key", group_key)
     files = _files(options)
     index = _index_records([file for each in files.values() for file in each], options)
     labels, names, count = _labels(index.labels, options)
@@ -132,16 +130,12 @@ def _raw_shape(encoding: str, shape: Any) -> tuple[int, ...] | None:
     if encoding == "image":
         if shape is not None:
             raise UserError(
-                f"Received data.shape={shape} with data.encoding=image, whose files tell their shape; expected "
-                "data.shape=null, or data.encoding=raw."
+                f"data.shape={shape} received with data.encoding=image. Expected raw with it."
             )
         return None
     sides = list(shape) if isinstance(shape, list | tuple) else []
     if len(sides) != 3 or not all(is_whole_number(side) and side > 0 for side in sides) or sides[2] not in (1, 3):
-        raise UserError(
-            f"Received data.shape={shape!r} with data.encoding=raw; expected height, width and channels (1 or 3), such "
-            "as [32,32,3]."
-        )
+        raise UserError(f"data.shape={shape!r} received. Expected height, width, channels (1 or 3), such as [32,32,3].")
     return tuple(sides)
 
 
@@ -154,10 +148,7 @@ def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
         for file in each:
             real = os.path.realpath(file)
             if real in seen:
-                raise UserError(
-                    f"'{file}' is in {seen[real]} and in {name}; expected each file in one of data.path, "
-                    "data.validation_path and data.test_path. Change the names."
-                )
+                raise UserError(f"'{file}' is in {seen[real]} and in {name}. Expected each file in one of them.")
             seen[real] = name
     return files
 
@@ -174,9 +165,7 @@ def _matching(option: str, patterns: Any) -> list[str]:
             raise UserError(f"{option} '{pattern}' is a folder; expected files, such as '{pattern}/*.tfrecord'.")
         matching = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
         if not matching:
-            raise UserError(
-                f"{option} '{pattern}' matches no file; expected TFRecord files. Working directory: {Path.cwd()}."
-            )
+            raise UserError(f"{option} '{pattern}' matches no file. Working directory: {Path.cwd()}.")
         found |= dict.fromkeys(matching)
     return list(found)
 
@@ -184,8 +173,6 @@ def _matching(option: str, patterns: Any) -> list[str]:
 def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tuple[str, ...], int]:
     """Return labels int64 [size] from 0, the names of the classes, and how many there are."""
     first_label, classes = options["first_label"], options["classes"]
-    if not is_whole_number(first_label):
-        raise UserError(f"Received data.first_label={first_label!r}; expected an integer, mostly 0 or 1.")
     names = tuple(str(name) for name in options["class_names"] or ())
     if found.dtype.kind == "U":  # texts are names of classes: those given, or all that occur
         names = names or tuple(np.unique(found).tolist())
@@ -241,9 +228,6 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     Making it reads every record once, checks both checksums of each, and that it holds the features.
     """
     keys = {option: options[option] for option in ("image_key", "label_key", "group_key")}
-    for option, key in keys.items():
-        if not isinstance(key, str) and not (key is None and option == "group_key"):
-            raise UserError(f"Received data.{option}={key!r}; expected the name of a feature, such as image/encoded.")
     try:
         stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys)
     except OSError as error:
@@ -278,8 +262,7 @@ def _write_index(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
         write_whole(kept, stream.getvalue())
     except OSError as error:
         warnings.warn(
-            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}), so that every run makes it "
-            "again. Give another data.cache_dir.",
+            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}): give another data.cache_dir.",
             stacklevel=4,
         )
 
@@ -351,9 +334,7 @@ def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
     if name == "digests":
         return np.array(values, np.uint64)
     if len({type(value) for value in values}) > 1:
-        raise UserError(
-            f"data.{name.removesuffix('s')}_key names numbers in some records and texts in others; expected one kind."
-        )
+        raise UserError(f"data.{name.removesuffix('s')}_key names numbers in some records and texts in others.")
     return np.array(values, np.int64 if isinstance(values[0], int) else None)
 
 
@@ -371,9 +352,7 @@ def _broken(file: str, error: tf.errors.OpError) -> UserError:
     if place[1] == "truncated":
         return _cut_off(file, int(place[2]))
     if place[2] == "0":
-        return UserError(
-            f"'{file}' is not a TFRecord file: its first checksum is wrong. Give others, or write it again."
-        )
+        return UserError(f"'{file}' is not a TFRecord file: its first checksum is wrong. Give others.")
     return UserError(f"'{file}' is damaged: what is at byte {place[2]} has a wrong checksum. Copy or write it again.")
 
 

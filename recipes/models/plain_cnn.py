@@ -7,13 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from hookline.recipes import check_choice
-from hookline.recipes.models import (
-    batch_norm_factory,
-    check_activation,
-    check_dropout,
-    check_images,
-    check_sizes,
-)
+from hookline.recipes.models import batch_norm_factory, check_activation, check_dropout, check_images, check_sizes
 from hookline.trainer.errors import UserError
 
 HEADS = ("global_pooling", "flatten")

@@ -13,17 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.recipes.adversarial import (
-    LOSSES,
-    NOISES,
-    PENALTIES,
-    Discriminate,
-    Game,
-    Generate,
-    Group,
-    Noise,
-    Penalty,
-)
+from hookline.recipes.adversarial import LOSSES, NOISES, PENALTIES, Discriminate, Game, Generate, Group, Noise, Penalty
 from hookline.recipes.models.gan_mlp import gan_mlp
 from tests.support.refusals import assert_refused
 
@@ -298,16 +288,6 @@ def test_every_term_is_the_papers_formula(name: str, scores: list[float]):
         found = term(tf.constant(scores, tf.float32)).numpy()
         np.testing.assert_allclose(found, oracle(values), rtol=1e-4, atol=1e-5)
         assert found.shape == values.shape
-
-
-def test_the_generator_rises_where_the_discriminator_wins():
-    for name, loss in LOSSES.items():
-        scores = tf.constant([-20.0, -1.0, 0.0])
-        with tf.GradientTape() as tape:
-            tape.watch(scores)
-            total = loss.generator(scores)
-        assert (tape.gradient(total, scores).numpy() < -0.4).all(), name  # a saturating loss would be flat at -20
-        assert loss.needs_penalty == (name == "wasserstein")
 
 
 class Seeds:
