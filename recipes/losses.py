@@ -41,9 +41,7 @@ class Loss:
         self.function = _resolved(given)
         reduction = getattr(self.function, "reduction", "auto")
         if reduction not in MEANS:
-            raise UserError(
-                f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'."
-            )
+            raise UserError(f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'.")
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
         own = type(self.function) if isinstance(self.function, keras.losses.Loss) else self.function
@@ -159,15 +157,11 @@ class Measures:
         *,
         activation: str | None,
         kind: str | None,
-        one_hot: int | None = None,
-        counted: bool = False,
-        prefix: str = "",
+        one_hot: int | None = None,  # classes of labels that were one-hot rows, and are so for metrics
+        counted: bool = False,  # whether the objective itself reports the accuracy
+        prefix: str = "",  # of all names, for one of several outputs
     ) -> None:
-        """Resolve names, metrics of Keras, and functions.
-
-        Metrics see the output behind an activation, if one is given, and labels as rows of `one_hot` classes. `counted`
-        says that the objective itself reports the accuracy, and `prefix` begins all names of one of several outputs.
-        """
+        """Resolve names, metrics of Keras, and functions; they see the output behind an activation, if one is given."""
         self._activation, self._one_hot, self._prefix = activation, one_hot, prefix
         self._of_each: dict[str, keras.metrics.Metric] = {}
         self._of_split: dict[str, keras.metrics.Metric] = {}

@@ -1,7 +1,4 @@
-"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours.
-
-The task comes first, then distances and triplets, then measures and pictures of nearest neighbours.
-"""
+"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours."""
 
 from __future__ import annotations
 
@@ -359,17 +356,6 @@ QUERIES_AT_ONCE = 256
 """How many queries are ranked together: memory for that many rows of distances is needed."""
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """A split, ready to be searched."""
-
-    embeddings: tf.Tensor  # float32 [examples, d], of length 1
-    targets: tf.Tensor  # integers [examples]
-    half: tf.Tensor  # int32 [examples]
-    relevant: tf.Tensor  # int32 [examples]: images of the same class in the other half
-    depth: tf.Tensor  # int32 []: how many neighbours to look at
-
-
 def retrieval_metrics(
     embeddings: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, recall_at: Sequence[int]
 ) -> dict[str, tf.Tensor]:
@@ -388,47 +374,32 @@ def retrieval_metrics(
     """
     # On the host: a GPU may round products to 10 bits, and its sort does not promise to be stable.
     with tf.device(HOST):
-        half = halves(targets, order)
+        half, size = halves(targets, order), tf.size(targets)
         groups = 2 * tf.cast(targets, tf.int32) + half
         sizes = tf.math.bincount(groups, minlength=2 * (tf.cast(tf.reduce_max(targets), tf.int32) + 1))
         relevant = tf.gather(sizes, groups + 1 - 2 * half)
-        depth = tf.minimum(tf.maximum(tf.reduce_max(relevant), max(recall_at)), tf.size(targets))
-        split = _Ranked(embeddings, targets, half, relevant, depth)
-        found = _over_blocks(split, recall_at)
-        matched = split.relevant > 0
-        count = tf.reduce_sum(tf.cast(matched, tf.float32))
-        means = {name: mean_of(value, matched) for name, value in found.items()}
-        return {**means, "unmatched": tf.cast(tf.size(targets), tf.float32) - count}
+        depth = tf.minimum(tf.maximum(tf.reduce_max(relevant), max(recall_at)), size)
 
+        def measure(queries: tf.Tensor) -> dict[str, tf.Tensor]:
+            in_gallery = tf.not_equal(tf.gather(half, queries)[:, tf.newaxis], half)
+            similarity = tf.matmul(tf.gather(embeddings, queries), embeddings, transpose_b=True)
+            _, nearest = tf.math.top_k(tf.where(in_gallery, similarity, similarity.dtype.min), k=depth)
+            # Places beyond the gallery's end never count: a query with a match finds it before.
+            correct = tf.equal(tf.gather(targets, nearest), tf.gather(targets, queries)[:, tf.newaxis])
+            wanted, rank = tf.gather(relevant, queries)[:, tf.newaxis], tf.range(1, depth + 1)
+            hits = tf.cast(tf.logical_and(correct, rank <= wanted), tf.float32)
+            precision = tf.cumsum(hits, axis=1) / tf.cast(rank, tf.float32)
+            count = tf.cast(wanted[:, 0], tf.float32)
+            found = {f"recall@{k}": tf.cast(tf.reduce_any(correct[:, :k], axis=1), tf.float32) for k in recall_at}
+            found["map@r"] = tf.math.divide_no_nan(tf.reduce_sum(precision * hits, axis=1), count)
+            found["r_precision"] = tf.math.divide_no_nan(tf.reduce_sum(hits, axis=1), count)
+            return found
 
-def _over_blocks(split: _Ranked, recall_at: Sequence[int]) -> dict[str, tf.Tensor]:
-    """Return the measures of every query: float32 [examples] by name."""
-    size = tf.size(split.targets)
-    blocks = (size + QUERIES_AT_ONCE - 1) // QUERIES_AT_ONCE
-    queries = tf.reshape(tf.minimum(tf.range(blocks * QUERIES_AT_ONCE), size - 1), [blocks, QUERIES_AT_ONCE])
-    names = [*(f"recall@{k}" for k in recall_at), "map@r", "r_precision"]
-    signature = dict.fromkeys(names, tf.TensorSpec([QUERIES_AT_ONCE], tf.float32))
-
-    def measure(block: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _measure(split, block, recall_at)
-
-    found = tf.map_fn(measure, queries, fn_output_signature=signature, parallel_iterations=1)
-    return {name: tf.reshape(value, [-1])[:size] for name, value in found.items()}
-
-
-def _measure(split: _Ranked, queries: tf.Tensor, recall_at: Sequence[int]) -> dict[str, tf.Tensor]:
-    """Return the measures of some queries (positions, int32 [n]): float32 [n] by name."""
-    in_gallery = tf.not_equal(tf.gather(split.half, queries)[:, tf.newaxis], split.half)
-    similarity = tf.matmul(tf.gather(split.embeddings, queries), split.embeddings, transpose_b=True)
-    _, nearest = tf.math.top_k(tf.where(in_gallery, similarity, similarity.dtype.min), k=split.depth)
-    # Places beyond the gallery's end never count: a query with a match finds it before.
-    correct = tf.equal(tf.gather(split.targets, nearest), tf.gather(split.targets, queries)[:, tf.newaxis])
-    relevant = tf.gather(split.relevant, queries)[:, tf.newaxis]
-    rank = tf.range(1, split.depth + 1)
-    hits = tf.cast(tf.logical_and(correct, rank <= relevant), tf.float32)
-    precision = tf.cumsum(hits, axis=1) / tf.cast(rank, tf.float32)
-    count = tf.cast(relevant[:, 0], tf.float32)
-    found = {f"recall@{k}": tf.cast(tf.reduce_any(correct[:, :k], axis=1), tf.float32) for k in recall_at}
-    found["map@r"] = tf.math.divide_no_nan(tf.reduce_sum(precision * hits, axis=1), count)
-    found["r_precision"] = tf.math.divide_no_nan(tf.reduce_sum(hits, axis=1), count)
-    return found
+        blocks = (size + QUERIES_AT_ONCE - 1) // QUERIES_AT_ONCE
+        queries = tf.reshape(tf.minimum(tf.range(blocks * QUERIES_AT_ONCE), size - 1), [blocks, QUERIES_AT_ONCE])
+        names = [*(f"recall@{k}" for k in recall_at), "map@r", "r_precision"]
+        signature = dict.fromkeys(names, tf.TensorSpec([QUERIES_AT_ONCE], tf.float32))
+        found = tf.map_fn(measure, queries, fn_output_signature=signature, parallel_iterations=1)
+        matched = relevant > 0
+        means = {name: mean_of(tf.reshape(value, [-1])[:size], matched) for name, value in found.items()}
+        return {**means, "unmatched": tf.reduce_sum(tf.cast(tf.logical_not(matched), tf.float32))}

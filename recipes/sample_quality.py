@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -45,11 +45,8 @@ def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tenso
     }
 
 
-class Moments(NamedTuple):
-    """The mean, float64 [d], and the unbiased covariance, float64 [d, d], of features."""
-
-    mean: tf.Tensor
-    covariance: tf.Tensor
+Moments: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
+"""The mean, float64 [d], and the unbiased covariance, float64 [d, d], of features."""
 
 
 def moments(features: tf.Tensor) -> Moments:
@@ -59,7 +56,7 @@ def moments(features: tf.Tensor) -> Moments:
         mean = tf.reduce_mean(values, axis=0)
         centered = values - mean
         products = tf.matmul(centered, centered, transpose_a=True)
-        return Moments(mean, products / tf.cast(tf.shape(values)[0] - 1, tf.float64))
+        return mean, products / tf.cast(tf.shape(values)[0] - 1, tf.float64)
 
 
 def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
@@ -73,10 +70,11 @@ def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
     with tf.device(HOST):  # float64, which accelerators are slow at
         # tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2). The root of the product S1 S2 itself
         # would turn rounding errors e into sqrt(e), and may be complex where features are nearly dependent.
-        root = tf.matmul(_square_root(first.covariance), _square_root(second.covariance))
+        (mean, covariance), (other_mean, other_covariance) = first, second
+        root = tf.matmul(_square_root(covariance), _square_root(other_covariance))
         shared = tf.reduce_sum(tf.linalg.svd(root, compute_uv=False))
-        spread = tf.linalg.trace(first.covariance) + tf.linalg.trace(second.covariance) - 2.0 * shared
-        apart = tf.reduce_sum(tf.square(first.mean - second.mean))
+        spread = tf.linalg.trace(covariance) + tf.linalg.trace(other_covariance) - 2.0 * shared
+        apart = tf.reduce_sum(tf.square(mean - other_mean))
         return tf.cast(tf.maximum(apart + spread, 0.0), tf.float32)  # below 0 by rounding alone
 
 
@@ -137,8 +135,7 @@ TITLE = 22  # pixels for a line of text
 def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, std: float, title: str) -> np.ndarray:
     """Return a picture of generated points over real ones, with a circle of three standard deviations at each mode.
 
-    The frame holds the modes and the real points with a margin; it does not move with the samples, so that pictures of
-    one run make an animation. Samples outside are counted below the plot.
+    The frame does not move with the samples, so that pictures of one run make an animation.
     """
     low, span = _range(np.concatenate([modes - WITHIN * std, modes + WITHIN * std, real]))
     inside = np.isfinite(samples).all(axis=1)

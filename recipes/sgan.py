@@ -76,17 +76,16 @@ def sgan(
     messengers, copies = builder.group(DISCRIMINATOR, "messenger", pairs, stacked=stack, updates=updates)
     networks = [*made, *judges, *copies, builder.build(GENERATOR, GLOBAL_GENERATOR)]
     networks.append(builder.build(DISCRIMINATOR, GLOBAL_DISCRIMINATOR))
-    loss, noise, penalty, count = settings.loss, settings.noise, settings.penalty, settings.samples
-    local = Game(generators, discriminators, loss, noise, updates)
-    hunted = Game(Group((GLOBAL_GENERATOR,), 1), messengers, loss, noise)
-    judged = Game(generators, Group((GLOBAL_DISCRIMINATOR,), 1), loss, noise)
+    local = Game(generators, discriminators, settings.loss, settings.noise, updates)
+    hunted = Game(Group((GLOBAL_GENERATOR,), 1), messengers, settings.loss, settings.noise)
+    judged = Game(generators, Group((GLOBAL_DISCRIMINATOR,), 1), settings.loss, settings.noise)
     copying = Copies(discriminators, updates, messenger_every, cast(Slots, messenger_optimizer))
     objectives: list[Objective] = [
-        Discriminate("local_discriminators", local, penalty=penalty),
-        Generate("local_generators", local, quality=quality, samples=count),
-        Discriminate("messengers", hunted, penalty=penalty, copies=copying),
-        Generate(GLOBAL_GENERATOR, hunted, quality=quality, samples=count),
-        Discriminate(GLOBAL_DISCRIMINATOR, judged, penalty=penalty),
+        Discriminate("local_discriminators", local, penalty=settings.penalty),
+        Generate("local_generators", local, quality=quality, samples=settings.samples),
+        Discriminate("messengers", hunted, penalty=settings.penalty, copies=copying),
+        Generate(GLOBAL_GENERATOR, hunted, quality=quality, samples=settings.samples),
+        Discriminate(GLOBAL_DISCRIMINATOR, judged, penalty=settings.penalty),
     ]
     return Recipe(networks, objectives)
 

@@ -18,8 +18,7 @@ from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_
 class NpyRows:
     """Read rows of an npy file at random, without holding or mapping the rest.
 
-    A truncated file raises an error here, where a memory map would end the process by a signal. The file is held open,
-    so replacing it by another of that name changes nothing. Rows come in the machine's own byte order.
+    A truncated file raises an error here, where a memory map would end the process by a signal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +46,7 @@ class NpyRows:
         stretches = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(ordered) != 1) + 1)
         for stretch in stretches:  # rows that lie side by side come in one read
             first = stretch[0]
-            self._fill(memoryview(found[first : first + len(stretch)].reshape(-1)), int(ordered[first]))
+            self._fill(found[first : first + len(stretch)].reshape(-1).data, int(ordered[first]))
         values = np.empty_like(found)
         values[order] = found
         return values.view(self._stored_dtype).reshape(len(rows), *self.shape[1:]).astype(self.dtype, copy=False)
@@ -94,9 +93,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
             found = list(archive)
             arrays = {key: archive[key] for key in keys if key in found}
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"'{file}' is not a readable npz of plain arrays ({error}). Write it again."
-        ) from error
+        raise UserError(f"'{file}' is not a readable npz of plain arrays ({error}). Write it again.") from error
     missing = [key for key in keys if key not in found]
     if missing:
         raise UserError(

@@ -33,11 +33,7 @@ MOST_THREADS = 256
 class ExampleReader:
     """Examples of an object that has `__len__` and `__getitem__`, or `__len__` and `gather`; see `custom`.
 
-    Attributes:
-        name: what messages call the object.
-        size: number of examples.
-        specs: shape of one row and dtype of every array, by name, as in the first example; of labels there is none.
-        has_classes: whether the targets are labels.
+    `specs` have the shape of one row and the dtype of every array but labels, by name.
     """
 
     def __init__(
@@ -78,10 +74,16 @@ class ExampleReader:
         values = getattr(self._examples, name, None)
         return None if values is None else np.asarray(values)
 
-    def labels(self) -> np.ndarray:
+    def labels(self) -> np.ndarray | None:
         """Return the class of every example, int64 [size]: its attribute `labels`, or one pass over all examples."""
-        declared = self._declared()
-        return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()]) if declared is None else declared
+        if not self.has_classes:
+            return None
+        declared = self.column("labels")
+        if declared is None:
+            return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()])
+        if len(labels := as_labels(declared, f"{self.name}, its labels")) != self.size:
+            raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
+        return labels
 
     def everything(self, form: InputForm) -> dict[str, np.ndarray]:
         """Return all rows, checked: arrays [size, ...] by name; labels are int64 [size]."""
@@ -90,39 +92,23 @@ class ExampleReader:
         }
         if self.has_classes:
             found[TARGETS] = np.empty([self.size], np.int64)
-        declared = self._declared()
+        declared = self.labels() if self.column("labels") is not None else None
         for rows in self._passes():
-            for name, values in self._checked(rows, declared, form).items():
+            for name, values in self.checked(rows, declared, form).items():
                 found[name][rows] = values
         return found
 
-    def reading(self, labels: np.ndarray | None, form: InputForm) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-        """Return the function that reads the rows of a batch, checked, without their labels."""
-
-        def read(rows: np.ndarray) -> dict[str, np.ndarray]:
-            found = self._checked(rows, labels, form)
-            return {name: values for name, values in found.items() if name in self.specs}
-
-        return read
-
-    def _checked(self, rows: np.ndarray, labels: np.ndarray | None, form: InputForm) -> dict[str, np.ndarray]:
+    def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: InputForm) -> dict[str, np.ndarray]:
         """Return rows whose inputs are finite, and whose targets are their labels, where these are known."""
         found = self._read(rows)
         form.check_rows(found[INPUTS], rows, self.name)
-        wrong = [] if labels is None else np.flatnonzero(found[TARGETS] != labels[rows])
-        if len(wrong):
+        if labels is not None and len(wrong := np.flatnonzero(found[TARGETS] != labels[rows])):
             row = int(rows[wrong[0]])
             raise UserError(
                 f"{self.name}, row {row}: target {found[TARGETS][wrong[0]]}, but its label was {labels[row]}; expected "
                 "the same example whenever it is read. Fix the class that gives it, or its labels."
             )
         return found
-
-    def _declared(self) -> np.ndarray | None:
-        labels = self.column("labels") if self.has_classes else None
-        if labels is not None and len(labels := as_labels(labels, f"{self.name}, its labels")) != self.size:
-            raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
-        return labels
 
     def _passes(self) -> Iterator[np.ndarray]:
         for start in range(0, self.size, ROWS_A_PASS):
@@ -191,14 +177,9 @@ def custom(
 def read_set(
     name: str, given: Mapping[str, Any], columns: Mapping[str, Any], make: Callable[[str], Any], options: dict[str, Any]
 ) -> Data:
-    """Return the data of a set that a package opens.
+    """Return the data of a set that a package opens: its splits, and columns, of which labels know their classes.
 
-    Args:
-        name: of the set.
-        given: its splits.
-        columns: what each example has, by name; labels know `num_classes` and `names`.
-        make: returns the examples of a split, as `ExampleReader` takes them.
-        options: of the source: parts, inputs, targets, threads, and those of `read_data`.
+    `make` returns the examples of a split, as `ExampleReader` takes them.
     """
     there = [part for part in PARTS if part in given]
     parts = options["parts"]
@@ -258,9 +239,9 @@ def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:
     if held:
         check_fits(reader.bytes, reader.name, "Set data.cache=none.")
         return ArraySource(reader.everything(form), form.transform)
-    labels = reader.labels() if reader.has_classes else None
-    targets = reader.size if labels is None else labels
-    return HostRows(reader.reading(labels, form), reader.specs, targets, form.transform)
+    labels = reader.labels()
+    targets = reader.size if labels is None else labels  # HostRows holds labels, and reads other targets
+    return HostRows(lambda rows: reader.checked(rows, labels, form), reader.specs, targets, form.transform)
 
 
 def _listed(reader: ExampleReader) -> str:

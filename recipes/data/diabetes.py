@@ -28,16 +28,16 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     shape = (inputs.shape[1],)
-    return Data("diabetes", **splits, input_shape=shape, classes=0, preparation=Preparation(shape, axes="last"))
+    form = Preparation(shape, axes="last")
+    return Data("diabetes", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
 
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:
     """Return `sklearn.datasets.load_diabetes(scaled=False)`: float64 [442, 10] and [442]."""
-    found = [sklearn_file(FOLDER / f"diabetes_{name}.csv.gz") for name in ("data_raw", "target")]
-    if None in found:
+    files = [sklearn_file(FOLDER / f"diabetes_{name}.csv.gz") for name in ("data_raw", "target")]
+    if files[0] is None or files[1] is None:
         raise UserError("data=diabetes needs the data of scikit-learn. Expected the package: pip install scikit-learn.")
-    inputs, targets = (np.loadtxt(file) for file in found)
-    return inputs, targets
+    return np.loadtxt(files[0]), np.loadtxt(files[1])
 
 
 def _standardized(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -67,4 +67,4 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
     form = pixel_preparation(SHAPE, PEAK)
-    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, preparation=form)
+    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, class_names=(), preparation=form)

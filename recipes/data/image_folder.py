@@ -7,11 +7,11 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +41,6 @@ DUPLICATES = ("refuse", "drop")
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
 LITTER = ("thumbs.db", "desktop.ini", "__macosx")
-
-Value = TypeVar("Value")
 
 
 def _check(**options: Any) -> None:
@@ -123,11 +121,7 @@ class ImageListing:
 
 
 def list_images(path: str) -> ImageListing:
-    """Return the images of a folder that has a folder for each class, or for each split and in it for each class.
-
-    A folder named "train" that holds folders indicates the second. File extensions may be in capital letters; splits
-    may be named "val" or "valid". Hidden files and folders are ignored.
-    """
+    """Return the images of a folder that has a folder for each class, or, with one named "train", for each split."""
     folder = existing_folder(path)
     skipped: list[str] = []
     found: dict[str, dict[str, list[str]]] = {}
@@ -217,8 +211,17 @@ def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
             f"are not {FORMATS} in a class folder. Convert or move them, if they are part of the data.",
             stacklevel=2,
         )
-    # To look at how a file begins takes no more than opening it.
-    _, faults = _read_files(listing.paths, lambda file: check_beginning(file.read(SIGNATURE_BYTES)))
+    faults: dict[int, str] = {}
+
+    def look(row: int) -> None:  # at how a file begins, which takes no more than opening it
+        try:
+            with open_file(listing.paths[row], follow=True) as file:
+                check_beginning(file.read(SIGNATURE_BYTES))
+        except (OSError, UnreadableImage) as error:
+            faults[row] = getattr(error, "strerror", None) or str(error)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        map_in_chunks(pool, look, range(len(listing.paths)))
     report_faults(faults, lambda row: listing.paths[row], corrupt)
     return {name: np.setdiff1d(rows, list(faults)).astype(np.int64) for name, rows in listing.parts.items()}
 
@@ -277,42 +280,25 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
 def _copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
     """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
     rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
-    groups = [sorted(rank)]
-    for read in (_size, _digest):  # only files of a size that occurs in two parts are read
-        rows = [row for group in groups for row in group]
-        values, faults = _read_files([paths[row] for row in rows], read)
+
+    def in_two_parts(rows: Iterable[int], values: Iterable[object]) -> list[list[int]]:
         alike: dict[object, list[int]] = {}
-        for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-            if place not in faults:
-                alike.setdefault(value, []).append(row)
-        groups = [group for group in alike.values() if len({rank[row] for row in group}) > 1]
-    copies: dict[int, int] = {}
-    for group in groups:
-        last = max(group, key=lambda row: rank[row])
-        copies |= {row: last for row in group if rank[row] < rank[last]}
-    return dict(sorted(copies.items()))
+        for row, value in zip(rows, values, strict=True):
+            alike.setdefault(value, []).append(row)
+        return [group for group in alike.values() if len({rank[row] for row in group}) > 1]
 
-
-def _size(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
-def _digest(file: BinaryIO) -> bytes:
-    return hashlib.sha256(file.read()).digest()
-
-
-def _read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> tuple[list[Value | None], dict[int, str]]:
-    """Return what a function reads from each file, and by place why others cannot be read."""
-
-    def one(path: str) -> tuple[Value | None, str | None]:
+    def digest(row: int) -> bytes | int:
         try:
-            with open_file(path, follow=True) as file:
-                return read(file), None
-        except OSError as error:
-            return None, error.strerror or str(error)
-        except UnreadableImage as error:
-            return None, str(error)
+            with open_file(paths[row], follow=True) as file:
+                return hashlib.sha256(file.read()).digest()
+        except OSError:
+            return row  # is reported when it is decoded
 
+    same_size = in_two_parts(rank, (os.path.getsize(paths[row]) for row in rank))  # only these are read
+    rows = sorted(row for group in same_size for row in group)
+    copies: dict[int, int] = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        found = map_in_chunks(pool, one, paths)
-    return [value for value, _ in found], {row: fault for row, (_, fault) in enumerate(found) if fault is not None}
+        for group in in_two_parts(rows, map_in_chunks(pool, digest, rows)):
+            last = max(group, key=lambda row: rank[row])
+            copies |= {row: last for row in group if rank[row] < rank[last]}
+    return dict(sorted(copies.items()))

@@ -165,7 +165,7 @@ def _read_cache(file: Path, stamp: str) -> tuple[NpyRows, dict[int, str]] | None
             note = json.load(stream)
         if note["stamp"] != stamp:
             return None
-        if note["checksum"] == zlib.crc32(pixels):
+        if note["checksum"] == zlib.crc32(pixels.data):
             return NpyRows(file), {int(row): reason for row, reason in note["faults"].items()}
     except (OSError, ValueError, KeyError, TypeError):  # a UserError is a ValueError
         pass
@@ -183,7 +183,7 @@ def _write_cache(file: Path, stamp: str, images: EncodedImages, corrupt: str) ->
         np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
         yield header.getvalue()
         for part in _decoded(images, faults):
-            checksum = zlib.crc32(part, checksum)
+            checksum = zlib.crc32(part.data, checksum)
             yield part.data
         if corrupt == "stop":
             report_faults(faults, images.name, corrupt)

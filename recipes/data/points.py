@@ -19,14 +19,9 @@ FEWEST = 20
 
 @dataclass(frozen=True, eq=False)
 class MixtureData(Data):
-    """Hold points of a mixture of equal Gaussians, with the mixture itself.
+    """Hold points of a mixture of equal Gaussians, with their means and their standard deviation along both axes."""
 
-    Attributes:
-        centers: float32 [modes, 2], the means of the Gaussians.
-        deviation: standard deviation of each along both axes, in the unit of the points.
-    """
-
-    centers: np.ndarray = field(default_factory=lambda: np.zeros([0, 2], np.float32))
+    centers: np.ndarray = field(default_factory=lambda: np.zeros([0, 2], np.float32))  # float32 [modes, 2]
     deviation: float = 1.0
 
 
@@ -38,7 +33,7 @@ def toy_points(
     points = generator.normal(CENTER, size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
     splits = _splits(points, labels, {"validation": validation_fraction, "test": test_fraction}, seed)
-    return Data("toy_points", **splits, input_shape=(2,), classes=2, preparation=Preparation((2,)))
+    return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
 
 
 def ring(
@@ -100,6 +95,7 @@ def _mixture(
         **_splits(points, labels, shares, seed),
         input_shape=(2,),
         classes=modes,
+        class_names=(),
         preparation=Preparation((2,)),
         centers=centers.astype(np.float32),
         deviation=float(deviation),

@@ -129,9 +129,7 @@ def _raw_shape(encoding: str, shape: Any) -> tuple[int, ...] | None:
     check_choice("data.encoding", encoding, ENCODINGS)
     if encoding == "image":
         if shape is not None:
-            raise UserError(
-                f"data.shape={shape} received with data.encoding=image. Expected raw with it."
-            )
+            raise UserError(f"data.shape={shape} received with data.encoding=image. Expected raw with it.")
         return None
     sides = list(shape) if isinstance(shape, list | tuple) else []
     if len(sides) != 3 or not all(is_whole_number(side) and side > 0 for side in sides) or sides[2] not in (1, 3):

@@ -45,7 +45,12 @@ def application(
 
     The arguments are explained in `configs/model/application.yaml`.
     """
-    function, options = _function(name), options or {}
+    known, options = (
+        {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)},
+        options or {},
+    )
+    check_choice("name of keras.applications", name, known)
+    function = known[name]
     check_dropout(dropout)
     check_choice("pooling", pooling, ("avg", "max"))
     if taken := [each for each in options if each in OWN]:
@@ -63,12 +68,6 @@ def application(
         load_whole(base, user_path(weights, "model.weights"), f"model.weights={weights}")
     features = keras.layers.Dropout(dropout, name="dropout")(base.output) if dropout else base.output
     return keras.Model(inputs, keras.layers.Dense(classes, name=HEAD)(features), name=name.lower())
-
-
-def _function(name: str) -> Callable[..., keras.Model]:
-    known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
-    check_choice("name of keras.applications", name, known)
-    return known[name]
 
 
 def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tuple[float, float]:

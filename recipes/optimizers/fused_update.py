@@ -71,10 +71,9 @@ class FusedUpdate(keras.optimizers.Optimizer):
 
 
 def kernel_rounds_well(*decay_rates: Any) -> bool:
-    """Return whether a kernel decays nearly as Keras does: no rate is above 0.999, and each is a number.
+    """Return whether a kernel decays nearly as Keras does: each rate is a number, and at most 0.999.
 
-    Kernels take a decay rate b in float32 and compute 1 - b from that; Keras rounds 1 - b itself. The two differ by a
-    share of up to 2^-25 / (1 - b): 1.3e-5 for 0.999, and 1 - 1e-9 would not decay at all.
+    Kernels compute 1 - b from b in float32, which differs by a share of up to 2^-25 / (1 - b), 1.3e-5 for 0.999.
     """
     return all(isinstance(rate, float | int) and rate <= LARGEST_DECAY_RATE for rate in decay_rates)
 
