@@ -18,8 +18,7 @@ from hookline.callbacks import Watch
 from hookline.deploy.plain_model import architecture
 from hookline.hook_list import PROGRESS, Maker, hook_makers
 from hookline.inputs import Form, model_dtypes
-from hookline.recipes.losses import ONE, ONE_HOT, Loss, losses_of, metrics_of, weights_of
-from hookline.recipes.measures import ACCURACY, ACCURACY_METRIC
+from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss, losses_of, metrics_of, weights_of
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.recipes import check_number
 from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off
@@ -61,10 +59,8 @@ class DomainAdaptation(Objective):
         target_logits, target_domain = _in_float32(forward("model", batch[TARGET_IMAGES]))
         logits, source_domain = _in_float32(forward("model", batch["inputs"]))
         domain_losses = tf.nn.softplus(source_domain), tf.nn.softplus(-target_domain)
-        metrics = {
-            "source_accuracy": _correct(logits, classes),
-            "domain_accuracy": 0.5 * (_as_float(source_domain < 0.0) + _as_float(target_domain > 0.0)),
-        }
+        right = tf.cast([source_domain < 0.0, target_domain > 0.0], tf.float32)
+        metrics = {"source_accuracy": _correct(logits, classes), "domain_accuracy": tf.reduce_mean(right, axis=0)}
         collected = {"source": logits, "target": target_logits, "source_class": tf.cast(classes, tf.int64)}
         if TARGET_LABELS in batch:
             metrics["target_accuracy"] = _correct(target_logits, batch[TARGET_LABELS])
@@ -100,14 +96,19 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     A final softmax or sigmoid of a head is left out in training, since the loss takes logits, and is back in exports.
     The argument is that of `configs/task/domain_adaptation.yaml`.
     """
-    if not 0.0 <= domain_weight < math.inf:
-        raise UserError(f"domain_weight={domain_weight} received. Expected a number of 0 or more.")
+    check_number("domain_weight", domain_weight, 0)
     data = parts.data
     for split in (data.train, data.validation, data.test):
         _check_domains(split, data.name)
     model, activations = take_off(parts.build_model(input_shape=data.input_shape, classes=data.classes))
     check_inputs(model, data)
-    _check_outputs(model, data.classes)
+    shapes = [tuple(output.shape[1:]) for output in getattr(model, "outputs", None) or []]
+    expected = [(data.classes,), (1,)]
+    if shapes != expected:
+        raise UserError(
+            f"The network '{model.name}' returns the shapes {shapes} an image. Expected two heads, {expected}: logits "
+            "of the classes and of the domain, such as model=two_headed_cnn has."
+        )
     network = Network("model", model, parts.build_optimizer(), final_activations=activations)
     return Recipe([network], [DomainAdaptation(classes=data.classes, domain_weight=domain_weight)])
 
@@ -127,16 +128,6 @@ def _check_domains(split: Split, data: str) -> None:
         )
 
 
-def _check_outputs(model: keras.Model, classes: int) -> None:
-    shapes = [tuple(output.shape[1:]) for output in getattr(model, "outputs", None) or []]
-    expected = [(classes,), (1,)]
-    if shapes != expected:
-        raise UserError(
-            f"The network '{model.name}' returns the shapes {shapes} an image. Expected two heads, {expected}: logits "
-            "of the classes and of the domain, such as model=two_headed_cnn has."
-        )
-
-
 def _in_float32(outputs: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Return logits of classes [batch, classes] and of the domain [batch]."""
     logits, domain = outputs
@@ -144,8 +135,4 @@ def _in_float32(outputs: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Ten
 
 
 def _correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    return _as_float(tf.equal(tf.argmax(logits, axis=-1), tf.cast(labels, tf.int64)))
-
-
-def _as_float(condition: tf.Tensor) -> tf.Tensor:
-    return tf.cast(condition, tf.float32)
+    return tf.cast(tf.equal(tf.argmax(logits, axis=-1), tf.cast(labels, tf.int64)), tf.float32)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from hookline.recipes.adversarial.objectives import Discriminate, Game, Generate, Group, NetworkBuilder
-from hookline.recipes.adversarial.sample_quality import quality_for
-from hookline.recipes.adversarial.settings import check_settings, settings_of
-from hookline.recipes.models.checks import DISCRIMINATOR, GENERATOR
+from hookline.recipes.adversarial import (
+    Discriminate,
+    Game,
+    Generate,
+    Group,
+    NetworkBuilder,
+    check_settings,
+    settings_of,
+)
+from hookline.recipes.models import DISCRIMINATOR, GENERATOR
+from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.recipe import Parts, Recipe
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.metric_learning import (
-    MININGS,
-    active_triplets,
-    class_pairs,
-    halves,
-    mean_of,
-    nearest_neighbours,
-    neighbour_sheet,
-    pairwise_distances,
-    retrieval_metrics,
-    triplet_loss,
-)
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice, check_number, check_whole
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.source import HOST
 from hookline.trainer.model_checks import check_classes, check_inputs, check_one_output
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
@@ -50,10 +42,8 @@ class Retrieval(Objective):
     growing or shrinking all embeddings.
 
     An evaluation searches neighbours in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
-    metrics are of batches in the order of the split, unlike training's. Compare them between evaluations, not with
-    training. `anchors` near 0 says that they mean little: if images are sorted by class, a batch has few classes. With
-    `trainer.accumulation_steps` triplets are mined within each micro batch: they are fewer and easier than those of the
-    whole batch.
+    metrics are of batches in the order of the split: compare them between evaluations, not with training. With
+    `trainer.accumulation_steps` triplets are mined within each micro batch: they are fewer and easier.
     """
 
     name = "retrieval"
@@ -86,10 +76,10 @@ class Retrieval(Objective):
         return ObjectiveOutput(
             losses={"triplet": triplet_loss(triplets, self.margin, over_active=self.mining == "batch_all")},
             metrics={
-                "active_triplets": mean_of(_as_float(active_triplets(triplets, self.margin)), triplets.valid),
+                "active_triplets": mean_of(tf.cast(active_triplets(triplets, self.margin), tf.float32), triplets.valid),
                 "positive_distance": mean_of(distances, pairs.positive),
                 "negative_distance": mean_of(distances, pairs.negative),
-                "anchors": _as_float(anchors),
+                "anchors": tf.cast(anchors, tf.float32),
             },
             outputs=embeddings,
             collected={"embedding": embeddings, "target": batch["targets"], "index": batch["index"]},
@@ -138,12 +128,10 @@ def retrieval(
     Any model of the config will do: `embedding_size` replaces its number of classes. The arguments are those of
     `configs/task/retrieval.yaml`.
     """
-    if not is_whole_number(embedding_size) or embedding_size < 2:
-        raise UserError(f"embedding_size={embedding_size} received. Expected a whole number of at least 2.")
-    if mining not in MININGS:
-        raise unknown_name("mining", mining, MININGS)
-    if margin is not None and not 0.0 < margin < math.inf:
-        raise UserError(f"margin={margin} received. Expected a number above 0, such as 0.2; null is the soft margin.")
+    check_whole("embedding_size", embedding_size, 2)
+    check_choice("mining", mining, MININGS)
+    if margin is not None:  # the soft margin
+        check_number("margin", margin, 0, open_below=True)
     check_classes(parts.data, "retrieval")
     _check_recall(recall_at, parts.data)
     model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)
@@ -168,9 +156,250 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
             )
 
 
-def _as_float(condition: tf.Tensor) -> tf.Tensor:
-    return tf.cast(condition, tf.float32)
-
-
 def _are_images(inputs: np.ndarray) -> bool:
     return inputs.ndim == 4 and inputs.shape[-1] in (1, 3)
+
+
+def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Tensor:
+    """Return the Euclidean distances between all pairs of embeddings.
+
+    They are computed from the differences, in memory of batch * batch * d: exactly 0 for equal embeddings, where the
+    usual a^2 + b^2 - 2ab cancels. The derivative of the root at 0 is infinite in TensorFlow, and 0 here.
+    """
+    differences = embeddings[:, tf.newaxis] - embeddings[tf.newaxis, :]
+    squares = tf.reduce_sum(tf.square(differences), axis=-1)
+    if squared:
+        return squares
+    apart = squares > 0.0
+    return tf.where(apart, tf.sqrt(tf.where(apart, squares, 1.0)), 0.0)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs (anchor, other) of a batch: bool [batch, batch]."""
+
+    positive: tf.Tensor  # two different examples of one class
+    negative: tf.Tensor  # examples of two classes
+
+
+def class_pairs(targets: tf.Tensor, weights: tf.Tensor) -> Pairs:
+    """Return the pairs of the real examples."""
+    real = weights > 0.0
+    both_real = tf.logical_and(real[:, tf.newaxis], real[tf.newaxis, :])
+    same = tf.equal(targets[:, tf.newaxis], targets[tf.newaxis, :])
+    itself = tf.eye(tf.shape(targets)[0], dtype=tf.bool)
+    positive = tf.logical_and(tf.logical_and(same, tf.logical_not(itself)), both_real)
+    return Pairs(positive, tf.logical_and(tf.logical_not(same), both_real))
+
+
+def mean_of(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+    """Return the mean of the chosen values, 0 where there is none: float32 []."""
+    count = tf.reduce_sum(tf.cast(chosen, tf.float32))
+    return tf.math.divide_no_nan(tf.reduce_sum(tf.where(chosen, values, 0.0)), count)
+
+
+def halves(targets: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+    """Return the half, 0 or 1, of each example: int32 [examples].
+
+    The examples of each class alternate between the two halves, the first one in half 0. So the halves share no image,
+    and each holds half of every class, to within one example.
+    """
+    by_order = tf.argsort(order)
+    by_class = tf.gather(by_order, tf.argsort(tf.gather(targets, by_order), stable=True))
+    sorted_targets = tf.gather(targets, by_class)
+    start = tf.searchsorted(sorted_targets, sorted_targets, side="left")
+    rank = tf.range(tf.size(targets)) - start
+    return tf.gather(rank % 2, tf.math.invert_permutation(by_class))
+
+
+FAR = 1e9  # further than any two embeddings of length 1; finite, so that its gradient is a number
+
+
+@dataclass(frozen=True)
+class Triplets:
+    """Distances from anchors. All three tensors have one shape; the first axis is the anchor's."""
+
+    positive: tf.Tensor
+    negative: tf.Tensor
+    valid: tf.Tensor  # bool: False where there is no such triplet; the distances there mean nothing
+
+
+Mining: TypeAlias = "Callable[[tf.Tensor, Pairs], Triplets]"
+"""Called with distances [batch, batch] and the pairs."""
+
+
+def batch_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+    """Return for each anchor its farthest positive and its nearest negative: [batch].
+
+    Hermans et al., In Defense of the Triplet Loss for Person Re-Identification, 2017, equation 5.
+    """
+    positive = tf.reduce_max(tf.where(pairs.positive, distances, -FAR), axis=1)
+    negative = tf.reduce_min(tf.where(pairs.negative, distances, FAR), axis=1)
+    return Triplets(positive, negative, tf.logical_and(_any(pairs.positive), _any(pairs.negative)))
+
+
+def semi_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+    """Return for each positive pair the nearest negative that is farther than the positive: [batch, batch].
+
+    Schroff et al., FaceNet, 2015, section 3.2. If no negative is farther, a case the paper leaves open, the farthest
+    negative is used: the least hard of those that are all too hard.
+    """
+    to_negatives = distances[:, tf.newaxis, :]
+    negative = pairs.negative[:, tf.newaxis, :]
+    farther = tf.logical_and(negative, to_negatives > distances[:, :, tf.newaxis])
+    nearest = tf.reduce_min(tf.where(farther, to_negatives, FAR), axis=2)
+    farthest = tf.reduce_max(tf.where(pairs.negative, distances, -FAR), axis=1, keepdims=True)
+    chosen = tf.where(_any(farther), nearest, farthest)
+    return Triplets(distances, chosen, tf.logical_and(pairs.positive, _any(pairs.negative)[:, tf.newaxis]))
+
+
+def batch_all(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+    """Return every triplet of the batch: [batch, batch, batch], anchors by positives by negatives.
+
+    Hermans et al. 2017, equation 6.
+    """
+    valid = tf.logical_and(pairs.positive[:, :, tf.newaxis], pairs.negative[:, tf.newaxis, :])
+    shape = tf.shape(valid)
+    return Triplets(
+        tf.broadcast_to(distances[:, :, tf.newaxis], shape), tf.broadcast_to(distances[:, tf.newaxis, :], shape), valid
+    )
+
+
+MININGS: dict[str, Mining] = {"batch_hard": batch_hard, "semi_hard": semi_hard, "batch_all": batch_all}
+
+
+def _any(chosen: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_any(chosen, axis=-1)
+
+
+def triplet_loss(triplets: Triplets, margin: float | None, *, over_active: bool) -> tf.Tensor:
+    """Return the mean loss of triplets, 0 with a gradient of 0 where there is none: float32 [].
+
+    One triplet costs max(0, positive - negative + margin) (Schroff et al. 2015, equation 3), or
+    log(1 + exp(positive - negative)) with the soft margin (Hermans et al. 2017, section 2).
+    """
+    gap = _gap(triplets)
+    losses = tf.nn.softplus(gap) if margin is None else tf.nn.relu(gap + margin)
+    # With the soft margin every triplet costs something.
+    counted = triplets.valid if margin is None or not over_active else active_triplets(triplets, margin)
+    return mean_of(losses, counted)
+
+
+def active_triplets(triplets: Triplets, margin: float | None) -> tf.Tensor:
+    """Return which triplets still violate the margin: bool, of their shape."""
+    gap = _gap(triplets)
+    return tf.logical_and(triplets.valid, gap >= 0.0 if margin is None else gap + margin > 0.0)
+
+
+def _gap(triplets: Triplets) -> tf.Tensor:
+    """Return how much farther the positive is than the negative; 0 where there is no triplet."""
+    return tf.where(triplets.valid, triplets.positive - triplets.negative, 0.0)
+
+
+NEIGHBOURS = 5
+SMALLEST = 48  # pixels a side: smaller images are enlarged to at least this
+FRAME, GAP = 3, 4  # pixels
+RIGHT, WRONG = (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
+PAPER = 1.0
+
+
+def nearest_neighbours(
+    embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int], count: int = NEIGHBOURS
+) -> list[np.ndarray]:
+    """Return the positions of the nearest examples in the other half, nearest first, for each query."""
+    found = []
+    for query in queries:
+        gallery = np.flatnonzero(half != half[query])
+        similarity = embeddings[gallery] @ embeddings[query]
+        found.append(gallery[np.argsort(-similarity, kind="stable")[:count]])
+    return found
+
+
+def neighbour_sheet(
+    queries: np.ndarray, neighbours: Sequence[np.ndarray], correct: Sequence[Sequence[bool]]
+) -> np.ndarray:
+    """Return a picture: a row for each query, with the query to the left of its neighbours."""
+    widest = max(len(images) for images in neighbours)
+    rows = []
+    for query, images, right in zip(queries, neighbours, correct, strict=True):
+        tiles = [_framed(query, (PAPER,) * 3)]
+        tiles += [_framed(image, RIGHT if good else WRONG) for image, good in zip(images, right, strict=True)]
+        tiles += [np.full_like(tiles[0], PAPER)] * (widest - len(images))
+        wide = np.pad(tiles[0], [(0, 0), (0, 2 * GAP), (0, 0)], constant_values=PAPER)  # parts it from its neighbours
+        rows.append(_joined([wide, *tiles[1:]], axis=1))
+    return _joined(rows, axis=0)
+
+
+def _framed(image: np.ndarray, colour: tuple[float, float, float]) -> np.ndarray:
+    """Return an image as RGB in [0, 1], enlarged where it is small, in a frame."""
+    pixels = np.clip((image.astype(np.float32) + 1.0) / 2.0, 0.0, 1.0)
+    pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    times = max(1, math.ceil(SMALLEST / min(pixels.shape[:2])))
+    pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
+    framed = np.empty((pixels.shape[0] + 2 * FRAME, pixels.shape[1] + 2 * FRAME, 3), np.float32)
+    framed[:] = colour
+    framed[FRAME:-FRAME, FRAME:-FRAME] = pixels
+    return framed
+
+
+def _joined(tiles: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Return tiles side by side (axis 1) or one below the other (axis 0), with gaps around each."""
+    around = [(0, 0)] * 3
+    around[axis] = (0, GAP)
+    first = list(around)
+    first[axis] = (GAP, GAP)
+    parts = [np.pad(tile, around if place else first, constant_values=PAPER) for place, tile in enumerate(tiles)]
+    return np.concatenate(parts, axis=axis)
+
+
+QUERIES_AT_ONCE = 256
+"""How many queries are ranked together: memory for that many rows of distances is needed."""
+
+
+def retrieval_metrics(
+    embeddings: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, recall_at: Sequence[int]
+) -> dict[str, tf.Tensor]:
+    """Return how well examples find others of their class, as means over the examples.
+
+    The split is halved (see `halves`); each example is a query to the half that it is not in, so that no query finds
+    itself. With R the number of the query's class in that half:
+
+    - recall@k: whether one of the k nearest is of the query's class.
+    - r_precision: the share of the query's class among the R nearest.
+    - map@r: the mean over i = 1 .. R of the precision of the i nearest, counted where the i-th is of the class
+      (Musgrave et al., A Metric Learning Reality Check, 2020, section 3.1).
+    - unmatched: how many queries have R = 0. They are in no mean; where all are, the means are 0.
+
+    Of two that are equally near, the one earlier in the split comes first.
+    """
+    # On the host: a GPU may round products to 10 bits, and its sort does not promise to be stable.
+    with tf.device(HOST):
+        half, size = halves(targets, order), tf.size(targets)
+        groups = 2 * tf.cast(targets, tf.int32) + half
+        sizes = tf.math.bincount(groups, minlength=2 * (tf.cast(tf.reduce_max(targets), tf.int32) + 1))
+        relevant = tf.gather(sizes, groups + 1 - 2 * half)
+        depth = tf.minimum(tf.maximum(tf.reduce_max(relevant), max(recall_at)), size)
+
+        def measure(queries: tf.Tensor) -> dict[str, tf.Tensor]:
+            in_gallery = tf.not_equal(tf.gather(half, queries)[:, tf.newaxis], half)
+            similarity = tf.matmul(tf.gather(embeddings, queries), embeddings, transpose_b=True)
+            _, nearest = tf.math.top_k(tf.where(in_gallery, similarity, similarity.dtype.min), k=depth)
+            # Places beyond the gallery's end never count: a query with a match finds it before.
+            correct = tf.equal(tf.gather(targets, nearest), tf.gather(targets, queries)[:, tf.newaxis])
+            wanted, rank = tf.gather(relevant, queries)[:, tf.newaxis], tf.range(1, depth + 1)
+            hits = tf.cast(tf.logical_and(correct, rank <= wanted), tf.float32)
+            precision = tf.cumsum(hits, axis=1) / tf.cast(rank, tf.float32)
+            count = tf.cast(wanted[:, 0], tf.float32)
+            found = {f"recall@{k}": tf.cast(tf.reduce_any(correct[:, :k], axis=1), tf.float32) for k in recall_at}
+            found["map@r"] = tf.math.divide_no_nan(tf.reduce_sum(precision * hits, axis=1), count)
+            found["r_precision"] = tf.math.divide_no_nan(tf.reduce_sum(hits, axis=1), count)
+            return found
+
+        blocks = (size + QUERIES_AT_ONCE - 1) // QUERIES_AT_ONCE
+        queries = tf.reshape(tf.minimum(tf.range(blocks * QUERIES_AT_ONCE), size - 1), [blocks, QUERIES_AT_ONCE])
+        names = [*(f"recall@{k}" for k in recall_at), "map@r", "r_precision"]
+        signature = dict.fromkeys(names, tf.TensorSpec([QUERIES_AT_ONCE], tf.float32))
+        found = tf.map_fn(measure, queries, fn_output_signature=signature, parallel_iterations=1)
+        matched = relevant > 0
+        means = {name: mean_of(tf.reshape(value, [-1])[:size], matched) for name, value in found.items()}
+        return {**means, "unmatched": tf.reduce_sum(tf.cast(tf.logical_not(matched), tf.float32))}

@@ -14,12 +14,22 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from hookline.recipes.adversarial.objectives import Copies, Discriminate, Game, Generate, Group, NetworkBuilder
-from hookline.recipes.adversarial.sample_quality import Quality, quality_for
-from hookline.recipes.adversarial.settings import AUTO, Settings, check_count, check_settings, settings_of
-from hookline.recipes.models.checks import DISCRIMINATOR, GENERATOR
+from hookline.recipes import check_choice, check_whole
+from hookline.recipes.adversarial import (
+    AUTO,
+    Copies,
+    Discriminate,
+    Game,
+    Generate,
+    Group,
+    NetworkBuilder,
+    check_settings,
+    settings_of,
+)
+from hookline.recipes.models import DISCRIMINATOR, GENERATOR
+from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Objective
 from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.copy_network import Slots
@@ -53,10 +63,9 @@ def sgan(
     generator loses modes; with 1 it collapses to the one point that they score highest.
     """
     settings = settings_of(locals())
-    check_count("pairs", pairs, 2)
-    check_count("messenger_every", messenger_every, 1)
-    if messenger_optimizer not in MESSENGER_OPTIMIZERS:
-        raise unknown_name("messenger_optimizer", messenger_optimizer, MESSENGER_OPTIMIZERS)
+    check_whole("pairs", pairs, 2)
+    check_whole("messenger_every", messenger_every, 1)
+    check_choice("messenger_optimizer", messenger_optimizer, MESSENGER_OPTIMIZERS)
     quality = quality_for(parts.data, classifier, parts.plugins)
     builder = NetworkBuilder(parts, settings)
     stack = _decide(builder, pairs, stacked)
@@ -67,30 +76,18 @@ def sgan(
     messengers, copies = builder.group(DISCRIMINATOR, "messenger", pairs, stacked=stack, updates=updates)
     networks = [*made, *judges, *copies, builder.build(GENERATOR, GLOBAL_GENERATOR)]
     networks.append(builder.build(DISCRIMINATOR, GLOBAL_DISCRIMINATOR))
+    local = Game(generators, discriminators, settings.loss, settings.noise, updates)
+    hunted = Game(Group((GLOBAL_GENERATOR,), 1), messengers, settings.loss, settings.noise)
+    judged = Game(generators, Group((GLOBAL_DISCRIMINATOR,), 1), settings.loss, settings.noise)
     copying = Copies(discriminators, updates, messenger_every, cast(Slots, messenger_optimizer))
-    return Recipe(networks, _objectives(generators, discriminators, messengers, settings, copying, quality))
-
-
-def _objectives(
-    generators: Group,
-    discriminators: Group,
-    messengers: Group,
-    settings: Settings,
-    copies: Copies,
-    quality: Quality | None,
-) -> list[Objective]:
-    """Return the objectives of a step, in order."""
-    loss, noise, penalty, samples = settings.loss, settings.noise, settings.penalty, settings.samples
-    local = Game(generators, discriminators, loss, noise, settings.updates)
-    hunted = Game(Group((GLOBAL_GENERATOR,), 1), messengers, loss, noise)
-    judged = Game(generators, Group((GLOBAL_DISCRIMINATOR,), 1), loss, noise)
-    return [
-        Discriminate("local_discriminators", local, penalty=penalty),
-        Generate("local_generators", local, quality=quality, samples=samples),
-        Discriminate("messengers", hunted, penalty=penalty, copies=copies),
-        Generate(GLOBAL_GENERATOR, hunted, quality=quality, samples=samples),
-        Discriminate(GLOBAL_DISCRIMINATOR, judged, penalty=penalty),
+    objectives: list[Objective] = [
+        Discriminate("local_discriminators", local, penalty=settings.penalty),
+        Generate("local_generators", local, quality=quality, samples=settings.samples),
+        Discriminate("messengers", hunted, penalty=settings.penalty, copies=copying),
+        Generate(GLOBAL_GENERATOR, hunted, quality=quality, samples=settings.samples),
+        Discriminate(GLOBAL_DISCRIMINATOR, judged, penalty=settings.penalty),
     ]
+    return Recipe(networks, objectives)
 
 
 def _decide(builder: NetworkBuilder, pairs: int, stacked: bool | str | None) -> bool:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from hookline.recipes import check_choice
 from hookline.recipes.classification import Classification
-from hookline.recipes.losses import BINARY, ENDS, ONE, ONE_HOT, SPARSE, Loss, losses_of, metrics_of, weights_of
-from hookline.recipes.measures import Measures, beside
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes.losses import (
+    BINARY,
+    ENDS,
+    ONE,
+    ONE_HOT,
+    SPARSE,
+    Loss,
+    Measures,
+    beside,
+    losses_of,
+    metrics_of,
+    weights_of,
+)
+from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
@@ -27,19 +39,12 @@ INPUTS, TARGETS = "inputs", "targets"
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Hold what is minimised and measured of one output.
+    """What is minimised and measured of one output."""
 
-    Attributes:
-        loss: of the output; None for metrics alone.
-        measures: its metrics.
-        from_logits: whether a cross-entropy takes the output as logits.
-        weight: of the loss in the sum of all.
-    """
-
-    loss: Loss | None
+    loss: Loss | None  # None for metrics alone
     measures: Measures
-    from_logits: bool = False
-    weight: float = 1.0
+    from_logits: bool  # whether a cross-entropy takes the output as logits
+    weight: float  # of the loss in the sum of all
 
 
 class ClassLoss(Classification):
@@ -153,29 +158,21 @@ def recipe_of(
 ) -> Recipe:
     """Return the one network of a model with the objective of its losses.
 
-    A final softmax or sigmoid is taken off where a cross-entropy has a form that takes logits: `final_activations` of
-    the network name it.
-
-    Args:
-        model: with one output, or several in a dict or list.
-        optimizer: of the network.
-        losses: by output; by ONE where there is one.
-        metrics: likewise.
-        data: what to train on.
-        shapes: of the outputs, the batch first, by output.
-        weights: of the losses, by output.
-        reconstructs: whether the inputs are the targets.
+    Losses, metrics, shapes (the batch first) and weights are by output; by ONE where there is one. A final softmax or
+    sigmoid is taken off where a cross-entropy has a form that takes logits: `final_activations` of the network name it.
     """
     check_names(model)
-    loss = losses.get(ONE)
-    wanted = {place: losses[name] for place, name in enumerate(output_names(model)) if name in losses}
-    model, activations = _logits_of(model, wanted)
+    loss, names = losses.get(ONE), output_names(model)
+    model, activations = _logits_of(model, {place: losses[name] for place, name in enumerate(names) if name in losses})
     if data.input_shape or data.preparations:
         check_inputs(model, data)
-    if loss is not None:
-        _check_one(model)
+    if loss is not None and names and names != [ONE]:
+        raise UserError(
+            f"The model '{model.name}' has the outputs {', '.join(names)}, and there is one loss. Expected a loss for "
+            f"each by name, such as loss={{{names[0]}: mean_squared_error}}."
+        )
     network = Network(MODEL, model, optimizer, final_activations=activations)
-    ends = {output_names(model)[each.output]: each.name for each in activations}
+    ends = {names[each.output]: each.name for each in activations}
     if loss is not None and loss.classifies(shapes[ONE]) and data.classes > 0 and not reconstructs:
         check_logits(model, data)
         classes = int(shapes[ONE][1] or 0)
@@ -185,35 +182,23 @@ def recipe_of(
         )
         own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
-    heads = {
-        name: _head(model, name, losses.get(name), metrics.get(name, ()), shapes, ends, data)
-        for name in dict.fromkeys([*losses, *metrics])
-    }
-    heads = {name: replace(head, weight=float((weights or {}).get(name, 1.0))) for name, head in heads.items()}
-    names = output_names(model)
+
+    def head(name: str) -> Head:
+        own, end = losses.get(name), ends.get(name)
+        kind = None if own is None else own.kind
+        gives_logits = end is None and _gives_logits(model, own, name, data)
+        shown = ENDS[kind] if kind and gives_logits else end
+        prefix = f"{name}_" if name else ""
+        measures = Measures(metrics.get(name, ()), shapes.get(name, ()), activation=shown, kind=kind, prefix=prefix)
+        from_logits = gives_logits or name in ends or (own is not None and own.from_logits)
+        return Head(own, measures, from_logits, float((weights or {}).get(name, 1.0)))
+
+    heads = {name: head(name) for name in dict.fromkeys([*losses, *metrics])}
     return Recipe([network], [KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs)])
 
 
-def _head(
-    model: keras.Model,
-    name: str,
-    loss: Loss | None,
-    metrics: Sequence[Any],
-    shapes: Mapping[str, Sequence[int | None]],
-    ends: Mapping[str, str],
-    data: Data,
-) -> Head:
-    """Return what is minimised and measured of an output; `ends` has the activations that were taken off."""
-    kind = None if loss is None else loss.kind
-    gives_logits = name not in ends and _gives_logits(model, loss, name, data)
-    shown = ENDS[kind] if kind and gives_logits else ends.get(name)
-    measures = Measures(metrics, shapes.get(name, ()), activation=shown, kind=kind, prefix=f"{name}_" if name else "")
-    from_logits = gives_logits or name in ends or (loss is not None and loss.from_logits)
-    return Head(loss, measures, from_logits)
-
-
 def output_names(model: keras.Model) -> list[str]:
-    """Return the names of a model's outputs, in the order of `model.outputs`; ONE for one alone, none if unknown."""
+    """Return the names of a model's outputs, in their order; ONE for one alone, none if unknown."""
     if not is_graph(model):
         return []
     struct = getattr(as_functional(model), "_outputs_struct", None)
@@ -236,21 +221,16 @@ def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tup
     return {name: (None, *tuple(each.shape)[1:]) for name, each in named.items() if hasattr(each, "shape")}
 
 
-def _check_one(model: keras.Model) -> None:
-    names = output_names(model)
-    if names and names != [ONE]:
-        raise UserError(
-            f"The model '{model.name}' has the outputs {', '.join(names)}, and there is one loss. Expected a loss for "
-            f"each by name, such as loss={{{names[0]}: mean_squared_error}}."
-        )
-
-
 def _logits_of(model: keras.Model, wanted: Mapping[int, Loss]) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
     """Return a model without the final activations of its cross-entropies, and what it lacks then."""
     if all(loss.kind is None or loss.from_logits for loss in wanted.values()):
         return model, ()
     stripped, found = take_off(model)
-    if all(each.output in wanted and _takes_off(wanted[each.output], each) for each in found):
+    losses = [wanted.get(each.output) for each in found]
+    if all(
+        loss and loss.kind and ENDS[loss.kind] == end.name and not loss.from_logits
+        for loss, end in zip(losses, found, strict=True)
+    ):
         return stripped, found
     for each in found:
         if each.attribute:
@@ -258,19 +238,14 @@ def _logits_of(model: keras.Model, wanted: Mapping[int, Loss]) -> tuple[keras.Mo
     return model, ()
 
 
-def _takes_off(loss: Loss, end: FinalActivation) -> bool:
-    return loss.kind is not None and ENDS[loss.kind] == end.name and not loss.from_logits
-
-
 def _gives_logits(model: keras.Model, loss: Loss | None, name: str, data: Data) -> bool:
-    """Return whether a cross-entropy that expects probabilities meets an output that is none.
+    """Return whether a cross-entropy that expects probabilities meets logits.
 
-    It is none behind a layer without an activation; and where it leaves [0, 1] on the first examples, as that of a
-    batch norm does.
+    They stand behind a layer without an activation, or leave [0, 1] on the first examples, as those of a batch norm do.
     """
-    names = output_names(model)
     if loss is None or loss.kind is None or loss.from_logits:
         return False
+    names = output_names(model)
     if name in names and ends_linear(model, names.index(name)):
         return True
     outputs = first_outputs(model, data)
@@ -292,11 +267,10 @@ def supervised(
 ) -> Recipe:
     """Build the network of the config with any loss and metrics of Keras: regression, multi-label, dense prediction.
 
-    A final softmax or sigmoid is left out in training where the loss takes logits, and is back in exports; a network
-    that ends without one is taken to give logits. The arguments are those of `configs/task/supervised.yaml`.
+    A final softmax or sigmoid is left out in training where the loss takes logits; a network that ends without one is
+    taken to give logits. The arguments are those of `configs/task/supervised.yaml`.
     """
-    if targets not in (TARGETS, INPUTS):
-        raise unknown_name("task.targets", targets, (TARGETS, INPUTS))
+    check_choice("task.targets", targets, (TARGETS, INPUTS))
     if targets == INPUTS and parts.data.preparations:
         raise UserError("task.targets=inputs received for data with several inputs. Expected one input, or targets.")
     losses = losses_of(loss, ())
@@ -304,16 +278,8 @@ def supervised(
     data, reconstructs = parts.data, targets == INPUTS
     width = outputs or _width(data, losses, reconstructs=reconstructs)
     model = parts.build_model(input_shape=data.model_shape, classes=width)
-    return recipe_of(
-        model,
-        parts.build_optimizer(),
-        losses,
-        listed,
-        data,
-        output_shapes(model, data),
-        weights=weights,
-        reconstructs=reconstructs,
-    )
+    shapes, optimizer = output_shapes(model, data), parts.build_optimizer()
+    return recipe_of(model, optimizer, losses, listed, data, shapes, weights=weights, reconstructs=reconstructs)
 
 
 def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:

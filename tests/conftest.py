@@ -49,7 +49,6 @@ FULL = (
     "hookline/test_inputs.py",
     "hookline/test_loaded.py",
     "hooks/pruning/test_sensitivity.py",
-    "recipes/adversarial/test_classifier.py",
     "recipes/test_sgan.py",
     "resume/test_every_hook_goes_on",
     "resume/test_matrix",

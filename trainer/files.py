@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
@@ -44,7 +44,7 @@ def open_lock(path: Path) -> int:
     return _descriptor(path, os.O_RDWR | os.O_CREAT)
 
 
-def write_whole(path: Path, content: str | bytes | Sequence[bytes | memoryview]) -> None:
+def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file whole or not at all: under another name first, synced, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content

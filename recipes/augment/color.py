@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import tensorflow as tf
 
-from hookline.recipes.augment.options import check_floating, check_number, image_inputs
+from hookline.recipes import check_number
+from hookline.recipes.augment import check_floating, image_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import normal, uniform
@@ -29,10 +28,10 @@ class Color(Augment):
     def __init__(
         self, *, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.0, hue: float = 0.0
     ) -> None:
-        self.brightness = check_number("brightness", brightness, maximum=1.0)
-        self.contrast = check_number("contrast", contrast, maximum=1.0)
-        self.saturation = check_number("saturation", saturation, maximum=1.0)
-        self.hue = check_number("hue", hue, maximum=0.5)
+        self.brightness = check_number("brightness", brightness, 0, 1)
+        self.contrast = check_number("contrast", contrast, 0, 1)
+        self.saturation = check_number("saturation", saturation, 0, 1)
+        self.hue = check_number("hue", hue, 0, 0.5)
         if not (self.brightness or self.contrast or self.saturation or self.hue):
             raise UserError("brightness, contrast, saturation and hue are all 0. Expected at least one above 0.")
 
@@ -83,7 +82,7 @@ class Noise(Augment):
     priority = 60
 
     def __init__(self, *, stddev: float = 0.1) -> None:
-        self.stddev = check_number("stddev", stddev, maximum=math.inf, above_zero=True)
+        self.stddev = check_number("stddev", stddev, 0, open_below=True)
 
     def check(self, batch: Batch) -> None:
         check_floating(batch)

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.recipes.augment.options import check_border, check_fill, check_number, image_inputs
+from hookline.recipes import check_choice, check_number
+from hookline.recipes.augment import BORDERS, image_inputs
 from hookline.trainer.input.augment import Augment, targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
@@ -30,14 +31,14 @@ class Geometric(Augment):
     interpolation = "NEAREST"
 
     def __init__(self, *, border: str, fill: float) -> None:
-        self.border, self.fill = check_border(border), check_fill(fill)
+        check_choice("border", border, BORDERS)
+        self.border, self.fill = border, check_number("fill", fill, -math.inf)
 
     @abstractmethod
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         """Return the source of each place in the result: float32 [batch, 2, 3].
 
-        Row 0 gives x and row 1 gives y of the source, as factors of x, y and 1 of the result, in pixels from the
-        upper left pixel's middle.
+        Rows give x and y of the source, as factors of x, y and 1 of the result, in pixels from the first one's middle.
         """
 
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
@@ -56,7 +57,7 @@ class Geometric(Augment):
             changed[MAP] = self.move(batch[MAP][..., None], maps, "NEAREST", 0.0)[..., 0]
         if targets_are_map(batch):
             targets = batch["targets"]
-            flat = tf.cast(targets, tf.float32) if targets.shape.rank == 4 else tf.cast(targets, tf.float32)[..., None]
+            flat = tf.cast(targets if targets.shape.rank == 4 else targets[..., None], tf.float32)
             moved = tf.cast(self.move(flat, maps, "NEAREST", 0.0), targets.dtype)
             changed["targets"] = moved if targets.shape.rank == 4 else moved[..., 0]
         if BOX in batch:
@@ -114,7 +115,7 @@ class Rotate(Geometric):
 
     def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float = -1.0) -> None:
         super().__init__(border=border, fill=fill)
-        self.degrees = check_number("degrees", degrees, maximum=180.0, above_zero=True)
+        self.degrees = check_number("degrees", degrees, 0, 180, open_below=True)
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         largest = math.radians(self.degrees)

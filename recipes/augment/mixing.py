@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.augment.options import check_fill, check_floating, check_number, check_share, image_inputs
-from hookline.trainer.errors import UserError
+from hookline.recipes import check_number
+from hookline.recipes.augment import check_floating, check_share, check_visible, image_inputs
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
 from hookline.trainer.objective import SOFT_TARGETS, Batch
 
 
 def random_partners(seeds: tf.Tensor) -> tf.Tensor:
-    """Return for each example another one's position in the batch: a random permutation, int32 [batch].
-
-    Every order is equally likely, so an example may be its own partner. It does not matter how the batch is sorted,
-    such as by class.
-    """
+    """Return for each example the position of another, or itself: a random permutation, int32 [batch]."""
     return tf.argsort(uniform(seeds, "partner"), stable=True)
 
 
@@ -52,10 +49,7 @@ def _lower_quantiles(alpha: float) -> np.ndarray:
 
 
 def random_rectangles(seeds: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return which pixels lie in a rectangle around a random pixel, each equally likely.
-
-    What would lie beyond the border is cut off.
-    """
+    """Return which pixels lie in a rectangle around a random pixel: bool [batch, height, width, 1]."""
     rows = _ranges(whole_numbers(seeds, "row", 0, height - 1), tall, height)
     columns = _ranges(whole_numbers(seeds, "column", 0, width - 1), wide, width)
     return tf.logical_and(rows[:, :, None, None], columns[:, None, :, None])
@@ -68,7 +62,17 @@ def _ranges(middle: tf.Tensor, extent: tf.Tensor, size: int) -> tf.Tensor:
     return tf.logical_and(places >= first, places < first + extent[:, None])
 
 
-class Mixup(Augment):
+class _Mixing(Augment):
+    """Mix each example with another of its batch, by a weight of its own: w ~ Beta(alpha, alpha)."""
+
+    mixes = True
+
+    def __init__(self, *, alpha: float, probability: float) -> None:
+        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
+        self.probability = check_share("probability", probability)
+
+
+class Mixup(_Mixing):
     """Mix each example with another of its batch: w x + (1 - w) x', and its target likewise, w ~ Beta(alpha, alpha).
 
     The weights are drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2
@@ -76,11 +80,9 @@ class Mixup(Augment):
     """
 
     priority = 80
-    mixes = True
 
     def __init__(self, *, alpha: float = 0.2, probability: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
-        self.probability = check_share("probability", probability)
+        super().__init__(alpha=alpha, probability=probability)
 
     def check(self, batch: Batch) -> None:
         check_floating(batch)
@@ -93,12 +95,11 @@ class Mixup(Augment):
 
 
 def _weighted(tensor: tf.Tensor, partners: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-    """Return own x + (1 - own) x' for tensors [batch, ...]."""
     own = tf.cast(tf.reshape(own, [-1, *[1] * (tensor.shape.rank - 1)]), tensor.dtype)
     return own * tensor + (1.0 - own) * tf.gather(tensor, partners)
 
 
-class Cutmix(Augment):
+class Cutmix(_Mixing):
     """Paste a rectangle of another image of the batch into each image; targets mix by the share of the pixels.
 
     The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
@@ -107,11 +108,9 @@ class Cutmix(Augment):
     """
 
     priority = 90
-    mixes = True
 
     def __init__(self, *, alpha: float = 1.0, probability: float = 0.5) -> None:
-        self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
-        self.probability = check_share("probability", probability)
+        super().__init__(alpha=alpha, probability=probability)
 
     def check(self, batch: Batch) -> None:
         image_inputs(batch)
@@ -143,16 +142,11 @@ class Cutout(Augment):
 
     def __init__(self, *, share: float = 0.5, fill: float = 0.0, probability: float = 1.0) -> None:
         self.share = check_share("share", share)
-        self.fill = check_fill(fill)
+        self.fill = check_number("fill", fill, -math.inf)
         self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
-        smallest = min(image_inputs(batch).shape[1:3])
-        if not round(self.share * smallest):
-            raise UserError(
-                f"share={self.share:g} received: that is less than half a pixel of {smallest}, and covers nothing. "
-                f"Expected at least {1 / smallest:.2g}."
-            )
+        check_visible(self.share, min(image_inputs(batch).shape[1:3]))
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         images = image_inputs(batch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from hookline.recipes import check_whole
+from hookline.recipes.augment import check_share, check_visible
 from hookline.recipes.augment.geometric import Geometric, moved_back
-from hookline.recipes.augment.options import check_share
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.order import chance, whole_numbers
 from hookline.trainer.objective import Batch
 
@@ -56,8 +56,7 @@ class Crop(Translation):
 
     def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float = -1.0) -> None:
         super().__init__(border=border, fill=fill)
-        if not is_whole_number(padding) or padding < 1:
-            raise UserError(f"padding={padding} received. Expected a whole number of pixels, at least 1.")
+        check_whole("padding", padding, 1)
         self.padding = padding
 
     def check(self, batch: Batch) -> None:
@@ -82,12 +81,7 @@ class Shift(Translation):
 
     def check(self, batch: Batch) -> None:
         super().check(batch)
-        largest = max(batch["inputs"].shape[1:3])
-        if not round(self.share * largest):
-            raise UserError(
-                f"share={self.share:g} received: that is less than half a pixel of {largest}, and moves nothing. "
-                f"Expected at least {1 / largest:.2g}."
-            )
+        check_visible(self.share, max(batch["inputs"].shape[1:3]))
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         most_right, most_down = round(self.share * width), round(self.share * height)
@@ -102,9 +96,6 @@ class Flip(Geometric):
 
     def __init__(self, *, horizontal: bool = True, vertical: bool = False, probability: float = 0.5) -> None:
         super().__init__(border="constant", fill=0.0)
-        for name, value in (("horizontal", horizontal), ("vertical", vertical)):
-            if not isinstance(value, bool):
-                raise UserError(f"{name}={value} received. Expected true or false.")
         if not horizontal and not vertical:
             raise UserError("horizontal=false and vertical=false received. Expected at least one that is true.")
         if probability == 1:

@@ -14,24 +14,18 @@ import numpy as np
 
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_path
 
-MOST_ROWS_A_READ = 512  # systems take at most 1,024 buffers
-MOST_BYTES_A_READ = 2**30  # systems read at most 2 GiB at a time
-
 
 class NpyRows:
     """Read rows of an npy file at random, without holding or mapping the rest.
 
-    Rows are read, not memory-mapped: they come from the same system cache, but a file that is truncated while it is
-    read raises an error, where a map would end the process by a signal, and pages that were read do not count as the
-    process's memory. The file is held open, so replacing it by another of that name changes nothing. What is read has
-    the machine's own byte order.
+    A truncated file raises an error here, where a memory map would end the process by a signal.
     """
 
     def __init__(self, path: Path) -> None:
         stored = open_npy(path)
         if not stored.flags.c_contiguous:
             raise UserError(
-                f"'{path}' is in Fortran order, so that each row lies scattered; expected C order. Save it again with "
+                f"'{path}' is in Fortran order, so that each row lies scattered. Save it again with "
                 "numpy.save(path, numpy.ascontiguousarray(array)), or set data.cache=memory."
             )
         self.path, self.shape = path, stored.shape
@@ -46,36 +40,27 @@ class NpyRows:
         """Return rows in the order in which they are asked for; they are read in the order of the file."""
         if self._now() != self._state:
             raise self._changed()
-        found = np.empty([len(rows), self._row_bytes], np.uint8)
         order = np.argsort(rows, kind="stable")
-        limit = max(1, min(MOST_ROWS_A_READ, MOST_BYTES_A_READ // self._row_bytes))
-        start = 0
-        while start < len(order):
-            stop = start + 1  # rows that lie side by side come in one read
-            while stop < len(order) and stop - start < limit and rows[order[stop]] == rows[order[stop - 1]] + 1:
-                stop += 1
-            buffers = [memoryview(found[position]) for position in order[start:stop]]
-            self._fill(buffers, self._offset + int(rows[order[start]]) * self._row_bytes)
-            start = stop
-        values = found.view(self._stored_dtype).reshape(len(rows), *self.shape[1:])
-        return values.astype(self.dtype, copy=False)
+        ordered = rows[order]
+        found = np.empty([len(rows), self._row_bytes], np.uint8)
+        stretches = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(ordered) != 1) + 1)
+        for stretch in stretches:  # rows that lie side by side come in one read
+            first = stretch[0]
+            self._fill(found[first : first + len(stretch)].reshape(-1).data, int(ordered[first]))
+        values = np.empty_like(found)
+        values[order] = found
+        return values.view(self._stored_dtype).reshape(len(rows), *self.shape[1:]).astype(self.dtype, copy=False)
 
-    def _fill(self, buffers: list[memoryview], offset: int) -> None:
-        wanted = sum(len(buffer) for buffer in buffers)
+    def _fill(self, buffer: memoryview, row: int) -> None:
+        offset = self._offset + row * self._row_bytes
         try:
-            count = os.preadv(self._file, buffers, offset)
+            while buffer:  # systems read at most 2 GiB at a time
+                count = os.preadv(self._file, [buffer], offset)
+                if not count:
+                    raise self._changed()
+                buffer, offset = buffer[count:], offset + count
         except OSError as error:
             raise UserError(f"'{self.path}' cannot be read ({error.strerror}). Fix the disk or the file.") from error
-        if count == wanted:
-            return
-        if not count:
-            raise self._changed()
-        if len(buffers) > 1:  # a short read, as systems may give: then row by row
-            for buffer in buffers:
-                self._fill([buffer], offset)
-                offset += len(buffer)
-        else:
-            self._fill([buffers[0][count:]], offset + count)
 
     def _now(self) -> tuple[int, int]:
         state = os.fstat(self._file)
@@ -90,9 +75,7 @@ def open_npy(path: Path) -> np.memmap:
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"'{path}' is not a readable npy of plain values ({error}); expected a file of numpy.save. Write it again."
-        ) from error
+        raise UserError(f"'{path}' is not a readable npy of plain values ({error}). Write it by numpy.save.") from error
     if not isinstance(stored, np.memmap):
         stored.close()
         raise UserError(f"'{path}' is an npz, not an npy; expected one array. Name it .npz, or write it by numpy.save.")
@@ -110,10 +93,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
             found = list(archive)
             arrays = {key: archive[key] for key in keys if key in found}
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
-            "download it again."
-        ) from error
+        raise UserError(f"'{file}' is not a readable npz of plain arrays ({error}). Write it again.") from error
     missing = [key for key in keys if key not in found]
     if missing:
         raise UserError(
@@ -123,15 +103,13 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def existing_npz(path: str) -> Path:
-    """Return the npz file that a path names; nothing but its end is read."""
-    if not str(path).strip():
-        raise UserError("data.path is empty; expected the path of an npz file. Give one, or null for none.")
+    """Return the npz file that a path names."""
     file = user_path(str(path), "data.path")
     if not file.is_file():
         state = "is a directory" if file.is_dir() else "does not exist"
         raise UserError(f"data.path '{file}' {state}; expected an npz file. Working directory: {Path.cwd()}.")
     if not zipfile.is_zipfile(file):
-        raise UserError(f"'{file}' is not an npz file; expected what numpy.savez writes. Convert or download it again.")
+        raise UserError(f"'{file}' is not an npz file. Write it by numpy.savez.")
     return file
 
 
@@ -142,7 +120,7 @@ KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("
 
 @dataclass(frozen=True)
 class ArrayFiles:
-    """Name arrays on disk."""
+    """Arrays on disk."""
 
     path: Path  # what the user gave
     files: dict[str, Path]  # npy files by the name of their array; empty for an npz
@@ -161,13 +139,11 @@ class ArrayFiles:
         """Return an array, read into memory."""
         from hookline.recipes.data.input_form import check_fits  # imports TensorFlow; `read_npz` works without it
 
-        remedy = "Set data.cache=none."
-        if self.is_npz:
-            remedy = f"Write its arrays as npy files into a folder, {name}.npy and so on, and give the folder."
+        remedy = (
+            f"Write {name}.npy and the others into a folder, and give it." if self.is_npz else "Set data.cache=none."
+        )
         check_fits(self.sizes[name], self.label(name), remedy)
-        if self.is_npz:
-            return read_npz(str(self.path), [name])[name]
-        return np.array(open_npy(self.files[name]))
+        return read_npz(str(self.path), [name])[name] if self.is_npz else np.array(open_npy(self.files[name]))
 
     def named(self, name: str, option: str) -> np.ndarray:
         """Return an array that an option names; beside a pair of npy files it is the path of another."""
@@ -183,22 +159,44 @@ class ArrayFiles:
 
 def find_arrays(path: str, targets: str | None) -> ArrayFiles:
     """Return the arrays that a user names; of npy files nothing but the header is read."""
-    if not str(path).strip():
-        raise UserError("data.path is empty; expected an npz file, an npy file, or a folder of npy files. Give one.")
     given = user_path(str(path), "data.path")
-    if not given.exists():
+    if not str(path).strip() or not given.exists():
         raise UserError(
-            f"data.path '{given}' does not exist; expected an npz file, an npy file, or a folder of npy files. "
+            f"data.path '{path}' does not exist; expected an npz file, an npy file, or a folder of npy files. "
             f"Working directory: {Path.cwd()}."
         )
     if given.suffix.lower() == ".npy" and not given.is_dir():
-        return _pair(given, targets)
+        if not targets:
+            raise UserError(f"'{given}' holds inputs alone. Set data.targets=<labels.npy>.")
+        labels = user_path(str(targets), "data.targets")
+        if not labels.is_file():
+            raise UserError(f"data.targets '{labels}' does not exist; expected an npy file, the label of each input.")
+        return _of_npy(given, {INPUTS: given, TARGETS: labels})
     if targets is not None:
+        raise UserError(f"data.targets={targets} received beside '{given}', which has its own labels. Set it to null.")
+    if not given.is_dir():
+        return _of_npz(given)
+    files = {file.stem: file for file in sorted(given.glob("*.npy")) if file.is_file()}
+    if not files:
         raise UserError(
-            f"data.targets={targets} received beside '{given}', which has its own labels; expected it beside an npy "
-            "file of inputs only. Set data.targets=null."
+            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy and so on. For a folder of "
+            "images, set data=image_folder."
         )
-    return _folder(given) if given.is_dir() else _npz(given)
+    return _of_npy(given, files)
+
+
+def _of_npy(path: Path, files: dict[str, Path]) -> ArrayFiles:
+    return ArrayFiles(path, files, {name: open_npy(file).nbytes for name, file in files.items()})
+
+
+def _of_npz(file: Path) -> ArrayFiles:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except ARRAY_FAULTS as error:
+        raise UserError(f"data.path '{file}' is not an npz file ({error}). Write it by numpy.savez.") from error
+    sizes = {each.filename.removesuffix(".npy"): each.file_size for each in members if each.filename.endswith(".npy")}
+    return ArrayFiles(file, {}, sizes)
 
 
 def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
@@ -207,39 +205,3 @@ def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
         known = [name for name in KNOWN if name not in files.sizes]
         near = next((found for name in unread if (found := did_you_mean(name, known))), "")
         warnings.warn(f"'{files.path}' holds arrays that nothing reads: {', '.join(unread)}.{near}", stacklevel=3)
-
-
-def _pair(inputs: Path, targets: str | None) -> ArrayFiles:
-    if targets is None or not str(targets).strip():
-        raise UserError(f"'{inputs}' holds inputs alone; expected their labels, too. Set data.targets=<labels.npy>.")
-    labels = user_path(str(targets), "data.targets")
-    if not labels.is_file():
-        raise UserError(f"data.targets '{labels}' does not exist; expected an npy file with the label of each input.")
-    return _measured(inputs, {INPUTS: inputs, TARGETS: labels})
-
-
-def _folder(folder: Path) -> ArrayFiles:
-    files = {file.stem: file for file in sorted(folder.glob("*.npy")) if file.is_file()}
-    if not files:
-        raise UserError(
-            f"data.path '{folder}' holds no npy file; expected x_train.npy, y_train.npy and so on, or inputs.npy and "
-            "targets.npy. For a folder of images, set data=image_folder."
-        )
-    return _measured(folder, files)
-
-
-def _measured(path: Path, files: dict[str, Path]) -> ArrayFiles:
-    return ArrayFiles(path, files, {name: open_npy(file).nbytes for name, file in files.items()})
-
-
-def _npz(file: Path) -> ArrayFiles:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-    except ARRAY_FAULTS as error:
-        raise UserError(
-            f"data.path '{file}' is not an npz file ({error}); expected an npz, an npy, or a folder of npy files. "
-            "Write it by numpy.savez or numpy.save."
-        ) from error
-    sizes = {each.filename.removesuffix(".npy"): each.file_size for each in members if each.filename.endswith(".npy")}
-    return ArrayFiles(file, {}, sizes)

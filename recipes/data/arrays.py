@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +19,8 @@ from hookline.recipes.data.array_files import (
     open_npy,
     warn_of_unread,
 )
-from hookline.recipes.data.hold_out import NEEDS, check_split, data_of_parts, hold_out
 from hookline.recipes.data.input_form import HostRows, InputForm, input_form, is_held
-from hookline.recipes.data.targets import read_targets
+from hookline.recipes.data.splits import NEEDS, PARTS, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
@@ -30,39 +30,8 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 WEIGHTS = "sample_weight"
 """Base name of such an array, followed by "_train" and so on."""
-
-
-def read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
-    """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
-    weights, where = files.load(name), files.label(name)
-    if weights.ndim == 2 and weights.shape[1] == 1:
-        weights = weights[:, 0]
-    if weights.shape != (size,) or weights.dtype.kind not in "biuf":
-        raise UserError(
-            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {size} "
-            "examples. Give one weight per example."
-        )
-    weights = weights.astype(np.float32)
-    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
-        raise UserError(
-            f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
-            "expected 0 or more. Fix them, or leave these examples out."
-        )
-    check_shares(weights, {"": np.arange(len(weights))}, where)
-    return weights
-
-
-def check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
-    for part, own in rows.items():
-        if not weights[own].any():
-            raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
-
-
 REMEDY = "set data.{name} to the array that holds them."
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
-
-
 ONE = ""
 """The name of the only input, and of the only target."""
 
@@ -83,13 +52,9 @@ class _Names:
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
     """Check that the files are there, and the way to split; see `arrays`."""
     check_split(split)
-    for by, name in NEEDS.items():
-        value = groups if by == "group" else keys
+    for (by, name), value in zip(NEEDS.items(), (groups, keys), strict=True):
         if value is not None and split != by:
-            raise UserError(
-                f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
-                f"data.split={by}. Set that, or data.{name}=null."
-            )
+            raise UserError(f"data.{name}={value} received with data.split={split}; expected data.split={by} with it.")
     find_arrays(path, targets)
 
 
@@ -125,26 +90,64 @@ def arrays(
 
     The arguments are explained in `configs/data/arrays.yaml`.
     """
+    options = dict(locals())
     check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
     warn_of_unread(files, [*(name for each in names.values() for name in each.all), groups, keys])
     targets_of, count = _read_all_targets(files, names, classes)
-    lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
-    columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
+    lacking = {part: options[part] for part in PARTS[1:] if part not in names}
+    columns = {option: _column(files, option, options[option]) for option in ("groups", "keys")}
     train = next(iter(targets_of["train"].values()))
     rows = hold_out(len(train), train if count else None, lacking, split=split, seed=seed, remedy=REMEDY, **columns)
     weights = {
-        part: read_weights(files, each.weights, len(next(iter(targets_of[part].values()))))
+        part: _read_weights(files, each.weights, len(next(iter(targets_of[part].values()))))
         for part, each in names.items()
         if each.weights
     }
     if "train" in weights:
-        check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
-    sources, forms = _sources(files, names, targets_of, weights, cache=cache, scale=scale, channels=channels)
+        _check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
+    sources, forms = _sources(files, names, targets_of, weights, options)
     made = {name: form.preparation for name, form in forms.items()}
     one, called = made.get(ONE, made), tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=one, classes=count, class_names=called)
+
+
+def _names(files: ArrayFiles) -> dict[str, _Names]:
+    """Return the names of the arrays of every existing part; "train" first."""
+    there = {name: name for name in files.sizes}
+    if INPUTS in there or TARGETS in there:
+        _require(files, INPUTS, TARGETS)
+        return {"train": _Names({ONE: INPUTS}, {ONE: TARGETS}, there.get(WEIGHTS))}
+    names: dict[str, _Names] = {}
+    for part, alias in ((part, alias) for part, aliases in ALIASES.items() for alias in aliases):
+        pair = _Names(_called("x", alias, files), _called("y", alias, files), there.get(f"{WEIGHTS}_{alias}"))
+        if part != "train" and not pair.inputs and not pair.targets:
+            continue
+        if part in names:
+            given = [next(iter(each.inputs.values()), alias) for each in (names[part], pair)]
+            raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them.")
+        first = names.get("train", pair)
+        for kind, known in (("x", first.inputs), ("y", first.targets)):
+            _require(files, *("_".join(filter(None, (kind, alias, name))) for name in known or (ONE,)))
+        names[part] = pair
+    return names
+
+
+def _called(kind: str, part: str, files: ArrayFiles) -> dict[str, str]:
+    """Return the inputs ("x") or targets ("y") of a part: x_train, or several as x_train_<name>."""
+    one = f"{kind}_{part}"
+    several = {name.removeprefix(f"{one}_"): name for name in files.sizes if name.startswith(f"{one}_")}
+    return {ONE: one} if one in files.sizes else several
+
+
+def _require(files: ArrayFiles, *names: str) -> None:
+    missing = [name for name in names if name not in files.sizes]
+    if missing:
+        raise UserError(
+            f"'{files.path}' holds {', '.join(files.sizes) or 'no array'}; expected x_train and y_train (and x_test, "
+            f"y_test, x_validation, y_validation where there are such), or inputs and targets. Add {missing[0]}."
+        )
 
 
 def _read_all_targets(
@@ -165,47 +168,29 @@ def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np
     return lambda: None if name is None else files.named(name, f"data.{option}")
 
 
-def _names(files: ArrayFiles) -> dict[str, _Names]:
-    """Return the names of the arrays of every existing part; "train" first."""
-    there = {name: name for name in files.sizes}
-    if INPUTS in there or TARGETS in there:
-        _require(files, INPUTS, TARGETS)
-        return {"train": _Names({ONE: INPUTS}, {ONE: TARGETS}, there.get(WEIGHTS))}
-    names: dict[str, _Names] = {}
-    for part, aliases in ALIASES.items():
-        for alias in aliases:
-            inputs, targets = (_called(kind, alias, there) for kind in "xy")
-            pair = _Names(inputs, targets, there.get(f"{WEIGHTS}_{alias}"))
-            if part != "train" and not pair.inputs and not pair.targets:
-                continue
-            if part in names:
-                given = [next(iter(each.inputs.values()), alias) for each in (names[part], pair)]
-                raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them. Remove one.")
-            first = names.get("train", pair)
-            wanted = [
-                "_".join(filter(None, (kind, alias, name)))
-                for kind, known in (("x", first.inputs), ("y", first.targets))
-                for name in known or (ONE,)
-            ]
-            _require(files, *wanted)
-            names[part] = pair
-    return names
-
-
-def _called(kind: str, part: str, there: Mapping[str, str]) -> dict[str, str]:
-    """Return the inputs ("x") or targets ("y") of a part: x_train, or several as x_train_<name>."""
-    one = f"{kind}_{part}"
-    several = {name.removeprefix(f"{one}_"): name for name in there if name.startswith(f"{one}_")}
-    return {ONE: one} if one in there else several
-
-
-def _require(files: ArrayFiles, *names: str) -> None:
-    missing = [name for name in names if name not in files.sizes]
-    if missing:
+def _read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
+    """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
+    weights, where = files.load(name), files.label(name)
+    if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
         raise UserError(
-            f"'{files.path}' holds {', '.join(files.sizes) or 'no array'}; expected x_train and y_train (and x_test, "
-            f"y_test, x_validation, y_validation where there are such), or inputs and targets. Add {missing[0]}."
+            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {size} "
+            "examples. Give one weight per example."
         )
+    weights = weights.reshape(size).astype(np.float32)
+    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise UserError(
+            f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
+            "expected 0 or more. Fix them, or leave these examples out."
+        )
+    _check_shares(weights, {"": np.arange(size)}, where)
+    return weights
+
+
+def _check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
+    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
+    for part, own in rows.items():
+        if not weights[own].any():
+            raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
 
 
 def _sources(
@@ -213,21 +198,18 @@ def _sources(
     names: Mapping[str, _Names],
     targets: Mapping[str, Mapping[str, np.ndarray]],
     weights: Mapping[str, np.ndarray],
-    *,
-    cache: str,
-    scale: str,
-    channels: str,
+    options: Mapping[str, Any],
 ) -> tuple[dict[str, Source], dict[str, InputForm]]:
     """Return the source of every part, and the one form that each input has in all of them."""
     several = any(ONE not in each for each in (names["train"].inputs, names["train"].targets))
-    if (files.is_npz or several) and cache == "none":
+    if (files.is_npz or several) and options["cache"] == "none":
         what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
-        remedy = "Set data.cache=auto."
-        if not several:
-            remedy = "Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
-        raise UserError(f"data.cache=none received for '{files.path}', {what}; expected npy files. {remedy}")
+        raise UserError(
+            f"data.cache=none received for '{files.path}', {what}; expected a folder of x_train.npy and y_train.npy, "
+            "or data.cache=auto."
+        )
     sizes = sum(files.sizes[each] for part in names.values() for each in part.inputs.values())
-    held = is_held(cache, sizes) or files.is_npz or several
+    held = is_held(options["cache"], sizes) or files.is_npz or several
     sources: dict[str, Source] = {}
     forms: dict[str, InputForm] = {}
     for name, part in names.items():
@@ -236,7 +218,8 @@ def _sources(
             where, array = files.label(part.inputs[called]), part.inputs[called]
             inputs = files.load(array) if held else open_npy(files.files[array])
             check_lengths(inputs, next(iter(targets[name].values())), where)
-            form = input_form(inputs.shape[1:], inputs.dtype, scale=scale, channels=channels, where=where)
+            stored, scale, channels = inputs.shape[1:], options["scale"], options["channels"]
+            form = input_form(stored, inputs.dtype, scale=scale, channels=channels, where=where)
             _check_form(inputs, form, forms.setdefault(called, form), where)
             if held:
                 columns[_column_of(INPUTS, called)] = form.in_memory(inputs, where)
@@ -273,7 +256,7 @@ def _rows_of(stored: NpyRows, form: InputForm, targets: np.ndarray, columns: Map
     def read(rows: np.ndarray) -> dict[str, np.ndarray]:
         inputs = stored.read(rows)
         form.check_rows(inputs, rows, f"'{stored.path}'")
-        return {"inputs": inputs, **{name: column[rows] for name, column in columns.items()}}
+        return {INPUTS: inputs, **{name: column[rows] for name, column in columns.items()}}
 
     specs = {name: tf.TensorSpec([], column.dtype) for name, column in columns.items()}
-    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype), **specs}, targets, form.transform)
+    return HostRows(read, {INPUTS: tf.TensorSpec(form.stored, stored.dtype), **specs}, targets, form.transform)

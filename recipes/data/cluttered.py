@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data import digits as small
 from hookline.recipes.data import keras_dataset as large
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.recipes.data.hold_out import PARTS
+from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
@@ -23,94 +23,156 @@ from hookline.trainer.objective import Batch
 
 PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}
 """The brightest grey value of each set."""
+USUAL = {"digits": (20, 3), "mnist": (60, 8)}
+"""Sides of the canvas and of the fragments that suit each set, in pixels."""
 AUTO = "auto"
 TARGETS = CLASS, MASK = "class", "mask"
 
 
-def check_originals(name: str, path: str | None, *, key: str) -> None:
+@prechecked(lambda source, path: check_originals(source, path, "source"))
+def cluttered(
+    *,
+    source: str = "digits",
+    path: str | None = None,
+    canvas: int | str = AUTO,
+    fragments: int = 8,
+    fragment_size: int | str = AUTO,
+    train_examples: int | None = None,
+    validation_examples: int | None = None,
+    test_examples: int | None = None,
+    targets: str = CLASS,
+    seed: int = 0,
+) -> Data:
+    """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
+
+    The splits are those of the source. Fragments come from other images of the same split, and only from those that
+    appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
+    every class; if more, images repeat, at other places and among other fragments.
+
+    Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
+    than half of the brightest grey value.
+    """
+    originals = Originals(source, "source", dict(locals()), USUAL)
+    check_choice("data.targets", targets, TARGETS)
+    clutter = originals.clutter(fragments)
+    parts = {
+        name: _cluttered(split, originals.counts[name], originals.peak, clutter, (seed, stream), targets)
+        for stream, (name, split) in enumerate(originals.splits.items())
+    }
+    return originals.data_of(f"cluttered_{source}", parts, has_classes=targets == CLASS)
+
+
+def check_originals(name: str, path: str | None, key: str) -> None:
     """Check the name of the set of originals, and that its file exists."""
-    if name not in PEAKS:
-        raise unknown_name(key, name, PEAKS)
+    check_choice(f"data.{key}", name, PEAKS)
     if name == "mnist":
         large.check_set(name, path)
     elif path is not None:
         raise UserError(
-            f"Received data.path={path} for {key}={name}, which is embedded; expected no path. "
-            f"Set {key}=mnist, or data.path=null."
+            f"data.path={path} received for data.{key}={name}, which is embedded. Set data.{key}=mnist, or "
+            "data.path=null."
         )
-
-
-def open_originals(
-    name: str,
-    path: str | None,
-    *,
-    key: str,
-    amounts: Mapping[str, int],
-    counts: Mapping[str, int | None],
-    sides: Mapping[str, int | str],
-    usual: Mapping[str, tuple[int, int]],
-) -> tuple[Data, list[int]]:
-    """Return a set of originals, and the sides of canvas and fragments.
-
-    Checks seed and numbers of fragments, the numbers of examples by split, and the two sides, which are "auto" for what
-    is usual for that set.
-    """
-    for option, value in amounts.items():
-        if not is_whole_number(value) or value < 0:
-            raise UserError(f"Received data.{option}={value!r}; expected an integer of 0 or more.")
-    for part, count in counts.items():
-        if count is not None and (not is_whole_number(count) or count < 1):
-            raise UserError(f"Received data.{part}_examples={count!r}; expected an integer of 1 or more, or null.")
-    check_originals(name, path, key=key)
-    data = small.digits() if name == "digits" else large.keras_dataset(name=name, path=path)
-    side = data.input_shape[0]
-    spans = ((side + 1, None), (1, side))
-    found = []
-    for (option, asked), own, (least, most) in zip(sides.items(), usual[name], spans, strict=True):
-        pixels: Any = own if asked == AUTO else asked
-        if not is_whole_number(pixels) or pixels < least or (most is not None and pixels > most):
-            span = f"of {least} or more" if most is None else f"in {least}..{most}"
-            raise UserError(f"Received data.{option}={asked!r}; expected 'auto' or a number of pixels {span}.")
-        found.append(pixels)
-    return data, found
-
-
-def data_of_canvases(
-    name: str, originals: Data, parts: Mapping[str, Split], canvas: int, peak: int, *, has_classes: bool = True
-) -> Data:
-    """Return the data of splits of canvases."""
-    shape = (canvas, canvas, 1)
-    form = pixel_preparation(shape, peak)
-    classes, names = (originals.classes, originals.class_names) if has_classes else (0, ())
-    return Data(name, **parts, input_shape=shape, classes=classes, class_names=names, preparation=form)
 
 
 @dataclass(frozen=True)
 class Clutter:
-    """Describe canvases.
+    """What canvases are made of."""
 
-    Attributes:
-        canvas: side of a canvas in pixels, larger than the images.
-        fragments: fragments on each canvas, 0 or more.
-        fragment_size: side of a fragment in pixels, at most an image's.
-    """
+    canvas: int  # side in pixels, larger than the images
+    fragments: int  # on each canvas, 0 or more
+    fragment_size: int  # side in pixels, at most an image's
 
-    canvas: int
-    fragments: int
-    fragment_size: int
+
+class Originals:
+    """A set of images to be put on canvases, and the options of a data source that does so, checked."""
+
+    def __init__(self, name: str, key: str, options: Mapping[str, Any], usual: Mapping[str, tuple[int, int]]) -> None:
+        """Open a set, which the option `key` names; `usual` has the sides of its canvas and fragments in pixels."""
+        check_originals(name, options["path"], key)
+        self.counts: dict[str, int | None] = {part: options[f"{part}_examples"] for part in PARTS}
+        for option, value in options.items():
+            if option == "seed" or option.endswith("fragments"):
+                check_whole(f"data.{option}", value, 0)
+            elif option.endswith("_examples") and value is not None:
+                check_whole(f"data.{option}", value, 1)
+        self.peak = PEAKS[name]
+        self.data = small.digits() if name == "digits" else large.keras_dataset(name=name, path=options["path"])
+        self.splits = {part: getattr(self.data, part) for part in PARTS}
+        side, (canvas, fragment) = self.data.input_shape[0], usual[name]
+        self.canvas = canvas if options["canvas"] == AUTO else options["canvas"]
+        self._fragment = fragment if options["fragment_size"] == AUTO else options["fragment_size"]
+        check_whole("data.canvas", self.canvas, side + 1)
+        check_whole("data.fragment_size", self._fragment, 1, side)
+
+    def clutter(self, fragments: int) -> Clutter:
+        """Return what canvases with so many fragments are made of."""
+        return Clutter(self.canvas, fragments, self._fragment)
+
+    def data_of(self, name: str, parts: Mapping[str, Split], *, has_classes: bool = True) -> Data:
+        """Return the data of splits of canvases."""
+        shape = (self.canvas, self.canvas, 1)
+        form = pixel_preparation(shape, self.peak)
+        classes, names = (self.data.classes, self.data.class_names) if has_classes else (0, ())
+        return Data(name, **parts, input_shape=shape, classes=classes, class_names=names, preparation=form)
+
+
+def _cluttered(
+    split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int], targets: str
+) -> Split:
+    """Return a split of canvases, made from the images of another."""
+    labels = split.labels
+    rows = _choose(labels, len(labels) if count is None else count, seeds[0])
+    pool, places = np.unique(rows, return_inverse=True)
+    if clutter.fragments and len(pool) < 2:
+        raise UserError(
+            f"Received {len(pool)} {split.name} image for canvases with fragments of others; expected 2 or more. "
+            f"Set data.{split.name}_examples higher, or data.fragments=0."
+        )
+    images = grey_values(split, pool, peak)
+    canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
+    arrays, transform = {"inputs": canvases[..., None]}, centered_pixels(peak)
+    if targets == MASK:
+        blank = np.zeros([len(rows), clutter.canvas, clutter.canvas], np.uint8)
+        ink = paste(blank, images[places], boxes[:, 0], boxes[:, 1]) > peak / 2
+        arrays |= {"targets": ink[..., None].astype(np.int64)}
+    else:
+        arrays |= {"targets": labels[rows], "box": boxes}
+        transform = _transform(peak, clutter.canvas)
+    return Split(split.name, ArraySource(arrays, transform), np.arange(len(rows)))
+
+
+def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return positions in `labels`, int64 [count]: as many full rounds as fit, then a share of every class."""
+    size = len(labels)
+    rows, rest = np.tile(np.arange(size), count // size), count % size
+    if rest:
+        rows = np.concatenate([rows, split_indices(size, {"chosen": rest / size}, seed, labels)["chosen"]])
+    return rows
+
+
+def _transform(peak: int, canvas: int) -> Callable[[Batch], Batch]:
+    """Return the transform that turns canvases into inputs and adds "map"."""
+    scale = centered_pixels(peak)
+
+    def transform(batch: Batch) -> Batch:
+        top, left, height, width = tf.unstack(batch["box"][:, :, None], axis=1)
+        line = tf.range(canvas, dtype=tf.int64)
+        vertical = (line >= top) & (line < top + height)
+        horizontal = (line >= left) & (line < left + width)
+        return {**scale(batch), "map": tf.cast(vertical[:, :, None] & horizontal[:, None, :], tf.float32)}
+
+    return transform
 
 
 def place_on_canvases(
     images: np.ndarray, rows: np.ndarray, clutter: Clutter, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return canvases of 0 with one image each, over fragments of the others.
+    """Return canvases of 0 with one image each, over fragments of the others, and boxes: top, left, height, width.
 
     All draws are uniform: where the image is, where a fragment is, which other image it is from, and which square of
     that image it is. Where things overlap, the brighter pixel shows. The images are at the same places whatever the
-    fragments are.
-
-    A pure function of its arguments, the same on every machine and NumPy version: it uses only the raw stream of the
-    bit generator, which NumPy keeps stable, and whole numbers.
+    fragments are. It is the same on every machine and NumPy version, from whole numbers and the raw stream of the bit
+    generator, which NumPy keeps stable.
     """
     count, side, size = len(rows), images.shape[1], clutter.fragment_size
     bits = np.random.PCG64(np.random.SeedSequence([seed, stream]))
@@ -150,99 +212,3 @@ def paste(canvases: np.ndarray, patches: np.ndarray, top: np.ndarray, left: np.n
     where = (np.arange(len(canvases))[:, None, None], *_squares(top, left, patches.shape[1]))
     canvases[where] = np.maximum(canvases[where], patches)
     return canvases
-
-
-USUAL = {"digits": (20, 3), "mnist": (60, 8)}
-"""Sides of the canvas and of the fragments that suit each set, in pixels."""
-
-
-@prechecked(lambda source, path: check_originals(source, path, key="data.source"))
-def cluttered(
-    *,
-    source: str = "digits",
-    path: str | None = None,
-    canvas: int | str = AUTO,
-    fragments: int = 8,
-    fragment_size: int | str = AUTO,
-    train_examples: int | None = None,
-    validation_examples: int | None = None,
-    test_examples: int | None = None,
-    targets: str = CLASS,
-    seed: int = 0,
-) -> Data:
-    """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
-
-    The splits are those of the source. Fragments come from other images of the same split, and only from those that
-    appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
-    every class; if more, images repeat, at other places and among other fragments.
-
-    Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
-    than half of the brightest grey value.
-    """
-    if targets not in TARGETS:
-        raise unknown_name("data.targets", targets, TARGETS)
-    counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
-    data, (canvas_side, fragment_side) = open_originals(
-        source,
-        path,
-        key="data.source",
-        amounts={"seed": seed, "fragments": fragments},
-        counts=counts,
-        sides={"canvas": canvas, "fragment_size": fragment_size},
-        usual=USUAL,
-    )
-    peak, clutter = PEAKS[source], Clutter(canvas_side, fragments, fragment_side)
-    parts = {
-        name: _cluttered(getattr(data, name), counts[name], peak, clutter, (seed, stream), targets)
-        for stream, name in enumerate(PARTS)
-    }
-    return data_of_canvases(f"cluttered_{source}", data, parts, canvas_side, peak, has_classes=targets == CLASS)
-
-
-def _cluttered(
-    split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int], targets: str
-) -> Split:
-    """Return a split of canvases, made from the images of another."""
-    labels = split.source.labels[split.indices]
-    rows = _choose(labels, len(labels) if count is None else count, seeds[0])
-    pool, places = np.unique(rows, return_inverse=True)
-    if clutter.fragments and len(pool) < 2:
-        raise UserError(
-            f"Received {len(pool)} {split.name} image for canvases with fragments of others; expected 2 or more. "
-            f"Set data.{split.name}_examples higher, or data.fragments=0."
-        )
-    images = grey_values(split, pool, peak)
-    canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
-    if targets == MASK:
-        blank = np.zeros([len(rows), clutter.canvas, clutter.canvas], np.uint8)
-        ink = paste(blank, images[places], boxes[:, 0], boxes[:, 1]) > peak / 2
-        masked = {"inputs": canvases[..., None], "targets": ink[..., None].astype(np.int64)}
-        return Split(split.name, ArraySource(masked, centered_pixels(peak)), np.arange(len(rows)))
-    arrays = {"inputs": canvases[..., None], "targets": labels[rows], "box": boxes}
-    return Split(split.name, ArraySource(arrays, _transform(peak, clutter.canvas)), np.arange(len(rows)))
-
-
-def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return positions in `labels`, int64 [count]: as many full rounds as fit, then a share of every class."""
-    size = len(labels)
-    rows = np.tile(np.arange(size), count // size)
-    rest = count % size
-    if rest:
-        chosen = split_indices(size, {"chosen": rest / size}, seed, labels)["chosen"]
-        rows = np.concatenate([rows, chosen])
-    return rows
-
-
-def _transform(peak: int, canvas: int) -> Any:
-    """Return the transform that turns canvases into inputs and adds "map"."""
-    scale = centered_pixels(peak)
-
-    def transform(batch: Batch) -> Batch:
-        top, left, height, width = tf.unstack(batch["box"][:, :, None], axis=1)
-        line = tf.range(canvas, dtype=tf.int64)
-        vertical = tf.logical_and(line >= top, line < top + height)
-        horizontal = tf.logical_and(line >= left, line < left + width)
-        inside = tf.logical_and(vertical[:, :, None], horizontal[:, None, :])
-        return {**scale(batch), "map": tf.cast(inside, tf.float32)}
-
-    return transform

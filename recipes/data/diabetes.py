@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from hookline.recipes.data.digits import sklearn_file
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
@@ -15,7 +14,6 @@ from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
 FOLDER = Path("datasets") / "data"
-FILES = ("diabetes_data_raw.csv.gz", "diabetes_target.csv.gz")
 
 
 def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: int = 0) -> Data:
@@ -30,25 +28,16 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     shape = (inputs.shape[1],)
-    return Data(
-        "diabetes", **splits, input_shape=shape, classes=0, class_names=(), preparation=Preparation(shape, axes="last")
-    )
+    form = Preparation(shape, axes="last")
+    return Data("diabetes", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
 
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:
     """Return `sklearn.datasets.load_diabetes(scaled=False)`: float64 [442, 10] and [442]."""
-    spec = find_spec("sklearn")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        files = [Path(folder) / FOLDER / name for name in FILES]
-        if all(file.is_file() for file in files):
-            inputs, targets = (_read(file) for file in files)
-            return inputs, targets
-    raise UserError("data=diabetes needs the data of scikit-learn. Expected the package: pip install scikit-learn.")
-
-
-def _read(file: Path) -> np.ndarray:
-    with gzip.open(file, "rt", encoding="ascii") as lines:
-        return np.loadtxt(lines)
+    files = [sklearn_file(FOLDER / f"diabetes_{name}.csv.gz") for name in ("data_raw", "target")]
+    if files[0] is None or files[1] is None:
+        raise UserError("data=diabetes needs the data of scikit-learn. Expected the package: pip install scikit-learn.")
+    return np.loadtxt(files[0]), np.loadtxt(files[1])
 
 
 def _standardized(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,16 +18,23 @@ from hookline.trainer.objective import Batch
 
 FILE = Path("datasets") / "data" / "digits.csv.gz"
 SIDE = 8
+SHAPE = (SIDE, SIDE, 1)
+CLASSES = 10
+PEAK = 16
+
+
+def sklearn_file(name: Path) -> Path | None:
+    """Return a file of scikit-learn, whose import would take a second; None if it is not there."""
+    spec = find_spec("sklearn")
+    files = [Path(folder) / name for folder in (spec.submodule_search_locations or ())] if spec is not None else []
+    return next((file for file in files if file.is_file()), None)
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return `sklearn.datasets.load_digits`: float64 [1797, 8, 8], whole grey values 0..16, and int64 [1797]."""
-    spec = find_spec("sklearn")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        if (file := Path(folder) / FILE).is_file():
-            with gzip.open(file, "rt", encoding="ascii") as lines:
-                table = np.loadtxt(lines, delimiter=",", dtype=np.float64)
-            return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
+    if (file := sklearn_file(FILE)) is not None:
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits  # its data is elsewhere in this version
 
     bunch = load_digits()
@@ -50,11 +56,6 @@ def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", axes: str | None = None) -> Preparation:
     """Return the preparation that `centered_pixels` does; raw arrays of grey images lack the axis of channels."""
     return Preparation(shape, 2.0 / peak, -1.0, peak=peak, fit=fit, axes=axes or ("new" if shape[-1] == 1 else "last"))
-
-
-SHAPE = (8, 8, 1)
-CLASSES = 10
-PEAK = 16
 
 
 def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0) -> Data:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hookline.recipes.data.cluttered import (
-    AUTO,
-    PEAKS,
-    Clutter,
-    check_originals,
-    data_of_canvases,
-    grey_values,
-    open_originals,
-    place_on_canvases,
-)
+from hookline.recipes.data.cluttered import AUTO, Clutter, Originals, check_originals, grey_values, place_on_canvases
 from hookline.recipes.data.digits import centered_pixels
-from hookline.recipes.data.hold_out import PARTS
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
@@ -32,18 +22,13 @@ USUAL = {"digits": (12, 2), "mnist": (42, 7)}
 
 @dataclass(frozen=True)
 class Look:
-    """Describe the appearance of a domain's images.
-
-    Attributes:
-        clutter: the canvas, and the fragments on it.
-        inverted: whether dark and bright are swapped.
-    """
+    """What a domain's images look like."""
 
     clutter: Clutter
-    inverted: bool
+    inverted: bool  # whether dark and bright are swapped
 
 
-@prechecked(lambda originals, path: check_originals(originals, path, key="data.originals"))
+@prechecked(lambda originals, path: check_originals(originals, path, "originals"))
 def domains(
     *,
     originals: str = "digits",
@@ -68,53 +53,32 @@ def domains(
 
     The labels of the target are given for the test alone. They are not in the splits for training and validation.
     """
-    counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
-    data, (canvas_side, fragment_side) = open_originals(
-        originals,
-        path,
-        key="data.originals",
-        amounts={"seed": seed, "source_fragments": source_fragments, "target_fragments": target_fragments},
-        counts=counts,
-        sides={"canvas": canvas, "fragment_size": fragment_size},
-        usual=USUAL,
-    )
-    source = Look(Clutter(canvas_side, source_fragments, fragment_side), source_inverted)
-    target = Look(Clutter(canvas_side, target_fragments, fragment_side), target_inverted)
-    return pair_domains(data, PEAKS[originals], (source, target), counts, seed)
-
-
-def pair_domains(data: Data, peak: int, looks: tuple[Look, Look], counts: dict[str, int | None], seed: int) -> Data:
-    """Return the splits of some originals as pairs of two domains; see `domains`."""
+    given = Originals(originals, "originals", dict(locals()), USUAL)
+    source = Look(given.clutter(source_fragments), source_inverted)
+    target = Look(given.clutter(target_fragments), target_inverted)
     parts = {
-        name: _paired(getattr(data, name), peak, looks, counts[name], (seed, 3 * stream))
-        for stream, name in enumerate(PARTS)
+        name: pair_domains(split, given.peak, (source, target), given.counts[name], (seed, 3 * stream))
+        for stream, (name, split) in enumerate(given.splits.items())
     }
-    return data_of_canvases(f"domains_of_{data.name}", data, parts, looks[0].clutter.canvas, peak)
+    return given.data_of(f"domains_of_{originals}", parts)
 
 
-def _paired(split: Split, peak: int, looks: tuple[Look, Look], count: int | None, seeds: tuple[int, int]) -> Split:
+def pair_domains(split: Split, peak: int, looks: tuple[Look, Look], count: int | None, seeds: tuple[int, int]) -> Split:
     """Return a split of pairs, made from a split of originals; uses `seeds` and the two streams after it."""
-    seed, stream = seeds
-    of_source, of_target = _deal_out(split, seeds)
-    rows = np.arange(len(of_source) if count is None else count) % len(of_source)
-    labels = split.source.labels[split.indices]
+    if split.size < 2:
+        raise UserError(f"Received {split.size} {split.name} image for two domains; expected 2 or more.")
+    (seed, stream), half = seeds, split.size // 2
+    order = np.argsort(np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(split.size), kind="stable")
+    of_source, of_target = order[:half], order[half : 2 * half]
+    rows = np.arange(half if count is None else count) % half
     arrays = {
         "inputs": _draw(split, of_source, rows, peak, looks[0], (seed, stream + 1)),
-        "targets": labels[of_source[rows]],
+        "targets": split.labels[of_source[rows]],
         TARGET_IMAGES: _draw(split, of_target, rows, peak, looks[1], (seed, stream + 2)),
     }
     if split.name == "test":
-        arrays[TARGET_LABELS] = labels[of_target[rows]]
+        arrays[TARGET_LABELS] = split.labels[of_target[rows]]
     return Split(split.name, ArraySource(arrays, _transform(peak)), np.arange(len(rows), dtype=np.int64))
-
-
-def _deal_out(split: Split, seeds: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the source's originals and of the target's, equally many, in random order."""
-    if split.size < 2:
-        raise UserError(f"Received {split.size} {split.name} image for two domains; expected 2 or more.")
-    order = np.argsort(np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(split.size), kind="stable")
-    half = split.size // 2
-    return order[:half], order[half : 2 * half]
 
 
 def _draw(
@@ -131,7 +95,7 @@ def _draw(
     return (peak - canvases if look.inverted else canvases)[..., None]
 
 
-def _transform(peak: int) -> Any:
+def _transform(peak: int) -> Callable[[Batch], Batch]:
     """Return the transform that turns canvases of both domains into inputs."""
     scale = centered_pixels(peak)
 

@@ -10,36 +10,29 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hookline.recipes.data.custom import ExampleReader, read_data
-from hookline.recipes.data.hold_out import check_split, chosen_parts
+from hookline.recipes import check_choice, check_whole
+from hookline.recipes.data.custom import read_set
 from hookline.recipes.data.images import covering, sides_of
+from hookline.recipes.data.splits import check_split
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 
-INSTALL = "pip install datasets"
 SAVED = ("dataset_dict.json", "state.json")
 """Files of `save_to_disk`: of several splits, of one."""
 MODES = ("auto", "RGB", "L")
 SPLITS = ("auto", "stratified", "random")
 GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
 """Modes of Pillow: grey, and numbers that are not pixels from 0 to 255."""
-ALIKE = "Set data.image_size to bring all to one size, or data.mode to have colour or grey in all."
 
 
 def _check(split: str, streaming: Any, examples: Any, image_size: Any, mode: str) -> None:
-    check_split(split)
-    if split not in SPLITS:
-        raise UserError(
-            f"data.split={split} received with data=hugging_face; expected {', '.join(SPLITS)}. Choose one."
-        )
-    if examples is not None and (not is_whole_number(examples) or examples < 1):
-        raise UserError(f"Received data.examples={examples!r}; expected a whole number above 0, or null for all.")
-    if streaming and examples is None:
+    check_split(split, SPLITS)
+    if examples is not None:
+        check_whole("data.examples", examples, 1)
+    elif streaming:
         raise UserError("data.streaming=true needs data.examples: a stream is read once, into memory. Set how many.")
-    if mode not in MODES:
-        raise unknown_name("data.mode", mode, MODES)
+    check_choice("data.mode", mode, MODES)
     if image_size is not None:
         sides_of(image_size)
 
@@ -73,60 +66,45 @@ def hugging_face(
 
     The arguments are explained in `configs/data/hugging_face.yaml`.
     """
+    options = dict(locals())
     _check(split, streaming, examples, image_size, mode)
     size = None if image_size is None else sides_of(image_size)
     given = _load(path, config, cache_dir, streaming)
-    chosen = chosen_parts(f"The data set '{path}'", given, parts)
-    columns = given["train"].features or next(iter(given["train"]))  # a stream may know none before it is read
-    for option, column in (("data.inputs", inputs), ("data.targets", targets)):
-        if column not in columns:
-            raise unknown_name(option, column, columns)
-    readers = {}
-    for part in chosen:
-        found = _Examples(given[part].select_columns([inputs, targets]), inputs, targets, examples, size, mode)
-        readers[part] = ExampleReader(found, threads=threads, name=f"{path}, {part}", alike=ALIKE)
-    label = columns[targets]
-    return read_data(
-        Path(path).name,
-        readers,
-        {"validation": validation, "test": test},
-        split=split,
-        seed=seed,
-        classes=getattr(label, "num_classes", None),
-        class_names=tuple(getattr(label, "names", None) or ()),
-        cache=cache,
-        scale=scale,
-        channels=channels,
-    )
+    first = next(iter(given.values()))
+    columns = first.features or next(iter(first))  # a stream may know none before it is read
+
+    def make(part: str) -> _Examples:
+        return _Examples(given[part].select_columns([inputs, targets]), inputs, targets, examples, size, mode)
+
+    return read_set(Path(path).name, given, columns, make, options)
 
 
 class _Examples:
-    """Examples of one split, as `ExampleReader` takes them; of a stream those in memory."""
+    """Examples of one split; of a stream, those in memory."""
 
     def __init__(
         self, source: Any, inputs: str, targets: str, most: int | None, size: tuple[int, int] | None, mode: str
     ) -> None:
         self._inputs, self._targets, self._size, self._mode = inputs, targets, size, mode
-        self._streamed: list[tuple[np.ndarray, Any]] | None = None
-        if not hasattr(source, "__len__"):
-            self._streamed = [self._example(each) for each in source.take(most)]
-            return
-        self._source = source.with_format(None)  # as a set may have been saved for another framework
-        if most is not None and most < len(source):
-            self._source = self._source.select(range(most))
+        self._rows: Any
+        if hasattr(source, "__len__"):
+            rows = source.with_format(None)  # as a set may have been saved for another framework
+            self._rows = rows if most is None else rows.select(range(min(most, len(rows))))
+        else:
+            self._rows = list(source.take(most))
 
     def __len__(self) -> int:
-        return len(self._source if self._streamed is None else self._streamed)
+        return len(self._rows)
 
     def __getitem__(self, row: int) -> tuple[np.ndarray, Any]:
-        return self._example(self._source[row]) if self._streamed is None else self._streamed[row]
+        return self._example(self._rows[row])
 
     @property
     def labels(self) -> np.ndarray:
         """Return all targets; images beside them are not decoded."""
-        if self._streamed is not None:
-            return np.array([target for _, target in self._streamed])
-        return np.array(self._source.select_columns([self._targets])[:][self._targets])
+        if isinstance(self._rows, list):
+            return np.array([row[self._targets] for row in self._rows])
+        return np.array(self._rows.select_columns([self._targets])[:][self._targets])
 
     def _example(self, example: Mapping[str, Any]) -> tuple[np.ndarray, Any]:
         value = example[self._inputs]
@@ -147,7 +125,7 @@ def _load(path: str, config: str | None, cache_dir: str | None, streaming: bool)
         package = importlib.import_module("datasets")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"data=hugging_face needs the package datasets, and {error.name} is missing. Install: {INSTALL}."
+            f"data=hugging_face needs the package datasets, and {error.name} is missing. Install: pip install datasets."
         ) from error
     folder = Path(path).expanduser()
     try:

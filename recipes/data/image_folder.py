@@ -7,15 +7,15 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 import numpy as np
 
-from hookline.recipes.data.hold_out import check_group_option, complete
+from hookline.recipes import check_choice, check_number
 from hookline.recipes.data.image_source import EncodedImages, Holding, file_stamp, image_data, report_faults
 from hookline.recipes.data.images import (
     FORMATS,
@@ -28,190 +28,19 @@ from hookline.recipes.data.images import (
     image_form,
 )
 from hookline.recipes.data.input_form import map_in_chunks
+from hookline.recipes.data.splits import check_group_option, complete
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import open_file
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.split import split_indices
 
 THREADS = 8
 """Threads that mostly wait for a disk."""
-CHUNK = 256
-"""Files per task: a task for each file would take longer to manage than to read."""
-
-Value = TypeVar("Value")
-
-
-def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> tuple[list[Value | None], dict[int, str]]:
-    """Return what a function reads from each file, and by place why others cannot be read."""
-
-    def one(path: str) -> tuple[Value | None, str | None]:
-        try:
-            with open_file(path, follow=True) as file:
-                return read(file), None
-        except OSError as error:
-            return None, error.strerror or str(error)
-        except UnreadableImage as error:
-            return None, str(error)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = map_in_chunks(pool, one, paths, CHUNK)
-    return [value for value, _ in found], {row: fault for row, (_, fault) in enumerate(found) if fault is not None}
-
-
-def find_copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
-    """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
-    rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
-    groups = [sorted(rank)]
-    for read in (_size, _digest):  # only files of a size that occurs in two parts are read
-        rows = [row for group in groups for row in group]
-        values, faults = read_files([paths[row] for row in rows], read)
-        alike: dict[object, list[int]] = {}
-        for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-            if place not in faults:
-                alike.setdefault(value, []).append(row)
-        groups = [group for group in alike.values() if len({rank[row] for row in group}) > 1]
-    copies: dict[int, int] = {}
-    for group in groups:
-        last = max(group, key=lambda row: rank[row])
-        copies |= {row: last for row in group if rank[row] < rank[last]}
-    return dict(sorted(copies.items()))
-
-
-def _size(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
-def _digest(file: BinaryIO) -> bytes:
-    return hashlib.sha256(file.read()).digest()
-
-
+DUPLICATES = ("refuse", "drop")
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
 LITTER = ("thumbs.db", "desktop.ini", "__macosx")
-
-
-@dataclass(frozen=True, eq=False)
-class ImageListing:
-    """Name the images of a folder."""
-
-    folder: Path
-    paths: tuple[str, ...]  # sorted within each class of each split
-    labels: np.ndarray  # int64 [files], positions in `class_names`
-    parts: dict[str, np.ndarray]  # rows of `paths` by split: "train", and the others that have a folder
-    class_names: tuple[str, ...]  # the class folders of all splits, sorted
-    skipped: tuple[str, ...]  # files and folders in place of an image that are none; hidden ones are not counted
-
-
-def list_images(path: str) -> ImageListing:
-    """Return the images of a folder that has a folder for each class, or for each split and in it for each class.
-
-    A folder named "train" that holds folders indicates the second. File extensions may be in capital letters; splits
-    may be named "val" or "valid". Hidden files and folders are ignored.
-    """
-    folder = existing_folder(path)
-    skipped: list[str] = []
-    found: dict[str, dict[str, list[str]]] = {}
-    for name, split_folder in _split_folders(folder, skipped).items():
-        folders, files = _entries(split_folder)
-        skipped += files
-        found[name] = {each.name: _images(each, skipped) for each in folders}
-    class_names = tuple(sorted({name for classes in found.values() for name in classes}))
-    _check_not_splits(folder, class_names)
-    if not any(files for classes in found.values() for files in classes.values()):
-        raise UserError(_no_images(folder, class_names, skipped))
-    if len(class_names) < 2:
-        raise UserError(f"'{folder}' holds one class, '{class_names[0]}'; expected 2 or more. Expected {LAYOUTS}.")
-    paths: list[str] = []
-    labels: list[int] = []
-    parts = {}
-    for name, classes in found.items():
-        start = len(paths)
-        for label, class_name in enumerate(class_names):
-            files = classes.get(class_name, [])
-            paths += files
-            labels += [label] * len(files)
-        parts[name] = np.arange(start, len(paths), dtype=np.int64)
-    return ImageListing(folder, tuple(paths), np.array(labels, np.int64), parts, class_names, tuple(skipped))
-
-
-def existing_folder(path: str) -> Path:
-    """Return the folder that a path names."""
-    if not str(path).strip():
-        raise UserError("data.path is empty; expected the path of a folder of images. Give data.path=<folder>.")
-    folder = user_path(str(path), "data.path")
-    if folder.is_dir():
-        return folder
-    if not folder.exists():
-        raise UserError(f"data.path '{folder}' does not exist; expected a folder. Working directory: {Path.cwd()}.")
-    if zipfile.is_zipfile(folder):
-        target = folder.with_suffix("")
-        raise UserError(
-            f"data.path '{folder}' is a zip file; expected a folder. Unzip it first: "
-            f"python -m zipfile -e {folder} {target}, then data.path={target}."
-        )
-    raise UserError(f"data.path '{folder}' is a file; expected a folder of images: {LAYOUTS}.")
-
-
-def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
-    """Return the folders of the splits; the folder itself as "train" where it holds class folders."""
-    folders = {each.name: each for each in _entries(folder)[0]}
-    if "train" not in folders or not _entries(folders["train"])[0]:
-        return {"train": folder}
-    found: dict[str, Path] = {}
-    for name, spellings in SPLIT_FOLDERS.items():
-        present = [spelling for spelling in spellings if spelling in folders]
-        if len(present) > 1:
-            raise UserError(
-                f"'{folder}' holds {' and '.join(present)}; expected one folder for the {name} split. Remove or "
-                "rename the rest."
-            )
-        for spelling in present:
-            found[name] = folders.pop(spelling)
-    skipped += [str(each) for each in folders.values()]
-    skipped += _entries(folder)[1]
-    return found
-
-
-def _check_not_splits(folder: Path, class_names: tuple[str, ...]) -> None:
-    spellings = {spelling for each in SPLIT_FOLDERS.values() for spelling in each}
-    if class_names and set(class_names) <= spellings:
-        raise UserError(
-            f"'{folder}' holds the splits {', '.join(class_names)}, but train holds no class folders; expected "
-            "train/<class>/<image>. Sort the images into a folder for each class."
-        )
-
-
-def _entries(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the folders and the files in a folder, sorted, without the hidden ones."""
-    try:
-        with os.scandir(folder) as scan:
-            entries = sorted((entry.name, entry.path, entry.is_dir()) for entry in scan)
-    except OSError as error:
-        raise UserError(
-            f"'{folder}' cannot be read ({error.strerror}); expected a folder. Check who may read it."
-        ) from error
-    seen = [each for each in entries if not each[0].startswith(".") and each[0].lower() not in LITTER]
-    return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
-
-
-def _images(folder: Path, skipped: list[str]) -> list[str]:
-    """Return the images in a class folder, and note what else it holds."""
-    folders, files = _entries(folder)
-    images = [file for file in files if file.lower().endswith(SUFFIXES)]
-    skipped += [file for file in files if not file.lower().endswith(SUFFIXES)]
-    skipped += [str(each) for each in folders]
-    return images
-
-
-def _no_images(folder: Path, class_names: tuple[str, ...], skipped: list[str]) -> str:
-    names = ", ".join(class_names[:5]) + (", ..." if len(class_names) > 5 else "")
-    held = f"folders ({names})" if class_names else "no folder"
-    example = f" and {len(skipped)} other files or folders, such as '{skipped[0]}'" if skipped else ""
-    return f"No {FORMATS} in '{folder}': it holds {held}{example}. Expected {LAYOUTS}."
-
-
-DUPLICATES = ("refuse", "drop")
 
 
 def _check(**options: Any) -> None:
@@ -219,11 +48,8 @@ def _check(**options: Any) -> None:
     image_form(options["image_size"], options["fit"], options["channels"])
     Holding(options["cache"], options["cache_dir"], options["corrupt"])
     check_group_option(options["split"], "group_pattern", options["group_pattern"])
-    if options["duplicates"] not in DUPLICATES:
-        raise unknown_name("data.duplicates", options["duplicates"], DUPLICATES)
-    share = options["train_share"]
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise UserError(f"Received data.train_share={share!r}; expected a number above 0, at most 1.")
+    check_choice("data.duplicates", options["duplicates"], DUPLICATES)
+    check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
     existing_folder(options["path"])
 
 
@@ -252,9 +78,8 @@ def image_folder(
     options = dict(locals())
     _check(**options)
     form, holding = image_form(image_size, fit, channels), Holding(cache, cache_dir, corrupt)
-    listing = _list(path, corrupt)
-    parts = _split(listing, {"validation": validation_share, "test": test_share}, seed, split, group_pattern)
-    parts = _without_copies(listing, parts, duplicates)
+    listing = list_images(path)
+    parts = _without_copies(listing, _split(listing, _intact(listing, corrupt), options), duplicates)
     train = parts["train"]
     if train_share != 1 and len(train):  # the beginning of one fixed order: the quarter is contained in the half
         kept = split_indices(len(train), {"kept": train_share}, seed, listing.labels[train])["kept"]
@@ -283,20 +108,134 @@ def _read(path: str, form: ImageForm) -> np.ndarray:
     return decode_image(data, form)
 
 
-def _list(path: str, corrupt: str) -> ImageListing:
-    """Return the listing without files that do not begin as images do, or refuse them."""
-    listing = list_images(path)
+@dataclass(frozen=True, eq=False)
+class ImageListing:
+    """The images of a folder."""
+
+    folder: Path
+    paths: tuple[str, ...]  # sorted within each class of each split
+    labels: np.ndarray  # int64 [files], positions in `class_names`
+    parts: dict[str, np.ndarray]  # rows of `paths` by split: "train", and the others that have a folder
+    class_names: tuple[str, ...]  # the class folders of all splits, sorted
+    skipped: tuple[str, ...]  # files and folders in place of an image that are none; hidden ones are not counted
+
+
+def list_images(path: str) -> ImageListing:
+    """Return the images of a folder that has a folder for each class, or, with one named "train", for each split."""
+    folder = existing_folder(path)
+    skipped: list[str] = []
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, split_folder in _split_folders(folder, skipped).items():
+        folders, files = _entries(split_folder)
+        skipped += files
+        found[name] = {each.name: _images(each, skipped) for each in folders}
+    class_names = tuple(sorted({name for classes in found.values() for name in classes}))
+    if not any(files for classes in found.values() for files in classes.values()):
+        held = f"folders ({', '.join(class_names[:5])})" if class_names else "no folder"
+        example = f" and {len(skipped)} other files or folders, such as '{skipped[0]}'" if skipped else ""
+        raise UserError(f"No {FORMATS} in '{folder}': it holds {held}{example}. Expected {LAYOUTS}.")
+    if len(class_names) < 2:
+        raise UserError(f"'{folder}' holds one class, '{class_names[0]}'; expected 2 or more. Expected {LAYOUTS}.")
+    paths: list[str] = []
+    labels: list[int] = []
+    parts = {}
+    for name, classes in found.items():
+        start = len(paths)
+        for label, class_name in enumerate(class_names):
+            files = classes.get(class_name, [])
+            paths += files
+            labels += [label] * len(files)
+        parts[name] = np.arange(start, len(paths), dtype=np.int64)
+    return ImageListing(folder, tuple(paths), np.array(labels, np.int64), parts, class_names, tuple(skipped))
+
+
+def existing_folder(path: str) -> Path:
+    """Return the folder that a path names."""
+    folder = user_path(str(path), "data.path")
+    if folder.is_dir() and str(path).strip():
+        return folder
+    if not folder.is_file():
+        raise UserError(f"data.path '{path}' does not exist; expected a folder. Working directory: {Path.cwd()}.")
+    remedy = f"Expected {LAYOUTS}."
+    if zipfile.is_zipfile(folder):
+        target = folder.with_suffix("")
+        remedy = f"Unzip it first: python -m zipfile -e {folder} {target}, then data.path={target}."
+    raise UserError(f"data.path '{folder}' is a file; expected a folder. {remedy}")
+
+
+def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
+    """Return the folders of the splits; the folder itself as "train" where it holds class folders."""
+    folders = {each.name: each for each in _entries(folder)[0]}
+    if "train" not in folders or not _entries(folders["train"])[0]:
+        if folders and folders.keys() <= {spelling for each in SPLIT_FOLDERS.values() for spelling in each}:
+            raise UserError(
+                f"'{folder}' holds the splits {', '.join(folders)}, but train holds no folders. Expected {LAYOUTS}."
+            )
+        return {"train": folder}
+    found: dict[str, Path] = {}
+    for name, spellings in SPLIT_FOLDERS.items():
+        present = [spelling for spelling in spellings if spelling in folders]
+        if len(present) > 1:
+            raise UserError(f"'{folder}' holds {' and '.join(present)}. Expected one folder for the {name} split.")
+        for spelling in present:
+            found[name] = folders.pop(spelling)
+    skipped += [str(each) for each in folders.values()]
+    skipped += _entries(folder)[1]
+    return found
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the folders and the files in a folder, sorted, without the hidden ones."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted((entry.name, entry.path, entry.is_dir()) for entry in scan)
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be read ({error.strerror}). Check who may read it.") from error
+    seen = [each for each in entries if not each[0].startswith(".") and each[0].lower() not in LITTER]
+    return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
+
+
+def _images(folder: Path, skipped: list[str]) -> list[str]:
+    """Return the images in a class folder, and note what else it holds."""
+    folders, files = _entries(folder)
+    skipped += [file for file in files if not file.lower().endswith(SUFFIXES)]
+    skipped += [str(each) for each in folders]
+    return [file for file in files if file.lower().endswith(SUFFIXES)]
+
+
+def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
+    """Return rows by split without files that do not begin as images do; in their place, name or refuse them."""
     if listing.skipped:
         warnings.warn(
             f"data.path: {len(listing.skipped)} files or folders are not read, such as '{listing.skipped[0]}': they "
             f"are not {FORMATS} in a class folder. Convert or move them, if they are part of the data.",
             stacklevel=2,
         )
-    # To look at how a file begins takes no more than opening it.
-    _, faults = read_files(listing.paths, lambda file: check_beginning(file.read(SIGNATURE_BYTES)))
+    faults: dict[int, str] = {}
+
+    def look(row: int) -> None:  # at how a file begins, which takes no more than opening it
+        try:
+            with open_file(listing.paths[row], follow=True) as file:
+                check_beginning(file.read(SIGNATURE_BYTES))
+        except (OSError, UnreadableImage) as error:
+            faults[row] = getattr(error, "strerror", None) or str(error)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        map_in_chunks(pool, look, range(len(listing.paths)))
     report_faults(faults, lambda row: listing.paths[row], corrupt)
-    gone = np.fromiter(faults, np.int64, len(faults))
-    return replace(listing, parts={name: rows[~np.isin(rows, gone)] for name, rows in listing.parts.items()})
+    return {name: np.setdiff1d(rows, list(faults)).astype(np.int64) for name, rows in listing.parts.items()}
+
+
+def _split(listing: ImageListing, parts: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return rows by split; splits without a folder are taken from the training images."""
+    names = ["/".join(Path(path).parts[-2:]) for path in listing.paths]
+    pattern = options["group_pattern"]
+    groups = None if pattern is None else _groups(names, pattern)
+    parts = complete(parts, listing.labels, options, groups=groups, keys=np.array(names))
+    for name, rows in parts.items():
+        if not len(rows):
+            raise UserError(f"No {FORMATS} in the {name} folder of '{listing.folder}'. Expected {LAYOUTS}.")
+    return parts
 
 
 def _groups(names: Sequence[str], group_pattern: str) -> np.ndarray:
@@ -312,33 +251,18 @@ def _groups(names: Sequence[str], group_pattern: str) -> np.ndarray:
             "brackets around what names the group, such as '/([^_]+)_' for what stands before the first _ of a name."
         )
     found = [pattern.search(name) for name in names]
-    groups = [None if match is None else match[1] for match in found]
-    lacking = [name for name, group in zip(names, groups, strict=True) if group is None]
+    lacking = [name for name, match in zip(names, found, strict=True) if match is None or match[1] is None]
     if lacking:
         raise UserError(
             f"data.group_pattern={group_pattern!r} is not found in {len(lacking)} of {len(names)} images, such as "
             f"'{lacking[0]}'; expected it in <class>/<image> of each."
         )
-    return np.array(groups)
-
-
-def _split(
-    listing: ImageListing, shares: dict[str, float], seed: int, split: str, group_pattern: str | None
-) -> dict[str, np.ndarray]:
-    """Return rows by split; splits without a folder are taken from the training images."""
-    names = ["/".join(Path(path).parts[-2:]) for path in listing.paths]
-    groups = None if group_pattern is None else _groups(names, group_pattern)
-    keys = np.array(names)
-    parts = complete(listing.parts, listing.labels, shares, split=split, seed=seed, groups=groups, keys=keys)
-    for name, rows in parts.items():
-        if not len(rows):
-            raise UserError(f"No {FORMATS} in the {name} folder of '{listing.folder}'. Expected {LAYOUTS}.")
-    return parts
+    return np.array([match[1] for match in found if match])
 
 
 def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplicates: str) -> dict[str, np.ndarray]:
     """Return rows by split without files that a later split holds, too, or refuse them."""
-    copies = find_copies(listing.paths, parts)
+    copies = _copies(listing.paths, parts)
     if not copies:
         return parts
     row, same = next(iter(copies.items()))
@@ -350,5 +274,31 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
             "each, or set data.duplicates=drop to leave them out of training."
         )
     warnings.warn(f"{found}, {example}. They stay only in the last of train, validation, test.", stacklevel=3)
-    gone = np.fromiter(copies, np.int64)
-    return {name: rows[~np.isin(rows, gone)] for name, rows in parts.items()}
+    return {name: np.setdiff1d(rows, list(copies)).astype(np.int64) for name, rows in parts.items()}
+
+
+def _copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
+    """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
+    rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
+
+    def in_two_parts(rows: Iterable[int], values: Iterable[object]) -> list[list[int]]:
+        alike: dict[object, list[int]] = {}
+        for row, value in zip(rows, values, strict=True):
+            alike.setdefault(value, []).append(row)
+        return [group for group in alike.values() if len({rank[row] for row in group}) > 1]
+
+    def digest(row: int) -> bytes | int:
+        try:
+            with open_file(paths[row], follow=True) as file:
+                return hashlib.sha256(file.read()).digest()
+        except OSError:
+            return row  # is reported when it is decoded
+
+    same_size = in_two_parts(rank, (os.path.getsize(paths[row]) for row in rank))  # only these are read
+    rows = sorted(row for group in same_size for row in group)
+    copies: dict[int, int] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for group in in_two_parts(rows, map_in_chunks(pool, digest, rows)):
+            last = max(group, key=lambda row: rank[row])
+            copies |= {row: last for row in group if rank[row] < rank[last]}
+    return dict(sorted(copies.items()))

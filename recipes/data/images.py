@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.preparation import FITS
 
@@ -33,13 +34,6 @@ def check_beginning(data: bytes) -> None:
         raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
 
 
-def unreadable(name: str, reason: object) -> UserError:
-    """Return the error for a file that gives no image."""
-    return UserError(
-        f"{described(name, reason)}; expected a whole {FORMATS}. Replace or remove it, or set data.corrupt=skip."
-    )
-
-
 def described(name: str, reason: object) -> str:
     """Return what is wrong with an image, in a clause."""
     plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
@@ -48,7 +42,7 @@ def described(name: str, reason: object) -> str:
 
 @dataclass(frozen=True)
 class ImageForm:
-    """Describe the pixels that every image becomes."""
+    """The pixels that every image becomes."""
 
     height: int
     width: int
@@ -69,10 +63,9 @@ class ImageForm:
 def image_form(image_size: Any, fit: Any, channels: Any) -> ImageForm:
     """Return the form that a user describes."""
     height, width = sides_of(image_size)
-    if fit not in FITS:
-        raise unknown_name("data.fit", fit, FITS)
-    if not is_whole_number(channels) or channels not in (1, 3):
-        raise UserError(f"Received data.channels={channels!r}; expected 3 for colour or 1 for grey.")
+    check_choice("data.fit", fit, FITS)
+    if channels not in (1, 3):
+        raise UserError(f"data.channels={channels!r} received. Expected 3 for colour or 1 for grey.")
     return ImageForm(height, width, channels, fit)
 
 
@@ -80,9 +73,7 @@ def sides_of(image_size: Any) -> tuple[int, int]:
     """Return height and width."""
     sides = list(image_size) if isinstance(image_size, list | tuple) else [image_size] * 2
     if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
-        raise UserError(
-            f"Received data.image_size={image_size!r}; expected a number of pixels, or [height, width], such as 96."
-        )
+        raise UserError(f"data.image_size={image_size!r} received. Expected a number of pixels, or [height, width].")
     return sides[0], sides[1]
 
 
@@ -105,10 +96,8 @@ ON_ITS_SIDE = (5, 6, 7, 8)
 def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
     """Return the pixels of an image file, uint8 of the form's shape.
 
-    The kind of file is detected from its content, not from its name. Of an animation the first frame counts.
-    Transparency is dropped, palettes and CMYK become red, green and blue, 16-bit values are scaled to 8. A picture is
-    rotated as its camera notes (EXIF orientation). When it shrinks, the filter widens, so that fine patterns do not
-    alias.
+    Of an animation the first frame counts. Transparency is dropped, palettes and CMYK become red, green and blue,
+    16-bit values are scaled to 8. A picture is rotated as its camera notes (EXIF orientation).
     """
     check_beginning(data)
     try:
@@ -128,8 +117,7 @@ def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return an image uint8 [height, width, 1 or 3] resized to cover a size, with its middle cut out."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise UserError(
-            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size; expected uint8 images "
-            "[height, width, 1 or 3]. Set data.image_size=null"
+            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size. Expected uint8 images."
         )
     fitted = np.asarray(ImageOps.fit(_image(pixels), (size[1], size[0]), Image.Resampling.BILINEAR))
     return fitted[..., None] if pixels.shape[2] == 1 else fitted

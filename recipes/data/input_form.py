@@ -1,4 +1,4 @@
-"""Form and place of inputs."""
+"""What inputs become for a network, and sources whose rows are read by Python."""
 
 from __future__ import annotations
 
@@ -14,24 +14,35 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
+from hookline.recipes import check_choice
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes.data.example_rows import LARGEST_NUMBER
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import as_pixels, check_finite
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST, labels_of
 from hookline.trainer.objective import Batch
 
 CACHES = ("auto", "memory", "none")
+SCALES = ("auto", "pixels", "none")
+CHANNELS = ("auto", "last", "first", "none")
+FEW_CHANNELS = (1, 3)
+PEAK = 255
 AUTO_BYTES = 2**30
 """Cache "auto" holds data up to this size."""
+TASKS = 64
+"""Tasks for a pool of threads: a task for each of many files would take longer to manage than to read."""
 SHARE = 0.5
 """How much of the machine's memory examples may take; TensorFlow copies them once."""
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 def is_held(cache: str, size: int) -> bool:
     """Return whether examples are held in memory."""
-    if cache not in CACHES:
-        raise unknown_name("data.cache", cache, CACHES)
+    check_choice("data.cache", cache, CACHES)
     return size <= AUTO_BYTES if cache == "auto" else cache == "memory"
 
 
@@ -39,42 +50,20 @@ def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > SHARE * total:
-        raise UserError(
-            f"{what} takes {size / 2**30:.1f} GiB, and this machine has {total / 2**30:.1f} GiB; expected at most "
-            f"half. {remedy}"
-        )
+        raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; expected half. {remedy}")
 
 
-Item = TypeVar("Item")
-Value = TypeVar("Value")
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def map_in_chunks(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item], chunk: int
-) -> list[Value]:
+def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
     """Return what a function returns for each item, in the order of the items."""
-    tasks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    size = max(1, len(items) // TASKS)
+    tasks = [items[start : start + size] for start in range(0, len(items), size)]
     done = pool.map(lambda task: [function(item) for item in task], tasks)
     return [value for values in done for value in values]
 
 
-SCALES = ("auto", "pixels", "none")
-CHANNELS = ("auto", "last", "first", "none")
-FEW_CHANNELS = (1, 3)
-PEAK = 255
-LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
-
-
 @dataclass(frozen=True)
 class InputForm:
-    """Describe stored inputs and their conversion."""
+    """Stored inputs, and what they become."""
 
     stored: tuple[int, ...]  # shape of one input
     dtype: np.dtype
@@ -130,10 +119,8 @@ class InputForm:
 
 def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> InputForm:
     """Return the form of stored inputs."""
-    if scale not in SCALES:
-        raise unknown_name("data.scale", scale, SCALES)
-    if channels not in CHANNELS:
-        raise unknown_name("data.channels", channels, CHANNELS)
+    check_choice("data.scale", scale, SCALES)
+    check_choice("data.channels", channels, CHANNELS)
     if dtype.kind not in "iuf" or dtype.itemsize > LARGEST_NUMBER:
         raise UserError(f"{where}: inputs of dtype {dtype}; expected numbers of up to 64 bits. Convert them.")
     if not stored or not all(stored):
@@ -143,19 +130,15 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels
 
 
 def _axis(stored: tuple[int, ...], channels: str, where: str) -> str:
-    if channels == "first":
-        if len(stored) < 3:
-            raise UserError(
-                f"{where}: inputs of shape {list(stored)} received with data.channels=first; expected [channels, "
-                "height, width]. Set data.channels=auto."
-            )
-        return "first"
+    """Return what becomes of the axis of channels: "first", "last" or "new"."""
+    if channels == "first" and len(stored) < 3:
+        raise UserError(f"{where}: inputs of shape {list(stored)} have no axis for data.channels=first. Set auto.")
     if channels == "auto" and len(stored) == 3 and stored[0] in FEW_CHANNELS and stored[2] not in (*FEW_CHANNELS, 2, 4):
         raise UserError(
             f"{where}: inputs of shape {list(stored)} look like [channels, height, width]; expected [height, width, "
             "channels]. Set data.channels=first to move the axis, or data.channels=last if they are what they say."
         )
-    return "new" if len(stored) == 2 and channels != "none" else "last"
+    return "first" if channels == "first" else "new" if len(stored) == 2 and channels != "none" else "last"
 
 
 def _refuse_rows(bad: np.ndarray, rows: np.ndarray, where: str, what: str) -> None:
@@ -164,17 +147,14 @@ def _refuse_rows(bad: np.ndarray, rows: np.ndarray, where: str, what: str) -> No
         raise UserError(f"{where}, row {row}: {what}. Fix or remove this row.")
 
 
-ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
-
 _ENDING = threading.Event()
 
 
 @atexit.register
 def _end_reading() -> None:
-    """Let no read be in progress when Python exits.
+    """End all reads, and destroy queues of batches that nobody holds.
 
-    A queue of batches that is destroyed only while the interpreter exits waits forever for a pending read, because no
-    thread can enter Python any more. So reads end at once, and queues that nobody holds are destroyed.
+    A queue that is destroyed while the interpreter exits waits forever for a pending read: no thread can enter Python.
     """
     _ENDING.set()
     gc.collect()
@@ -200,33 +180,26 @@ class HostRows:
 
     @property
     def size(self) -> int:
-        """Return the number of rows."""
         return self._size
 
     @property
     def bytes(self) -> int:
-        """Return how much memory all examples would take, in bytes."""
         row = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs.values())
-        return self.size * row + self.held_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Return how much of that lies in memory: the targets."""
-        return 0 if self._targets is None else int(self._targets.shape.num_elements()) * self._targets.dtype.size
+        held = 0 if self._targets is None else int(self._targets.shape.num_elements()) * self._targets.dtype.size
+        return self.size * row + held
 
     @property
     def labels(self) -> np.ndarray:
-        """Return the class of every row, int64 [size]."""
         return labels_of(self._targets)
 
     @property
     def host_only(self) -> bool:
-        """Return True: Python reads the rows."""
         return True
 
-    def gather(self, indices: tf.Tensor) -> Batch:
-        """Return the transformed rows, read now."""
+    def on_accelerator(self) -> HostRows:
+        return self
 
+    def gather(self, indices: tf.Tensor) -> Batch:
         def call(rows: np.ndarray) -> list[np.ndarray]:
             if _ENDING.is_set():
                 raise RuntimeError("Python ends.")
@@ -245,7 +218,3 @@ class HostRows:
             if self._targets is not None:
                 rows["targets"] = tf.gather(self._targets, indices)
         return self._transform(rows)
-
-    def on_accelerator(self) -> HostRows:
-        """Return this source: Python reads on the host."""
-        return self

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data.array_files import existing_npz, find_arrays, read_npz, warn_of_unread
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.recipes.data.hold_out import splits_of
-from hookline.recipes.data.targets import as_labels
+from hookline.recipes.data.splits import as_labels, splits_of
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import as_pixels, check_examples, is_whole_number
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import as_pixels, check_examples
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
@@ -51,7 +51,8 @@ def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
     checked afterwards.
     """
     pins = PINS[name]
-    known = _check_cached(pins)
+    for file in pins:
+        _check(_folder() / file, pins[file], missing_ok=True)
     try:
         arrays = load()
     except Exception as error:  # Keras raises a bare Exception when a download fails.
@@ -59,33 +60,24 @@ def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
             f"keras.datasets.{name} could not be loaded ({type(error).__name__}: {error}). It is downloaded once: "
             f"check the connection, or give a file that has the arrays: data.path=<{name}.npz>."
         ) from error
-    if missing := pins.keys() - known - _check_cached(pins):
-        raise UserError(
-            f"keras.datasets.{name} did not leave {', '.join(sorted(missing))} in '{_folder()}', so that it cannot "
-            f"be checked; expected the file that was downloaded. Give one yourself: data.path=<{name}.npz>."
-        )
+    for file in pins:
+        _check(_folder() / file, pins[file])
     return arrays
 
 
-def _check_cached(pins: Mapping[str, str]) -> set[str]:
-    """Return the files that are in the cache and as expected; refuse one that is not."""
-    found = {name for name in pins if (_folder() / name).is_file()}
-    for name in found:
-        _check(_folder() / name, pins[name])
-    return found
-
-
-def _check(file: Path, pin: str) -> None:
+def _check(file: Path, pin: str, *, missing_ok: bool = False) -> None:
+    """Refuse a file that is not the known one."""
+    if missing_ok and not file.is_file():
+        return
     try:
         with file.open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"'{file}' cannot be read ({error.strerror}). Fix its permissions, or delete it.") from error
+        raise UserError(f"'{file}' cannot be read ({error.strerror}). Give a file: data.path=<file.npz>.") from error
     if found != pin:
         raise UserError(
             f"'{file}' ({file.stat().st_size:,} bytes) is truncated or altered: its SHA-256 is {found[:12]}..., "
-            f"expected {pin[:12]}.... Delete it, and it is downloaded again; or give a file: "
-            "data.path=<file.npz>."
+            f"expected {pin[:12]}.... Delete it, and it is downloaded again."
         )
 
 
@@ -125,8 +117,7 @@ SETS = {
 
 def check_set(name: str, path: str | None) -> None:
     """Check the name of the set, and that its file exists."""
-    if name not in SETS:
-        raise unknown_name("data.name", name, SETS)
+    check_choice("data.name", name, SETS)
     if path is not None:
         existing_npz(path)
 
@@ -143,15 +134,14 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     """
     check_set(name, path)
     kind = SETS[name]
-    arrays = _download(kind) if path is None else _read(path)
-    called = name if path is None else Path(path).name
+    if path is None:
+        arrays, called = _download(kind), name
+    else:
+        arrays, called = read_npz(path, KEYS), Path(path).name
+        warn_of_unread(find_arrays(path, None), KEYS)
     train = _source(arrays["x_train"], arrays["y_train"], kind, f"{called}, x_train and y_train")
     test = _source(arrays["x_test"], arrays["y_test"], kind, f"{called}, x_test and y_test")
-    if not is_whole_number(validation_size) or not 1 <= validation_size < train.size:
-        raise UserError(
-            f"Received validation_size {validation_size!r} for {train.size} training images; expected an integer in "
-            f"1..{train.size - 1}."
-        )
+    check_whole("data.validation_size", validation_size, 1, train.size - 1)
     rows = split_indices(train.size, {"validation": validation_size}, seed, train.labels)
     return Data(
         name,
@@ -169,12 +159,6 @@ def _source(images: np.ndarray, labels: np.ndarray, kind: _Set, where: str) -> A
     labels = as_labels(labels, where)
     check_examples(images, labels, input_shape=kind.shape, classes=kind.classes, where=where)
     return ArraySource({"inputs": as_pixels(images, where), "targets": labels}, centered_pixels(PEAK))
-
-
-def _read(path: str) -> dict[str, np.ndarray]:
-    arrays = read_npz(path, KEYS)
-    warn_of_unread(find_arrays(path, None), KEYS)
-    return arrays
 
 
 def _download(kind: _Set) -> dict[str, np.ndarray]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hookline.recipes import check_whole
 from hookline.recipes.data.cluttered import below, grey_values, paste
 from hookline.recipes.data.digits import CLASSES, PEAK, SIDE, centered_pixels, digits, pixel_preparation
-from hookline.recipes.data.hold_out import PARTS
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import is_whole_number
+from hookline.recipes.data.splits import PARTS
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 
@@ -28,26 +27,17 @@ def several_digits(
     Targets are int64 [canvases, 10], 1 for each digit that is there. The splits are those of data=digits: no digit is
     on canvases of two splits.
     """
-    if not is_whole_number(most) or not 1 <= most <= CELLS**2:
-        raise UserError(f"Received data.most={most!r}; expected a whole number in 1..{CELLS**2}.")
+    check_whole("data.most", most, 1, CELLS**2)
     counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
-    for name, value in {f"{part}_examples": count for part, count in counts.items()}.items():
-        if not is_whole_number(value) or value < 1:
-            raise UserError(f"Received data.{name}={value!r}; expected a whole number above 0.")
-    originals = digits()
-    shape = (CELLS * SIDE, CELLS * SIDE, 1)
+    for part, count in counts.items():
+        check_whole(f"data.{part}_examples", count, 1)
+    originals, shape = digits(), (CELLS * SIDE, CELLS * SIDE, 1)
     splits = {
         name: _composed(getattr(originals, name), counts[name], most, (seed, stream))
         for stream, name in enumerate(PARTS)
     }
-    return Data(
-        "several_digits",
-        **splits,
-        input_shape=shape,
-        classes=0,
-        class_names=(),
-        preparation=pixel_preparation(shape, PEAK),
-    )
+    form = pixel_preparation(shape, PEAK)
+    return Data("several_digits", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
 
 
 def _composed(split: Split, count: int, most: int, seeds: tuple[int, int]) -> Split:

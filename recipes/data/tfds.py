@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hookline.recipes.data.custom import ExampleReader, read_data
-from hookline.recipes.data.hold_out import check_split, chosen_parts
+from hookline.recipes.data.custom import read_set
 from hookline.recipes.data.images import covering, sides_of
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes.data.splits import check_split
+from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 
-PACKAGE = "tensorflow_datasets"
 INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
-FORMAT = "array_record"
-RESIZE = "Set data.image_size to bring all to one size."
 SPLITS = ("stratified", "random")
 
 
@@ -44,38 +41,40 @@ def tfds(
 
     The arguments are explained in `configs/data/tfds.yaml`.
     """
-    check_split(split)
-    if split not in SPLITS:
-        raise UserError(f"data.split={split} received with data=tfds; expected {' or '.join(SPLITS)}. Choose one.")
+    options = dict(locals())
+    check_split(split, SPLITS)
     size = None if image_size is None else sides_of(image_size)
-    given = _open(name, data_dir)
-    chosen = chosen_parts(f"The TensorFlow Dataset '{name}'", given, parts)
-    features = given["train"].dataset_info.features
-    for option, feature in (("data.inputs", inputs), ("data.targets", targets)):
-        if feature not in features:
-            raise unknown_name(option, feature, features)
-    # Labels are read without decoding the images beside them.
-    bare = _open(name, data_dir, decoders={inputs: _package().decode.SkipDecoding()})
-    readers = {}
-    for part in chosen:
-        examples = _Examples(given[part], bare[part], inputs, targets, size)
-        readers[part] = ExampleReader(examples, threads=threads, name=f"{name}, {part}", alike=RESIZE)
-    label = features[targets]
-    form = {"cache": cache, "scale": scale, "channels": channels}
-    return read_data(
-        name,
-        readers,
-        {"validation": validation, "test": test},
-        split=split,
-        seed=seed,
-        classes=getattr(label, "num_classes", None),
-        class_names=tuple(getattr(label, "names", None) or ()),
-        **form,
-    )
+    try:
+        package = importlib.import_module("tensorflow_datasets")
+        given = _open(package, name, data_dir)
+        # Labels are read without decoding the images beside them.
+        bare = _open(package, name, data_dir, decoders={inputs: package.decode.SkipDecoding()})
+    except ModuleNotFoundError as error:
+        raise UserError(f"data=tfds needs TensorFlow Datasets ({error} for '{name}'). Install: {INSTALL}.") from error
+
+    def make(part: str) -> _Examples:
+        return _Examples(given[part], bare[part], inputs, targets, size)
+
+    return read_set(name, given, next(iter(given.values())).dataset_info.features, make, options)
+
+
+def _open(package: Any, name: str, data_dir: str | None, **options: Any) -> dict[str, Any]:
+    """Return the sources of all splits by name."""
+    try:
+        found = package.data_source(name, data_dir=data_dir, builder_kwargs={"file_format": "array_record"}, **options)
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise UserError(
+            f"TensorFlow Datasets cannot open '{name}' ({type(error).__name__}: {reason}). Check data.name and "
+            "data.data_dir; a set is downloaded once, which takes a connection."
+        ) from error
+    return {str(part): source for part, source in found.items()}
 
 
 class _Examples:
-    """Examples of one split, as `ExampleReader` takes them."""
+    """Examples of one split."""
 
     def __init__(self, source: Any, bare: Any, inputs: str, targets: str, size: tuple[int, int] | None) -> None:
         self._source, self._bare = source, bare
@@ -92,28 +91,3 @@ class _Examples:
     @property
     def labels(self) -> np.ndarray:
         return np.array([int(self._bare[row][self._targets]) for row in range(len(self._bare))], np.int64)
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module(PACKAGE)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"data=tfds needs TensorFlow Datasets, and {error.name} is missing. Install: {INSTALL}."
-        ) from error
-
-
-def _open(name: str, data_dir: str | None, **options: Any) -> dict[str, Any]:
-    """Return the sources of all splits by name."""
-    package = _package()
-    try:
-        found = package.data_source(name, data_dir=data_dir, builder_kwargs={"file_format": FORMAT}, **options)
-    except ModuleNotFoundError as error:
-        raise UserError(f"TensorFlow Datasets needs {error.name or error} for '{name}'. Install: {INSTALL}.") from error
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")
-        raise UserError(
-            f"TensorFlow Datasets cannot open '{name}' ({type(error).__name__}: {reason}). Check data.name and "
-            "data.data_dir; a set is downloaded once, which takes a connection."
-        ) from error
-    return {str(part): source for part, source in found.items()}

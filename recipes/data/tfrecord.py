@@ -8,25 +8,40 @@ compared with the index whenever it is read.
 from __future__ import annotations
 
 import glob
+import hashlib
+import io
 import os
+import re
+import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
 
-from hookline.recipes.data.hold_out import check_group_option, complete
-from hookline.recipes.data.image_source import EncodedImages, Holding, image_data
+from hookline.recipes import check_choice
+from hookline.recipes.data.image_source import EncodedImages, Holding, cache_folder, file_stamp, fingerprint, image_data
 from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels, image_form
-from hookline.recipes.data.targets import count_classes, number_names
-from hookline.recipes.data.tfrecord_index import Keys, RecordIndex, index_records, parse_record, single_value
+from hookline.recipes.data.splits import PARTS, check_group_option, complete, count_classes
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name
+from hookline.trainer.files import write_whole
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.source import HOST
 
 ENCODINGS = ("image", "raw")
+FORM = 1
+"""Increased when the format of index files changes."""
+BEFORE, AFTER = 12, 4
+"""Bytes around the data of a record: its length with a checksum, and a checksum."""
+BATCH = 64
+PACKED = {b"\x1f\x8b": "GZIP", b"\x78": "ZLIB"}
 
 
 def _check(**options: Any) -> None:
@@ -35,6 +50,11 @@ def _check(**options: Any) -> None:
     image_form(1, options["fit"], 3)
     Holding(options["cache"], options["cache_dir"], options["corrupt"])
     check_group_option(options["split"], "group_key", options["group_key"])
+    if not is_whole_number(options["first_label"]):
+        raise UserError(f"data.first_label={options['first_label']!r} received. Expected an integer, mostly 0 or 1.")
+    for option in ("image_key", "label_key"):
+        if not isinstance(options[option], str):
+            raise UserError(f"data.{option}={options[option]!r} received. Expected a feature, such as image/encoded.")
     _files(options)
 
 
@@ -67,40 +87,23 @@ def tfrecord(
 
     The arguments are explained in `configs/data/tfrecord.yaml`.
     """
-    return _open(dict(locals()), Holding(cache, cache_dir, corrupt))
-
-
-def _open(options: dict[str, Any], holding: Holding) -> Data:
-    """Return the data that the arguments of `tfrecord` describe."""
-    raw_shape = _raw_shape(options["encoding"], options["shape"])
-    size = options["image_size"]
-    form = image_form(list(raw_shape[:2]) if size is None and raw_shape else size, options["fit"], options["channels"])
-    check_group_option(options["split"], "group_key", options["group_key"])
-    keys = _keys(options["image_key"], options["label_key"], options["group_key"])
+    options = dict(locals())
+    _check(**options)
+    holding, raw_shape = Holding(cache, cache_dir, corrupt), _raw_shape(encoding, shape)
+    form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
     files = _files(options)
-    index = index_records([file for each in files.values() for file in each], keys, holding.cache_dir)
-    classes = options["classes"]
-    labels, names, count = _labels(index.labels, options["first_label"], classes, options["class_names"])
-    parts = complete(
-        _own_rows(index, files),
-        labels,
-        {"validation": options["validation_share"], "test": options["test_share"]},
-        split=options["split"],
-        seed=options["seed"],
-        groups=index.groups,
-        keys=index.digests.view(np.int64),
-    )
+    index = _index_records([file for each in files.values() for file in each], options)
+    labels, names, count = _labels(index.labels, options)
+    keys = index.digests.view(np.int64)
     return image_data(
         Path(files["train"][0]).stem,
-        EncodedImages(labels, partial(_load, index, keys.image, form, raw_shape), index.name, form),
-        parts,
+        EncodedImages(labels, partial(_load, index, image_key, form, raw_shape), index.name, form),
+        complete(_own_rows(index, files), labels, options, groups=index.groups, keys=keys),
         holding,
         class_names=names,
         classes=count,
-        remedy=None
-        if classes
-        else "Check data.label_key and data.first_label, or set data.classes where this is meant.",
-        settings=[index.files, form.shape, form.fit, keys.as_list(), raw_shape],
+        remedy=None if classes else "Check data.label_key and data.first_label, or set data.classes if this is meant.",
+        settings=[index.files, form.shape, form.fit, image_key, label_key, group_key, raw_shape],
         checked=("train",),
         stamps=lambda rows: index.digests[rows].tolist(),
     )
@@ -112,10 +115,9 @@ def _load(index: RecordIndex, key: str, form: ImageForm, shape: tuple[int, ...] 
         data = index.read(row)
     except OSError as error:
         raise UnreadableImage(error.strerror or str(error)) from error
-    if data is None:
+    if _digest(data) != index.digests[row]:
         raise UnreadableImage("it has changed since this run indexed it")
-    where = index.name(row)
-    image = single_value(parse_record(data, where), key, "data.image_key", where, ("bytes",))
+    image = tf.train.Example.FromString(data).features.feature[key].bytes_list.value[0]
     if shape is None:
         return decode_image(image, form)
     if len(image) != np.prod(shape):
@@ -124,75 +126,60 @@ def _load(index: RecordIndex, key: str, form: ImageForm, shape: tuple[int, ...] 
 
 
 def _raw_shape(encoding: str, shape: Any) -> tuple[int, ...] | None:
-    if encoding not in ENCODINGS:
-        raise unknown_name("data.encoding", encoding, ENCODINGS)
+    check_choice("data.encoding", encoding, ENCODINGS)
     if encoding == "image":
         if shape is not None:
-            raise UserError(
-                f"Received data.shape={shape} with data.encoding=image, whose files tell their shape; expected "
-                "data.shape=null, or data.encoding=raw."
-            )
+            raise UserError(f"data.shape={shape} received with data.encoding=image. Expected raw with it.")
         return None
     sides = list(shape) if isinstance(shape, list | tuple) else []
     if len(sides) != 3 or not all(is_whole_number(side) and side > 0 for side in sides) or sides[2] not in (1, 3):
-        raise UserError(
-            f"Received data.shape={shape!r} with data.encoding=raw; expected height, width and channels (1 or 3), such "
-            "as [32,32,3]."
-        )
+        raise UserError(f"data.shape={shape!r} received. Expected height, width, channels (1 or 3), such as [32,32,3].")
     return tuple(sides)
-
-
-def _keys(image_key: Any, label_key: Any, group_key: Any) -> Keys:
-    for option, key in (("image_key", image_key), ("label_key", label_key), ("group_key", group_key)):
-        if not isinstance(key, str) and not (key is None and option == "group_key"):
-            raise UserError(f"Received data.{option}={key!r}; expected the name of a feature, such as image/encoded.")
-    return Keys(image_key, label_key, group_key)
 
 
 def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the files of each split that has some."""
-    paths = {"train": options["path"], "validation": options["validation_path"], "test": options["test_path"]}
-    files = {name: _matching(name, each) for name, each in paths.items() if each is not None}
+    names = zip(PARTS, ("path", "validation_path", "test_path"), strict=True)
+    files = {part: _matching(f"data.{name}", options[name]) for part, name in names if options[name] is not None}
     seen: dict[str, str] = {}
     for name, each in files.items():
         for file in each:
             real = os.path.realpath(file)
             if real in seen:
-                raise UserError(
-                    f"'{file}' is in {seen[real]} and in {name}; expected each file in one of data.path, "
-                    "data.validation_path and data.test_path. Change the names."
-                )
+                raise UserError(f"'{file}' is in {seen[real]} and in {name}. Expected each file in one of them.")
             seen[real] = name
     return files
 
 
-def _matching(name: str, patterns: Any) -> list[str]:
-    option = "data.path" if name == "train" else f"data.{name}_path"
+def _matching(option: str, patterns: Any) -> list[str]:
+    """Return the files that names or patterns stand for."""
     listed = patterns if isinstance(patterns, list | tuple) else [patterns]
     if not listed or not all(isinstance(each, str) and each.strip() for each in listed):
         raise UserError(f"Received {option}={patterns!r}; expected names of TFRecord files, such as train-*.tfrecord.")
-    found: list[str] = []
+    found: dict[str, None] = {}
     for pattern in listed:
         expanded = os.path.expanduser(pattern)
         if os.path.isdir(expanded):
             raise UserError(f"{option} '{pattern}' is a folder; expected files, such as '{pattern}/*.tfrecord'.")
         matching = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
         if not matching:
-            raise UserError(
-                f"{option} '{pattern}' matches no file; expected TFRecord files. Working directory: {Path.cwd()}."
-            )
-        found += [file for file in matching if file not in found]
-    return found
+            raise UserError(f"{option} '{pattern}' matches no file. Working directory: {Path.cwd()}.")
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
-def _labels(
-    found: np.ndarray, first_label: Any, classes: Any, class_names: Sequence[Any] | None
-) -> tuple[np.ndarray, tuple[str, ...], int]:
+def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tuple[str, ...], int]:
     """Return labels int64 [size] from 0, the names of the classes, and how many there are."""
-    if not is_whole_number(first_label):
-        raise UserError(f"Received data.first_label={first_label!r}; expected an integer, mostly 0 or 1.")
-    names = tuple(str(name) for name in class_names or ())
-    labels, names = number_names(found, names) if found.dtype.kind == "U" else (found - first_label, names)
+    first_label, classes = options["first_label"], options["classes"]
+    names = tuple(str(name) for name in options["class_names"] or ())
+    if found.dtype.kind == "U":  # texts are names of classes: those given, or all that occur
+        names = names or tuple(np.unique(found).tolist())
+        place = {name: label for label, name in enumerate(names)}
+        labels = np.array([place.get(name, -1) for name in found.tolist()], np.int64)
+        if labels.min() < 0:
+            raise unknown_name("class in the records", found[labels < 0][0], names)
+    else:
+        labels = found - first_label
     where = f"data.label_key, less data.first_label={first_label}"
     count = count_classes({where: labels}, len(names) if classes is None and len(names) > 1 else classes)
     if names and len(names) != count:
@@ -207,3 +194,172 @@ def _own_rows(index: RecordIndex, files: Mapping[str, Sequence[str]]) -> dict[st
         name: np.flatnonzero((index.file_of >= start) & (index.file_of < stop))
         for name, start, stop in zip(files, ends[:-1], ends[1:], strict=True)
     }
+
+
+@dataclass(frozen=True, eq=False)
+class RecordIndex:
+    """Where records lie, row by row: arrays [size]."""
+
+    files: tuple[str, ...]
+    file_of: np.ndarray  # position in `files`
+    offsets: np.ndarray  # where the data of a record begins in its file
+    lengths: np.ndarray  # bytes of data
+    digests: np.ndarray  # hash of the data
+    labels: np.ndarray  # integers or texts
+    groups: np.ndarray | None = None  # likewise; None if they were not asked for
+
+    def name(self, row: int) -> str:
+        """Return what messages call a record."""
+        first = int(np.searchsorted(self.file_of, self.file_of[row]))
+        return f"{self.files[self.file_of[row]]}, record {row - first}"
+
+    def read(self, row: int) -> bytes:
+        """Return the data of a record, as the file has it now."""
+        with open(self.files[self.file_of[row]], "rb", buffering=0) as file:
+            file.seek(int(self.offsets[row]))
+            return file.read(int(self.lengths[row]))
+
+
+def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIndex:
+    """Return the index of files, from an earlier run where none of them has changed since.
+
+    Making it reads every record once, checks both checksums of each, and that it holds the features.
+    """
+    keys = {option: options[option] for option in ("image_key", "label_key", "group_key")}
+    try:
+        stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys)
+    except OSError as error:
+        raise UserError(f"'{error.filename}' cannot be read ({error.strerror}); expected a TFRecord file.") from error
+    where = fingerprint([os.path.abspath(file) for file in files], keys)
+    kept = cache_folder(options["cache_dir"]) / f"{Path(files[0]).stem}-{where}.index"
+    arrays = _read_index(kept, stamp)
+    if arrays is None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(lambda file: _index_file(file, keys), files))
+        arrays = {name: _joined([part[name] for part in parts], name) for name in parts[0]}
+        arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
+        _write_index(kept, arrays, stamp)
+    return RecordIndex(tuple(files), **arrays)
+
+
+def _read_index(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
+    """Return the arrays of an index file; None if it does not exist, is stale or damaged."""
+    try:
+        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive}
+        return arrays if arrays.pop("stamp") == stamp else None
+    except ARRAY_FAULTS:
+        return None
+
+
+def _write_index(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, stamp=np.array(stamp), **arrays)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, stream.getvalue())
+    except OSError as error:
+        warnings.warn(
+            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}): give another data.cache_dir.",
+            stacklevel=4,
+        )
+
+
+def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any]]:
+    """Return the lists of one file by name."""
+    found: dict[str, list[Any]] = {"offsets": [], "lengths": [], "digests": [], "labels": []}
+    if keys["group_key"] is not None:
+        found["groups"] = []
+    start = 0
+    try:
+        with tf.init_scope(), tf.device(HOST):
+            for batch in tf.data.TFRecordDataset(file).batch(BATCH):
+                for data in batch.numpy():
+                    where = f"'{file}', record {len(found['offsets'])}"
+                    features = _features(data, where)
+                    _single_value(features, keys, "image_key", where, ("bytes",))
+                    found["labels"].append(_single_value(features, keys, "label_key", where, ("bytes", "int64")))
+                    if "groups" in found:
+                        found["groups"].append(_single_value(features, keys, "group_key", where, ("bytes", "int64")))
+                    found["offsets"].append(start + BEFORE)
+                    found["lengths"].append(len(data))
+                    found["digests"].append(_digest(data))
+                    start += BEFORE + len(data) + AFTER
+    except tf.errors.OpError as error:
+        raise _broken(file, error) from error
+    if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
+        raise _cut_off(file, start)
+    if not found["offsets"]:
+        raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
+    return found
+
+
+def _features(data: bytes, where: str) -> Any:
+    """Return the features of a record by name."""
+    try:
+        return tf.train.Example.FromString(data).features.feature
+    except DecodeError as error:
+        raise UserError(f"{where} is not a tf.train.Example ({error}). Write the records as such.") from error
+
+
+def _single_value(
+    features: Any, keys: Mapping[str, str | None], option: str, where: str, kinds: tuple[str, ...]
+) -> bytes | int | str:
+    """Return the one value of a feature: bytes, an integer, or, where integers are allowed, a text."""
+    key = keys[option]
+    if key not in features:
+        names = sorted(features)
+        raise UserError(
+            f"{where} has no feature '{key}'.{did_you_mean(str(key), names)} It has: {', '.join(names) or 'none'}. "
+            f"Set data.{option}."
+        )
+    feature = features[key]
+    kind = str(feature.WhichOneof("kind") or "no").removesuffix("_list")
+    values = getattr(feature, f"{kind}_list").value if kind != "no" else []
+    if kind not in kinds or len(values) != 1:
+        raise UserError(
+            f"{where}: feature '{key}' holds {len(values)} {kind} values; expected one of {' or '.join(kinds)}. Set "
+            f"data.{option}."
+        )
+    if kind == "bytes" and "int64" in kinds:
+        return values[0].decode(errors="backslashreplace")
+    return values[0]
+
+
+def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
+    """Return the values of all files in one array: integers, or texts."""
+    values = [value for part in parts for value in part]
+    if name == "digests":
+        return np.array(values, np.uint64)
+    if len({type(value) for value in values}) > 1:
+        raise UserError(f"data.{name.removesuffix('s')}_key names numbers in some records and texts in others.")
+    return np.array(values, np.int64 if isinstance(values[0], int) else None)
+
+
+def _broken(file: str, error: tf.errors.OpError) -> UserError:
+    """Return the error for a file whose records cannot be read."""
+    place = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
+    if place is None:
+        reason = error.message.split(";")[-1].strip()
+        return UserError(f"'{file}' cannot be read ({reason}); expected a TFRecord file.")
+    with open(file, "rb") as stream:
+        beginning = stream.read(2)
+    for signature, kind in PACKED.items():
+        if place[2] == "0" and beginning.startswith(signature):
+            return UserError(f"'{file}' is compressed ({kind}), and cannot be read at random. Write it uncompressed.")
+    if place[1] == "truncated":
+        return _cut_off(file, int(place[2]))
+    if place[2] == "0":
+        return UserError(f"'{file}' is not a TFRecord file: its first checksum is wrong. Give others.")
+    return UserError(f"'{file}' is damaged: what is at byte {place[2]} has a wrong checksum. Copy or write it again.")
+
+
+def _cut_off(file: str, place: int) -> UserError:
+    return UserError(
+        f"'{file}' is cut off: its last record is not whole, from byte {place} of {os.path.getsize(file)} on; expected "
+        "a whole TFRecord file. Copy or write it again."
+    )
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

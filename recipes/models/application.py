@@ -11,8 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.recipes.models.checks import check_dropout
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.recipes import check_choice
+from hookline.recipes.models import check_dropout
+from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
 from hookline.trainer.run.initial_weights import load_whole
 
@@ -40,26 +41,18 @@ def application(
     """Return a network of keras.applications without its top, behind its own preprocessing, with a new dense head.
 
     The data's values become what the network's `preprocess_input` makes of pixels from 0 to 255, by layers of the
-    graph, which exports have as well. Grey images are repeated in 3 channels.
+    graph, which exports have as well. Grey images are repeated in 3 channels. `preparation` is the data's.
 
-    Args:
-        input_shape: [height, width, channels], 1 or 3 channels.
-        classes: units of the head, "outputs".
-        name: of the function, such as "MobileNetV3Small".
-        weights: "imagenet", which Keras downloads; a file of weights, whose layers of these names are taken; or None.
-        pooling: of the last maps, "avg" or "max".
-        dropout: before the head.
-        input_range: the values that the data has for black and for white; None for what the data says.
-        options: further arguments of Keras's function, such as {alpha: 0.5}; None for none.
-        preparation: of the data.
-
-    Raises:
-        UserError: no such network, a size that it does not take, or weights that cannot be had.
+    The arguments are explained in `configs/model/application.yaml`.
     """
-    function, options = _function(name), options or {}
+    known, options = (
+        {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)},
+        options or {},
+    )
+    check_choice("name of keras.applications", name, known)
+    function = known[name]
     check_dropout(dropout)
-    if pooling not in ("avg", "max"):
-        raise unknown_name("pooling", str(pooling), ("avg", "max"))
+    check_choice("pooling", pooling, ("avg", "max"))
     if taken := [each for each in options if each in OWN]:
         raise UserError(
             f"model.options has '{taken[0]}', which this model sets itself. Expected others, such as alpha."
@@ -68,20 +61,13 @@ def application(
     if len(shape) != 3 or shape[-1] not in (1, CHANNELS):
         raise UserError(f"{name} got inputs of shape {list(shape)}. Expected images [height, width, 1 or 3 channels].")
     inputs = keras.Input(shape, name="image")
-    x = _preprocessed(inputs, _preprocessing(function), _range(input_range, preparation))
+    x = _preprocessed(inputs, function, _range(input_range, preparation))
     given = {**options, "input_tensor": x, "input_shape": tuple(x.shape[1:]), "pooling": pooling}
     base = keras.Model(inputs, _base(function, weights, given).output, name=name)
     if weights is not None and weights != IMAGENET:
         load_whole(base, user_path(weights, "model.weights"), f"model.weights={weights}")
     features = keras.layers.Dropout(dropout, name="dropout")(base.output) if dropout else base.output
     return keras.Model(inputs, keras.layers.Dense(classes, name=HEAD)(features), name=name.lower())
-
-
-def _function(name: str) -> Callable[..., keras.Model]:
-    known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
-    if name not in known:
-        raise unknown_name("name of keras.applications", str(name), known)
-    return known[name]
 
 
 def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tuple[float, float]:
@@ -98,28 +84,23 @@ def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tu
     return preparation.offset, preparation.offset + preparation.scale * preparation.peak
 
 
-def _preprocessing(function: Callable[..., keras.Model]) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return by which scale and offset, float64 [3], a network's `preprocess_input` maps pixels from 0 to 255.
+def _preprocessed(x: Any, function: Callable[..., keras.Model], black_and_white: tuple[float, float]) -> Any:
+    """Return what a network takes, of inputs whose values lie between those of black and white.
 
-    What the function does is measured. Third, whether it takes the channels in the reverse order.
+    What the network's `preprocess_input` does is measured: a scale and an offset for each channel, and perhaps their
+    reverse order.
     """
     prepare = sys.modules[function.__module__].preprocess_input
     probes = np.concatenate([np.zeros((1, CHANNELS)), PIXEL_PEAK * np.eye(CHANNELS)])
     found = np.asarray(prepare(probes[:, None, None, :].copy()))[:, 0, 0, :]
-    matrix = (found[1:] - found[0]) / PIXEL_PEAK
+    matrix, offset = (found[1:] - found[0]) / PIXEL_PEAK, found[0]
     flipped = bool(abs(matrix[0, -1]) > abs(matrix[0, 0]))
-    return np.diag(matrix[::-1] if flipped else matrix), found[0], flipped
-
-
-def _preprocessed(x: Any, steps: tuple[np.ndarray, np.ndarray, bool], black_and_white: tuple[float, float]) -> Any:
-    """Return what a network takes, of inputs whose values lie between those of black and white."""
-    black, white = black_and_white
-    scale, offset, flipped = steps
     if x.shape[-1] == 1:
         x = keras.layers.Concatenate(name="three_channels")([x] * CHANNELS)
     if flipped:
         x = keras.ops.flip(x, axis=-1)
-    scale = scale * PIXEL_PEAK / (white - black)
+    black, white = black_and_white
+    scale = np.diag(matrix[::-1] if flipped else matrix) * PIXEL_PEAK / (white - black)
     return keras.layers.Rescaling(scale.tolist(), (offset - black * scale).tolist(), name="preprocessing")(x)
 
 

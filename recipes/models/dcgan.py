@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import keras
 
-from hookline.recipes.models.checks import GENERATOR, batch_norm_factory, check_role, check_sizes
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.recipes.models import GENERATOR, batch_norm_factory, check_role, check_sizes
+from hookline.trainer.errors import UserError
 
 NORMALIZED = ("both", "generator", "none")
 BatchNorm: TypeAlias = "partial[keras.layers.BatchNormalization] | None"
@@ -41,8 +42,7 @@ def dcgan(
         raise UserError(
             "dcgan cannot be stacked: convolutions in groups have no gradient on a CPU. Expected task.stacked=false."
         )
-    if batch_norm not in NORMALIZED:
-        raise unknown_name("batch_norm", str(batch_norm), NORMALIZED)
+    check_choice("batch_norm", batch_norm, NORMALIZED)
     check_sizes("filters", filters, least=1)
     shape, step = tuple(input_shape), 2 ** len(filters)
     if len(shape) != 3 or any(side % step for side in shape[:2]):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.recipes.models.checks import GENERATOR, check_activation, check_role, check_sizes, is_image
+from hookline.recipes.models import GENERATOR, check_activation, check_role, check_sizes, is_image
 
 
 def gan_mlp(
@@ -108,13 +108,7 @@ class StackedDense(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        units: int,
-        count: int,
-        *,
-        kernel_initializer: Any,
-        bias_initializer: Any = "zeros",
-        **options: Any,
+        self, units: int, count: int, *, kernel_initializer: Any, bias_initializer: Any = "zeros", **options: Any
     ) -> None:
         """Take the outputs of each network, how many there are, and initializers that ignore shapes."""
         super().__init__(**options)

@@ -43,16 +43,8 @@ def keras_file(
     Keras reads it in its safe mode: of what the file names, classes of Keras are built, and those that `plugins=` names
     a package of. Lambdas are refused.
 
-    Args:
-        input_shape: of the data's examples.
-        classes: of the data.
-        path: of the file.
-        weights: whether it starts from the weights of the file; otherwise from new ones.
-        new_head: whether its last layer, a dense one, is replaced by "outputs", of as many units as there are classes.
-        packages: of the user, with classes that the file names.
-
-    Raises:
-        UserError: Keras refuses the file, or the model has another number of outputs than the data has classes.
+    The arguments are explained in `configs/model/keras_file.yaml`; `packages` are the user's, with classes that the
+    file names.
     """
     check_file(path)
     try:
@@ -78,8 +70,8 @@ def keras_file(
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and isinstance(shape[-1], int) and shape[-1] != classes:
         raise UserError(
-            f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}: one for each class of the "
-            f"data, or what else the task asks for. model.new_head=true keeps its other layers, and replaces the last."
+            f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}, one for each class of the "
+            "data: model.new_head=true replaces the last layer."
         )
     return model
 

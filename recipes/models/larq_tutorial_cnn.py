@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from hookline.recipes.models.checks import batch_norm_factory, check_activation, check_images
+from hookline.recipes.models import batch_norm_factory, check_activation, check_images
 
 
 def larq_tutorial_cnn(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import keras
 
-from hookline.recipes.models.checks import check_activation, check_dropout, check_images, check_size, check_sizes
+from hookline.recipes import check_whole
+from hookline.recipes.models import check_activation, check_dropout, check_images, check_sizes
 
 
 def lenet_300_100(
@@ -55,16 +56,16 @@ def lenet_plus_plus(
     filters: Sequence[int] = (32, 64, 128),
     kernel_size: int = 5,
 ) -> keras.Model:
-    """Return three blocks of two convolutions and a pooling, a dense layer of features, and one of logits.
+    """Return three or other blocks of two convolutions and a pooling, a dense layer of features, and one of logits.
 
     Convolutions are padded with zeros and have a PReLU with a slope for each channel, 0.25 at first; poolings are 2 by
     2 (Wen et al. 2016, table 1). The features have no activation, so that they spread in all directions, and the
     logits no bias, so that classes differ by the direction of their features.
     """
-    shape = check_images("lenet_plus_plus", input_shape, 8)
-    check_sizes("filters", filters, least=3, most=3)
-    check_size("features", features)
-    check_size("kernel_size", kernel_size)
+    check_sizes("filters", filters, least=1)
+    shape = check_images("lenet_plus_plus", input_shape, 2 ** len(filters))
+    check_whole("features", features, 1)
+    check_whole("kernel_size", kernel_size, 1)
     slope = keras.initializers.Constant(0.25)
     inputs = x = keras.Input(shape, name="image")
     for block, channels in enumerate(filters, start=1):

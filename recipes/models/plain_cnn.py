@@ -6,14 +6,9 @@ from collections.abc import Sequence
 
 import keras
 
-from hookline.recipes.models.checks import (
-    batch_norm_factory,
-    check_activation,
-    check_dropout,
-    check_images,
-    check_sizes,
-)
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.recipes.models import batch_norm_factory, check_activation, check_dropout, check_images, check_sizes
+from hookline.trainer.errors import UserError
 
 HEADS = ("global_pooling", "flatten")
 FEWER = "fewer filters, such as model.filters=[16,32]"
@@ -39,8 +34,7 @@ def plain_cnn(
     check_sizes("filters", filters, least=1)
     if type(first_stride) is not int or not 1 <= first_stride <= 2:
         raise UserError(f"Invalid first_stride: {first_stride!r}. Expected 1 or 2.")
-    if head not in HEADS:
-        raise unknown_name("head", str(head), HEADS)
+    check_choice("head", head, HEADS)
     check_activation(activation)
     check_dropout(dropout)
     shape = check_images("plain_cnn", input_shape, first_stride * 2 ** len(filters), FEWER)

@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 
-from hookline.recipes.models.checks import batch_norm_factory, check_activation, check_images, check_sizes
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.recipes.models import batch_norm_factory, check_activation, check_images, check_sizes
+from hookline.trainer.errors import UserError
 
 SHORTCUTS = ("block", "convolution")
 
@@ -36,25 +37,13 @@ def resnet(
     trained. Three blocks each of 16, 32 and 64 filters make ResNet-20 (He et al. 2016, arXiv 1512.03385, section 4.2)
     with projections for shortcuts, its option B.
 
-    Args:
-        input_shape: [height, width, channels].
-        classes: number of logits.
-        filters: channels of each block.
-        shortcuts: "block", over both convolutions of a block; "convolution", over each, with average pooling before
-            the convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu
-            et al. 2018, Bi-Real Net, arXiv 1808.00278).
-        activation: name of a Keras activation; hard_tanh before binary inputs, whose signs of ReLU are all 1.
-        weight_decay: L2 on the kernels of convolutions; 0 for none.
-        batch_norm_momentum: of the moving averages, in [0, 1).
-        batch_norm_epsilon: added to variances, above 0.
-
-    Raises:
-        UserError: images that cannot be halved that often, or an option out of its range.
+    Shortcuts are over both convolutions of a "block"; or over each "convolution", with average pooling before the
+    convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu et al. 2018,
+    Bi-Real Net, arXiv 1808.00278).
     """
     check_sizes("filters", filters, least=1)
     check_activation(activation)
-    if shortcuts not in SHORTCUTS:
-        raise unknown_name("shortcuts", str(shortcuts), SHORTCUTS)
+    check_choice("shortcuts", shortcuts, SHORTCUTS)
     if not weight_decay >= 0.0:
         raise UserError(f"Invalid weight_decay: {weight_decay!r}. Expected a number of 0 or more, such as 1e-4.")
     strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]

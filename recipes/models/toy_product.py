@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.recipes import check_choice
+from hookline.trainer.errors import UserError
 from hookline.trainer.ops.override_gradient import override_gradient
 
 REGISTERED = "HooklineToyProduct"
@@ -62,8 +63,7 @@ class ToyProduct(keras.layers.Layer):
     def __init__(self, route: str = "override_gradient", **options: Any) -> None:
         """Take a key of ROUTES: how the gradient is given."""
         super().__init__(**options)
-        if route not in ROUTES:
-            raise unknown_name("route", route, ROUTES)
+        check_choice("route", route, ROUTES)
         self.route = route
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

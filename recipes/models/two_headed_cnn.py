@@ -7,7 +7,8 @@ from typing import Any
 
 import keras
 
-from hookline.recipes.models.checks import check_activation, check_images, check_size, check_sizes
+from hookline.recipes import check_whole
+from hookline.recipes.models import check_activation, check_images, check_sizes
 
 
 def two_headed_cnn(
@@ -32,7 +33,7 @@ def two_headed_cnn(
     check_sizes("filters", filters, least=1)
     check_sizes("class_units", class_units)
     check_sizes("domain_units", domain_units)
-    check_size("kernel_size", kernel_size)
+    check_whole("kernel_size", kernel_size, 1)
     check_activation(activation)
     shape = check_images("two_headed_cnn", input_shape, 2 ** len(filters), "fewer filters")
     inputs = x = keras.Input(shape, name="image")

@@ -13,7 +13,7 @@ LARGEST_DECAY_RATE = 0.999
 
 
 class Scalars(NamedTuple):
-    """Hold the values that all updates of one apply share. It replaces the learning rate in Keras' own calls."""
+    """The values that all updates of one apply share. It replaces the learning rate in Keras' own calls."""
 
     rate: tf.Tensor  # scalar, the learning rate as Keras has it
     of_kernel: dict[str, tf.Tensor]  # float32 scalars, by the name of the kernel's argument
@@ -27,13 +27,12 @@ class FusedUpdate(keras.optimizers.Optimizer):
     same values but for float32 rounding: see `kernel_rounds_well`. All else that Keras does in an apply stays as it is:
     unscaling and clipping of gradients, weight decay, accumulation, moving averages, constraints, and replicas.
 
-    The step count, powers of decay rates and the learning rate are computed once in an apply. Keras does so for every
-    variable: its Adam makes 228 graph nodes for three dense layers, this one 22.
+    The step count, powers of decay rates and the learning rate are computed once in an apply, not for every variable.
     """
 
-    @abstractmethod
     def has_kernel(self) -> bool:
         """Return whether a kernel supports the settings."""
+        return True
 
     @abstractmethod
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -72,11 +71,9 @@ class FusedUpdate(keras.optimizers.Optimizer):
 
 
 def kernel_rounds_well(*decay_rates: Any) -> bool:
-    """Return whether a kernel decays nearly as Keras does: no rate is above 0.999, and each is a number.
+    """Return whether a kernel decays nearly as Keras does: each rate is a number, and at most 0.999.
 
-    Kernels take a decay rate b in float32 and compute 1 - b from that; Keras rounds 1 - b itself. The two differ by a
-    share of up to 2^-25 / (1 - b): 1.3e-5 for 0.999, 2.4e-7 for 0.9. A second moment differs by as much, a step by half
-    of it. Rates above 0.999 would differ by more, and 1 - 1e-9 would not decay at all.
+    Kernels compute 1 - b from b in float32, which differs by a share of up to 2^-25 / (1 - b), 1.3e-5 for 0.999.
     """
     return all(isinstance(rate, float | int) and rate <= LARGEST_DECAY_RATE for rate in decay_rates)
 
@@ -84,9 +81,6 @@ def kernel_rounds_well(*decay_rates: Any) -> bool:
 @keras.saving.register_keras_serializable(package="hookline")
 class SGD(FusedUpdate, keras.optimizers.SGD):
     """Do what `keras.optimizers.SGD` does: its arguments, its variables, its formulas, one kernel for each variable."""
-
-    def has_kernel(self) -> bool:
-        return True
 
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
         if not self.momentum:
@@ -107,10 +101,8 @@ class SGD(FusedUpdate, keras.optimizers.SGD):
 class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
     """Do what `keras.optimizers.RMSprop` does: its arguments, its variables, its formulas; a kernel with momentum.
 
-    Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. A scratch variable
-    in its place would halve the time of the update, but be a second copy of the weights in memory, and a state that no
-    checkpoint holds. The update is also Keras' own with `centered`, where the tiny difference of two averages turns
-    rounding into steps, and with a rho above 0.999.
+    Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. It is also Keras' own with
+    `centered`, where the tiny difference of two averages turns rounding into steps, and with a rho above 0.999.
     """
 
     def has_kernel(self) -> bool:

@@ -90,9 +90,7 @@ def test_a_wrong_option_is_one_clear_line(data):
 
     for options, message in (
         ({"loss": "hing"}, "'hinge'"),
-        ({"gradient_penalty": float("nan")}, "gradient_penalty=nan"),
         ({"loss": "wasserstein"}, "gradient_penalty=0 received with loss=wasserstein"),
-        ({"discriminator_learning_rate": 0.0}, "discriminator_learning_rate=0.0"),
         ({"classifier": "runs/x"}, "task.classifier=runs/x"),
         ({"parts": parts_of(data, model=classifier)}, r"'mlp' maps \(None, 2\) to \(None, 1\)"),
     ):
@@ -103,21 +101,3 @@ def test_a_wrong_option_is_one_clear_line(data):
 def test_a_penalty_on_scores_that_mix_examples_is_refused():
     assert_refused("batch norm", gan, parts=parts_of(digits(), model=dcgan), gradient_penalty=1.0)
     gan(parts=parts_of(digits(), model=dcgan, batch_norm="generator"), gradient_penalty=1.0)
-
-
-def test_statistics_stay_where_another_objective_runs_the_network():
-    data = digits()
-    recipe = gan(parts=parts_of(data, model=dcgan, filters=[4, 8]))
-    loop = loop_of(recipe, data, batch_size=32)
-    discriminator = recipe.networks[1]
-    moving = [v for v in discriminator.state_variables.values() if isinstance(v, keras.Variable)]
-    assert moving  # it has batch norm
-    only_generator = recipe.objectives[1]
-    discriminator.fixed = True
-    alone = loop_of(type(recipe)(recipe.networks, [only_generator]), data, batch_size=32)
-    before = [v.numpy() for v in moving]
-    alone.run(0, 2)
-    for variable, value in zip(moving, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
-    loop.run(2, 1)
-    assert not all(np.array_equal(v.numpy(), value) for v, value in zip(moving, before, strict=True))

@@ -10,7 +10,9 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hookline.recipes.augment.color import Color
 from hookline.recipes.augment.geometric import Rotate, move_boxes, moved_back, rotations, warp
+from hookline.recipes.augment.mixing import Cutmix, Cutout, Mixup
 from hookline.recipes.augment.translation import Crop, Flip, Shift, translate
 from tests.support.refusals import assert_refused
 
@@ -146,15 +148,21 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
     for make, message in (
         (lambda: Crop(border="reflekt"), "'reflect'"),
         (lambda: Shift(share=1.1), "share=1.1"),
-        (lambda: Rotate(degrees=181), "degrees=181"),
         (lambda: Flip(horizontal=False), "horizontal=false and vertical=false"),
         (lambda: Flip(probability=1), "probability=1"),
+        (lambda: Color(brightness=0.0, contrast=0.0), "all 0"),
+        (lambda: Mixup(alpha=0), "alpha=0"),
     ):
         assert_refused(message, make)
+    images = np.linspace(-2, 2, 2 * 9 * 8, dtype=np.float32).reshape(2, 9, 8, 1)
     for augment, inputs, message in (
-        (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8"),
-        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "half a pixel .*0.12"),
-        (Flip(), np.zeros([2, 5], np.float32), "Expected images"),
+        (Crop(padding=8), images, "padding=8"),
+        (Shift(share=0.05), images, "half a pixel.*0.11"),
+        (Cutout(share=0.05), images, "half a pixel.*0.12"),
+        (Cutmix(), np.zeros([2, 5], np.float32), "Expected images"),
+        (Color(hue=0.1), images, "3 channels"),
+        (Color(), images, "from -2 to 2"),
+        (Mixup(), np.zeros([2, 3], np.int32), "int32"),
     ):
         assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)
 

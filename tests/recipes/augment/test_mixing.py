@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hookline.recipes.augment.mixing import Cutmix, Mixup, beta, random_rectangles
-from hookline.trainer.input.order import example_seeds, whole_numbers
+from hookline.recipes.augment.mixing import Cutmix, Mixup, beta
+from hookline.trainer.input.order import example_seeds
 from hookline.trainer.objective import SOFT_TARGETS
-from tests.support.refusals import assert_refused
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -80,40 +79,3 @@ def test_the_probability_says_how_many_are_mixed(kind, change):
     assert mixed.mean() == pytest.approx(0.3, abs=0.04)
     untouched = np.eye(3, dtype=np.float32)[np.arange(count) % 3][~mixed]
     np.testing.assert_array_equal(changed[SOFT_TARGETS][~mixed], untouched)
-
-
-def test_options_and_data_that_do_not_suit_are_one_line(change):
-    for make, message in (
-        (lambda: Mixup(alpha=0), "alpha=0"),
-        (lambda: Cutmix(alpha=101), "alpha=101"),
-        (lambda: Mixup(probability=-1), "probability=-1"),
-    ):
-        assert_refused(message, make)
-    for augment, inputs, message in (
-        (Mixup(), np.zeros([2, 4], np.int64), "int64"),
-        (Cutmix(), np.zeros([2, 4], np.float32), "Expected images"),
-    ):
-        assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)
-
-
-COUNT = 40
-
-
-def seeds(step: int) -> tf.Tensor:
-    return example_seeds(0, tf.constant(step, tf.int64), tf.range(COUNT, dtype=tf.int64))
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
-def test_each_covers_its_extent_around_its_middle(height, width, step):
-    drawn = np.random.default_rng(step)
-    tall, wide = (drawn.integers(0, size + 3, COUNT).astype(np.int32) for size in (height, width))
-    found = random_rectangles(seeds(step), tf.constant(tall), tf.constant(wide), height, width).numpy()
-    assert found.shape == (COUNT, height, width, 1)
-    rows = whole_numbers(seeds(step), "row", 0, height - 1).numpy()
-    columns = whole_numbers(seeds(step), "column", 0, width - 1).numpy()
-    for mask, row, column, high, broad in zip(found[..., 0], rows, columns, tall, wide, strict=True):
-        expected = np.zeros((height, width), bool)
-        top, left = row - high // 2, column - broad // 2
-        expected[max(top, 0) : max(top + high, 0), max(left, 0) : max(left + broad, 0)] = True
-        np.testing.assert_array_equal(mask, expected)

@@ -179,3 +179,22 @@ def test_several_inputs_and_targets_are_dicts_by_their_names(tmp_path):
     assert "Add y_test_u" in message_of(npz(tmp_path, **own, **targets, x_test_a=1, x_test_b=1, y_test_v=1))
     assert "data.cache=auto" in message_of(npy(tmp_path, **own, **targets), cache="none")
     assert "30 inputs but 29" in message_of(npz(tmp_path, **own, y_train_u=targets["y_train_u"][:29]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((6, 6), {}),
+        ((6, 6, 3), {}),
+        ((3, 6, 6), {"channels": "first"}),
+        ((6, 6), {"channels": "none"}),
+        ((6, 6, 3), {"scale": "none"}),
+        ((7,), {"scale": "none"}),
+    ],
+)
+def test_predictions_prepare_arrays_as_training_does(tmp_path, shape, options):
+    inputs = np.random.default_rng(3).integers(0, 256, (60, *shape), np.uint8)
+    data = arrays(path=npz(tmp_path, x_train=inputs, y_train=np.arange(60) % 3), **options)
+    held = data.train.source.gather(tf.range(60, dtype=tf.int64))["inputs"]
+    np.testing.assert_array_equal(data.preparation.of_arrays(inputs), held)
+    assert data.preparation.takes_images is (len(shape) == 3 and "scale" not in options) or shape == (6, 6)

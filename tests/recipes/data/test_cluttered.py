@@ -76,20 +76,6 @@ def test_a_fragment_comes_from_every_other_image_and_never_its_own():
         np.testing.assert_allclose(others / others.sum(), 1 / (count - 1), atol=0.05)
 
 
-def test_a_seed_gives_one_set_whatever_else_is_asked_for(plain):
-    again, fewer, other = (
-        whole(cluttered().test),
-        whole(cluttered(train_examples=50).test),
-        whole(cluttered(seed=1).test),
-    )
-    first = whole(plain.test)
-    for batch in (again, fewer):
-        np.testing.assert_array_equal(batch["inputs"], first["inputs"])
-    assert (first["box"] != other["box"]).any(axis=1).mean() > 0.97
-    np.testing.assert_array_equal(first["targets"], other["targets"])
-    assert (first["box"][:180] != whole(plain.validation)["box"]).any(axis=1).mean() > 0.97, "one draw for two splits"
-
-
 def test_canvases_never_change_between_versions():
     rows = np.arange(50) % 7
     canvases, boxes = place_on_canvases(flat_images(7), rows, Clutter(16, 4, 3), seed=3, stream=1)
@@ -100,9 +86,8 @@ def test_canvases_never_change_between_versions():
 def test_settings_out_of_range_are_refused():
     for settings, message in (
         ({"path": "a.npz"}, "Set data.source=mnist"),
-        ({"canvas": 8}, "data.canvas=8; .* 9 or more"),
-        ({"fragment_size": 9}, "data.fragment_size=9; .* 1..8"),
-        ({"test_examples": "all"}, "data.test_examples='all'"),
+        ({"canvas": 8}, "data.canvas=8 .*at least 9"),
+        ({"fragment_size": 9}, "data.fragment_size=9 .*1..8"),
         ({"validation_examples": 1}, "data.fragments=0"),
     ):
         assert_refused(message, cluttered, **settings)

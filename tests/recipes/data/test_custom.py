@@ -112,14 +112,14 @@ def reader_of(examples, threads=3):
 
 def read(examples, rows, **options):
     reader = reader_of(examples, **options)
-    return reader.reading(np.arange(reader.size) % 3, FORM)(np.array(rows, np.int64))
+    return reader.checked(np.array(rows, np.int64), np.arange(reader.size) % 3, FORM)
 
 
 @pytest.mark.parametrize(("kind", "threads"), [(Rows, 3), (Pairs, 1), (Gathered, 3)])
 def test_rows_come_in_the_order_asked_for(kind, threads):
     rows = [*range(30, 2, -1), 5, 5, 49]
     found = read(kind(), rows, threads=threads)
-    assert found.keys() == {"inputs"} | ({"box"} if kind is not Pairs else set())
+    assert found.keys() == {"inputs", "targets"} | ({"box"} if kind is not Pairs else set())
     np.testing.assert_array_equal(found["inputs"][:, 1, 1], rows)
     assert found["inputs"].dtype == np.float32
 
@@ -146,7 +146,9 @@ def test_a_row_that_fails_or_differs_is_named():
         examples = Rows(change=change)
         assert len(read(examples, [1, 16, 18, 2])["inputs"]) == 4
         assert_refused(f"^mine, row 17: .*{message}", read, examples, [1, 16, 17, 2])
-    assert_refused("^mine, row 17: OSError: gone", read, Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2])
+    assert_refused(
+        "^mine, row 1 and 3 more: OSError: gone", read, Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2]
+    )
 
 
 def test_labels_are_an_attribute_or_one_pass():

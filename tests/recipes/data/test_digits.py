@@ -8,7 +8,6 @@ from sklearn.datasets import load_digits
 
 from hookline.recipes.data.digits import digits
 from hookline.trainer.input.batches import EvaluationBatches
-from tests.support.refusals import assert_refused
 
 
 def rows_of(data):
@@ -46,10 +45,3 @@ def test_the_split_follows_its_own_seed():
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     assert not np.array_equal(first["test"], other["test"])
-    for settings, message in (
-        ({"test_fraction": 1.0}, "test fraction 1.0"),
-        ({"validation_fraction": 0.6, "test_fraction": 0.5}, "sum below 1"),
-        ({"validation_fraction": 0.0001}, "'validation' of 1797 examples is empty"),
-        ({"seed": -1}, "seed -1"),
-    ):
-        assert_refused(message, digits, **settings)

@@ -107,7 +107,7 @@ def test_what_the_set_has_not_is_refused_in_one_line(saved, tmp_path):
         ({"streaming": True}, "data.examples"),
         ({"examples": 0}, "data.examples=0"),
         ({"mode": "CMYK"}, "data.mode"),
-        ({"split": "group"}, "data.split=group"),
+        ({"split": "group"}, "data.split 'group'"),
         ({"image_size": [1, 2, 3]}, "image_size"),
     ):
         assert_refused(message, hugging_face, **{"path": saved, **COLUMNS, **options})

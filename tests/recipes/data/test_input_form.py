@@ -50,7 +50,7 @@ def test_the_axes_are_those_that_were_asked_for():
         np.testing.assert_array_equal(found, moved)
 
 
-def test_bytes_are_pixels_and_other_values_are_kept_unless_told_otherwise():
+def test_bytes_are_pixels_and_other_values_are_kept():
     for dtype, scale, pixels in (
         ("uint8", "auto", True),
         ("uint8", "none", False),

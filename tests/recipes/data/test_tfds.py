@@ -79,7 +79,7 @@ def test_what_the_set_has_not_is_refused_in_one_line(package):
         ({"name": "tinny"}, "'tinny'"),
         ({"inputs": "img"}, "'image'"),
         ({"parts": ["train", "validation"]}, "'validation'"),
-        ({"split": "group"}, "data.split=group"),
+        ({"split": "group"}, "data.split 'group'"),
         ({"image_size": [1, 2, 3]}, "image_size"),
         ({"inputs": "id"}, "tiny, train, row 0: inputs of dtype .S1"),
     ):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.recipes.data import tfrecord_index
+from hookline.recipes.data import tfrecord as module
 from hookline.recipes.data.images import ImageForm, decode_image
 from hookline.recipes.data.tfrecord import tfrecord
 from hookline.trainer.errors import UserError
@@ -148,8 +148,8 @@ def test_texts_are_names_of_classes_and_integers_may_begin_at_one(tmp_path):
 
 def test_an_index_is_used_until_it_does_not_belong(tmp_path, cache_home, monkeypatch):
     indexed = []
-    index = tfrecord_index._index_file
-    monkeypatch.setattr(tfrecord_index, "_index_file", lambda file, keys: indexed.append(file) or index(file, keys))
+    index = module._index_file
+    monkeypatch.setattr(module, "_index_file", lambda file, keys: indexed.append(file) or index(file, keys))
     features = two_files(tmp_path)
     first = rows_of(load(tmp_path / "a-*"))
     for expected, found in zip(first, rows_of(load(tmp_path / "a-*")), strict=True):

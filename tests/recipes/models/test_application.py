@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hookline.recipes.data.digits import pixel_preparation
-from hookline.recipes.models.application import _preprocessed, _preprocessing, application
+from hookline.recipes.models.application import _preprocessed, application
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
 from tests.support.spread import spread
@@ -27,7 +27,7 @@ def test_the_layers_do_what_preprocess_input_does(name: str):
     wanted = sys.modules[function.__module__].preprocess_input(PIXELS.copy())
     for black, white in ((-1.0, 1.0), (0.0, 1.0), (0.0, 255.0), (-0.5, 3.0)):
         inputs = keras.Input(SHAPE)
-        model = keras.Model(inputs, _preprocessed(inputs, _preprocessing(function), (black, white)))
+        model = keras.Model(inputs, _preprocessed(inputs, function, (black, white)))
         given = PIXELS / 255 * (white - black) + black
         np.testing.assert_allclose(model(given), wanted, atol=2e-4 if np.abs(wanted).max() > 10 else 2e-6)
 
@@ -35,7 +35,7 @@ def test_the_layers_do_what_preprocess_input_does(name: str):
 def test_grey_images_are_seen_in_three_channels():
     inputs = keras.Input((32, 32, 1))
     function = keras.applications.VGG16
-    model = keras.Model(inputs, _preprocessed(inputs, _preprocessing(function), (0.0, 255.0)))
+    model = keras.Model(inputs, _preprocessed(inputs, function, (0.0, 255.0)))
     wanted = sys.modules[function.__module__].preprocess_input(np.repeat(PIXELS[..., :1], 3, axis=-1))
     np.testing.assert_allclose(model(PIXELS[..., :1]), wanted, atol=1e-4)
 

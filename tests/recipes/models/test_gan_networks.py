@@ -65,7 +65,6 @@ def test_batch_norm_is_where_it_is_asked_for_and_never_at_images(batch_norm, exp
 def test_a_wrong_option_is_one_clear_line():
     for model, options, message in (
         (gan_mlp, {}, "model=gan_mlp received, .*recipe=gan"),
-        (gan_mlp, {"role": "generator", "latent_size": 0}, "latent_size: 0"),
         (gan_mlp, {**GENERATOR, "activation": "rleu"}, "'rleu'"),
         (dcgan, {**GENERATOR, "stacked": 2}, "dcgan cannot be stacked"),
         (dcgan, {**GENERATOR, "filters": [1, 2, 3, 4]}, "multiples of 16, for 4 filters"),

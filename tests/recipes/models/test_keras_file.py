@@ -10,7 +10,6 @@ import pytest
 
 from hookline.recipes.models.keras_file import keras_file
 from hookline.trainer.errors import UserError
-from tests.support.command import run_small
 
 SHAPE, CLASSES = (8, 8, 1), 10
 X = np.random.default_rng(0).uniform(-1, 1, (4, *SHAPE)).astype(np.float32)
@@ -78,14 +77,3 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=words):
             keras_file(SHAPE, CLASSES, path=str(tmp_path / name))
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:Network 'model' trains from the logits")
-def test_a_run_trains_it_with_hooks(tmp_path: Path):
-    saved(tmp_path / "a.keras")
-    file = ("model=keras_file", f"model.path={tmp_path / 'a.keras'}")
-    summary = run_small("frozen_mask", *file, run_dir=tmp_path / "run")
-    assert summary["hooks"]["prune"]
-    with pytest.raises(UserError, match="model.path"):
-        run_small("baseline", "model=keras_file", "model.path=nowhere.keras", run_dir=tmp_path / "no")

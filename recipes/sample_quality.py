@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from hookline.recipes.data.points import MixtureData
-from hookline.recipes.models.checks import is_image
+from hookline.recipes.models import is_image
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import Data
@@ -33,8 +33,7 @@ def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tenso
     """Return how far the class distribution of samples is from that of the data.
 
     - total_variation: half the sum of |p - q|, in [0, 1]: the share of samples that has to change class.
-    - kl: KL(p || q) = sum p log(p / q) in nats, of the generated shares p to the real ones q; infinite where a class is
-      generated that the data does not have.
+    - kl: KL(p || q) in nats, of the generated shares p to the real ones q; infinite for a class that the data lacks.
     - missing: how many classes of the data no sample is assigned to.
     """
     ratio = tf.where(generated > 0.0, generated / real, 1.0)  # x / 0 is infinite, and so is its logarithm
@@ -46,11 +45,8 @@ def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tenso
     }
 
 
-class Moments(NamedTuple):
-    """Hold the mean, float64 [d], and the unbiased covariance, float64 [d, d], of features."""
-
-    mean: tf.Tensor
-    covariance: tf.Tensor
+Moments: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
+"""The mean, float64 [d], and the unbiased covariance, float64 [d, d], of features."""
 
 
 def moments(features: tf.Tensor) -> Moments:
@@ -60,7 +56,7 @@ def moments(features: tf.Tensor) -> Moments:
         mean = tf.reduce_mean(values, axis=0)
         centered = values - mean
         products = tf.matmul(centered, centered, transpose_a=True)
-        return Moments(mean, products / tf.cast(tf.shape(values)[0] - 1, tf.float64))
+        return mean, products / tf.cast(tf.shape(values)[0] - 1, tf.float64)
 
 
 def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
@@ -74,15 +70,15 @@ def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
     with tf.device(HOST):  # float64, which accelerators are slow at
         # tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2). The root of the product S1 S2 itself
         # would turn rounding errors e into sqrt(e), and may be complex where features are nearly dependent.
-        root = tf.matmul(_square_root(first.covariance), _square_root(second.covariance))
+        (mean, covariance), (other_mean, other_covariance) = first, second
+        root = tf.matmul(_square_root(covariance), _square_root(other_covariance))
         shared = tf.reduce_sum(tf.linalg.svd(root, compute_uv=False))
-        spread = tf.linalg.trace(first.covariance) + tf.linalg.trace(second.covariance) - 2.0 * shared
-        apart = tf.reduce_sum(tf.square(first.mean - second.mean))
+        spread = tf.linalg.trace(covariance) + tf.linalg.trace(other_covariance) - 2.0 * shared
+        apart = tf.reduce_sum(tf.square(mean - other_mean))
         return tf.cast(tf.maximum(apart + spread, 0.0), tf.float32)  # below 0 by rounding alone
 
 
 def _square_root(covariance: tf.Tensor) -> tf.Tensor:
-    """Return the symmetric square root of a covariance, float64 [d, d]."""
     values, vectors = tf.linalg.eigh(covariance)
     return tf.matmul(vectors * tf.sqrt(tf.maximum(values, 0.0)), vectors, transpose_b=True)
 
@@ -100,6 +96,10 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
     - high_quality: the share of high quality among all samples.
     - kl_to_uniform: KL(q || u) = log(m) + sum(q log q) in nats, of the shares q of all finite samples by their nearest
       mode, to the uniform distribution over the m modes; 0 where they are even, log(m) where all lie at one.
+    - coverage: the sum over modes of min(p, 1 / m), with p the share of all samples that are of high quality and belong
+      to the mode. It is 1 minus the total variation distance between where samples lie (a mode, or nowhere) and the
+      uniform distribution over the modes: 0.989 for the data itself, and large neither for good samples of few modes
+      nor for bad samples of all. So it decides which step of a run is the best.
 
     Non-finite samples are of no quality, and at no mode. If all are, kl_to_uniform is log(m).
     """
@@ -109,25 +109,21 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
     at_mode = tf.one_hot(tf.argmin(squared, axis=-1), modes.shape[0])
     at_mode = tf.where(finite[:, tf.newaxis], at_mode, 0.0)  # [samples, modes]
     is_good = tf.logical_and(finite, tf.reduce_min(squared, axis=-1) <= (WITHIN * std) ** 2)
-    good = tf.reduce_sum(tf.where(is_good[:, tf.newaxis], at_mode, 0.0), axis=0)
-    return {
-        "modes": tf.reduce_sum(tf.cast(good >= 1, tf.float32)),
-        "high_quality": tf.reduce_mean(tf.cast(is_good, tf.float32)),
-        "kl_to_uniform": _kl_to_uniform(tf.reduce_sum(at_mode, axis=0)),
-    }
-
-
-def _kl_to_uniform(counts: tf.Tensor) -> tf.Tensor:
-    """Return the divergence in nats of counts, float32 [modes], from even ones; without any, the largest there is."""
+    good = tf.reduce_mean(tf.where(is_good[:, tf.newaxis], at_mode, 0.0), axis=0)
+    counts, even = tf.reduce_sum(at_mode, axis=0), 1.0 / modes.shape[0]
     shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
-    largest = tf.math.log(float(counts.shape[0]))
-    return tf.maximum(largest + tf.reduce_sum(tf.math.xlogy(shares, shares)), 0.0)  # below 0 by rounding alone
+    divergence = tf.math.log(float(modes.shape[0])) + tf.reduce_sum(tf.math.xlogy(shares, shares))
+    return {
+        "modes": tf.reduce_sum(tf.cast(good > 0.0, tf.float32)),
+        "high_quality": tf.reduce_mean(tf.cast(is_good, tf.float32)),
+        "kl_to_uniform": tf.maximum(divergence, 0.0),  # below 0 by rounding alone
+        "coverage": tf.reduce_sum(tf.minimum(good, even)),
+    }
 
 
 WIDTH, HEIGHT = 600, 640
 LEFT, TOP, SIDE = 20, 44, 560  # the square that the points lie in
 FINER = 2  # drawn this many times as large, then shrunk: smooth edges
-PICTURE_WITHIN = 3.0  # standard deviations: the radius of a mode's circle
 MARGIN = 0.15  # of the range, around the outermost modes and real points
 REAL_DOT, DOT = 1.5, 2.0  # radii
 REAL, SAMPLE, MODE, FRAME, WHITE = (190, 190, 190), (204, 51, 17), (0, 68, 136), (110, 110, 110), (255, 255, 255)
@@ -139,19 +135,20 @@ TITLE = 22  # pixels for a line of text
 def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, std: float, title: str) -> np.ndarray:
     """Return a picture of generated points over real ones, with a circle of three standard deviations at each mode.
 
-    The frame holds the modes and the real points with a margin; it does not move with the samples, so that pictures of
-    one run make an animation. Samples outside are counted below the plot.
+    The frame does not move with the samples, so that pictures of one run make an animation.
     """
-    low, span = _range(np.concatenate([modes - PICTURE_WITHIN * std, modes + PICTURE_WITHIN * std, real]))
+    low, span = _range(np.concatenate([modes - WITHIN * std, modes + WITHIN * std, real]))
     inside = np.isfinite(samples).all(axis=1)
     inside[inside] = np.all((samples[inside] >= low) & (samples[inside] <= low + span), axis=1)
     image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
     draw = ImageDraw.Draw(image)
-    for points, radius, colour in ((real, REAL_DOT, REAL), (samples[inside], DOT, SAMPLE)):
-        for x, y in _to_pixels(points, low, span):
-            draw.ellipse(_box(x, y, radius), fill=colour)
-    for x, y in _to_pixels(modes, low, span):
-        draw.ellipse(_box(x, y, PICTURE_WITHIN * std / span * SIDE), outline=MODE, width=FINER)
+    for points, radius, style in (
+        (real, REAL_DOT, {"fill": REAL}),
+        (samples[inside], DOT, {"fill": SAMPLE}),
+        (modes, WITHIN * std / span * SIDE, {"outline": MODE, "width": FINER}),
+    ):
+        for x, y in ((points - low) / span).tolist():
+            draw.ellipse(_box(LEFT + SIDE * x, TOP + SIDE * (1.0 - y), radius), **style)
     draw.rectangle([each * FINER for each in (LEFT, TOP, LEFT + SIDE, TOP + SIDE)], outline=FRAME, width=FINER)
     _text(draw, LEFT, TOP - 14, title)
     outside = len(samples) - int(inside.sum())
@@ -164,10 +161,6 @@ def _range(points: np.ndarray) -> tuple[np.ndarray, float]:
     low, high = points.min(axis=0), points.max(axis=0)
     span = float((high - low).max()) * (1.0 + 2.0 * MARGIN) or 1.0
     return (low + high) / 2.0 - span / 2.0, span
-
-
-def _to_pixels(points: np.ndarray, low: np.ndarray, span: float) -> list[tuple[float, float]]:
-    return [(LEFT + SIDE * x, TOP + SIDE * (1.0 - y)) for x, y in ((points - low) / span).tolist()]
 
 
 def _box(x: float, y: float, radius: float) -> tuple[float, float, float, float]:
@@ -209,13 +202,9 @@ TASK = "hookline.recipes.classification.classification"
 
 @dataclass(frozen=True)
 class Classifier:
-    """Hold a trained classifier that no longer changes.
+    """A trained classifier that no longer changes."""
 
-    Attributes:
-        model: images to [features [n, d], the inputs of the last dense layer, and logits [n, classes]].
-    """
-
-    model: keras.Model
+    model: keras.Model  # images to [features [n, d], the inputs of the last dense layer, and logits [n, classes]]
 
     def __call__(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features and the classes of images, also inside a traced function."""
@@ -268,56 +257,32 @@ PICTURED_POINTS = 1000
 PICTURED_IMAGES = 64
 
 
-class Quality(Protocol):
-    """Measure and draw samples."""
-
-    def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return the parts of the data that the metrics need, [batch, ...] by name."""
-        ...
-
-    def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
-        """Return scalars by name."""
-        ...
-
-    def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        """Return a picture [height, width, 3] in [0, 1]."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class MixtureQuality:
-    """Judge points by the Gaussians they imitate.
+    """Judge points by the Gaussians they imitate."""
 
-    Attributes:
-        centers: float32 [modes, 2].
-        deviation: of each Gaussian.
-    """
-
-    centers: np.ndarray
-    deviation: float
+    centers: np.ndarray  # float32 [modes, 2]
+    deviation: float  # of each Gaussian
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Return the parts of the data that metrics and pictures need, [batch, ...] by name."""
         return {REAL_PICTURES: batch["inputs"]}
 
     def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
-        metrics = mode_metrics(samples, tf.constant(self.centers), self.deviation)
-        return {**metrics, "coverage": coverage(samples, self.centers, self.deviation)}
+        """Return scalars by name."""
+        return mode_metrics(samples, tf.constant(self.centers), self.deviation)
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
+        """Return a picture [height, width, 3] in [0, 1]."""
         return scatter_picture(samples, collected[REAL_PICTURES][:PICTURED_POINTS], self.centers, self.deviation, title)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageQuality:
-    """Judge images by the features and classes that a trained classifier sees in them; without one, show them.
+    """Judge images by the features and classes that a trained classifier sees in them; without one, show them."""
 
-    Attributes:
-        classes: number of classes of the data.
-        classifier: trained on the same data, or None.
-    """
-
-    classes: int
-    classifier: Classifier | None
+    classes: int  # of the data
+    classifier: Classifier | None  # trained on the same data
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
         if self.classifier is None:
@@ -338,26 +303,16 @@ class ImageQuality:
         return image_sheet(samples[:PICTURED_IMAGES])
 
 
-def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Tensor:
-    """Return sum_m min(p_m, 1 / modes), with p_m the share of all samples within three deviations of mode m.
-
-    It is 1 minus the total variation distance between where samples lie (a mode, or nowhere) and the uniform
-    distribution over the modes: 0.989 for the data itself, and large neither for good samples of few modes nor for bad
-    samples of all. So it decides which step of a run is the best.
-    """
-    distances = tf.norm(samples[:, None, :] - tf.constant(centers), axis=-1)
-    nearest = tf.one_hot(tf.argmin(distances, axis=-1), len(centers))
-    shares = tf.reduce_mean(nearest * tf.cast(distances <= WITHIN * deviation, tf.float32), axis=0)
-    return tf.reduce_sum(tf.minimum(shares, 1.0 / len(centers)))
+Quality: TypeAlias = "MixtureQuality | ImageQuality"
 
 
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
     """Return the judge of samples of some data; None if there is none."""
     if is_image(data.input_shape):
-        if classifier is None:
-            return ImageQuality(data.classes, None)
-        judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
-        return ImageQuality(data.classes, judge)
+        shape, classes, judge = data.input_shape, data.classes, None
+        if classifier is not None:
+            judge = load_classifier(classifier, input_shape=shape, classes=classes, plugins=plugins)
+        return ImageQuality(classes, judge)
     if classifier is not None:
         raise UserError(
             f"task.classifier={classifier} received, but data={data.name} has no images. Expected task.classifier=null."

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
+from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.recipes.adversarial.sample_quality import (
+from hookline.recipes.data.points import ring
+from hookline.recipes.sample_quality import (
+    Classifier,
     ImageQuality,
     MixtureQuality,
     average_metrics,
     class_shares,
-    coverage,
     frechet_distance,
+    load_classifier,
     mode_metrics,
     moments,
     quality_for,
     share_distances,
 )
-from hookline.recipes.data.points import ring
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
+from hookline.trainer.run.finished import read_config, restore
+from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 CENTERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
 DEVIATION = 0.05
@@ -37,7 +50,7 @@ def points_at(*counts, away=0.0):
 
 
 def of(points):
-    return float(coverage(points, CENTERS, DEVIATION))
+    return float(mode_metrics(points, tf.constant(CENTERS), DEVIATION)["coverage"])
 
 
 def test_coverage_is_one_only_for_good_samples_of_all_modes():
@@ -188,8 +201,8 @@ def test_large_means_do_not_swallow_small_spreads() -> None:
     assert far == pytest.approx(near, rel=0.01)
     assert near > 0.0
     found = moments(tf.constant(values[:7]))
-    np.testing.assert_allclose(found.mean, values[:7].mean(axis=0, dtype=np.float64), rtol=1e-12)
-    np.testing.assert_allclose(found.covariance, np.cov(values[:7].astype(np.float64), rowvar=False), rtol=1e-9)
+    np.testing.assert_allclose(found[0], values[:7].mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_allclose(found[1], np.cov(values[:7].astype(np.float64), rowvar=False), rtol=1e-9)
 
 
 MODES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]], np.float32)
@@ -224,7 +237,8 @@ def mode_metrics_traced(samples):
 
 
 def measured(samples) -> dict[str, float]:
-    return {name: float(value) for name, value in mode_metrics_traced(tf.constant(samples, tf.float32)).items()}
+    found = mode_metrics_traced(tf.constant(samples, tf.float32))
+    return {name: float(value) for name, value in found.items() if name != "coverage"}
 
 
 @settings(deadline=None, max_examples=60)
@@ -245,3 +259,91 @@ def test_samples_of_the_mixture_itself_score_best() -> None:
     assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
     line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
     assert float(line["modes"]) == 2.0
+
+
+SHAPE = (8, 8, 1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[Path, dict]:
+    directory = tmp_path_factory.mktemp("classifier") / "run"
+    summary = run_small("baseline", "+hooks=ema", "hooks.ema.decay=0.9", "trainer.epochs=3", run_dir=directory)
+    return directory, summary
+
+
+@pytest.fixture(scope="module")
+def classifier(run) -> Classifier:
+    return load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
+
+
+def examples_of(run) -> dict[str, np.ndarray]:
+    split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
+    return split.examples(range(split.split.size))
+
+
+@pytest.mark.full
+def test_predictions_are_those_of_the_runs_best_evaluation(run, classifier) -> None:
+    examples = examples_of(run)
+    features, predicted = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
+    assert features.dtype == tf.float32
+    assert features.shape == (len(examples["targets"]), 16)
+    assert predicted.dtype == tf.int32
+    layers = classifier.model.layers
+    last = max(place for place, layer in enumerate(layers) if isinstance(layer, keras.layers.Dense))
+    logits = layers[last](features)  # features are the inputs of the last layer
+    for layer in layers[last + 1 :]:
+        logits = layer(logits, training=False)
+    np.testing.assert_array_equal(tf.argmax(logits, axis=-1), predicted)
+    accuracy = float(np.mean(predicted.numpy() == examples["targets"]))
+    assert accuracy == pytest.approx(run[1]["test"]["metric/accuracy"], abs=1e-6)  # with the averages, of the best
+
+
+@pytest.mark.full
+def test_run_with_code_of_the_users_own_is_loaded_where_the_user_names_it(run, tmp_path) -> None:
+    directory = tmp_path / "run"
+    shutil.copytree(run[0], directory)
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    signal = {"_target_": "tests.support.signals.Signal", "steps": [1]}
+    config |= {"plugins": ["tests.support"], "hooks": {**config["hooks"], "signal": signal}}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=r"Expected plugins=\[tests.support\] beside it, if you trust it"):
+        load_classifier(str(directory), input_shape=SHAPE, classes=10)
+    load_classifier(str(directory), input_shape=SHAPE, classes=10, plugins=["tests.support"])
+
+
+@pytest.mark.full
+def test_what_is_no_run_of_a_classifier_of_this_data_is_refused(run, tmp_path) -> None:
+    config = yaml.safe_load((run[0] / "config.yaml").read_text())
+    for name, text in (
+        ("empty", None),
+        ("bare", config),
+        ("task", {**config, "task": {"_target_": "hookline.recipes.retrieval.retrieval"}}),
+    ):
+        (tmp_path / name).mkdir()
+        if text is not None:
+            (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(text))
+    for directory, options, match in (
+        (run[0], {"input_shape": (28, 28, 1)}, r"\[28, 28, 1\]"),
+        (run[0], {"classes": 7}, "7 classes"),
+        (tmp_path / "empty", {}, "no config.yaml"),
+        (tmp_path / "bare", {}, "no checkpoints"),
+        (tmp_path / "task", {}, "no classifier"),
+    ):
+        assert_refused(match, load_classifier, str(directory), **{"input_shape": SHAPE, "classes": 10, **options})
+
+
+@pytest.mark.full
+def test_plugins_of_the_command_line_hold_for_the_run_of_the_classifier(monkeypatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def load(directory: str, *, plugins: tuple[str, ...], **others: object) -> None:
+        raise AskedError(directory, plugins)
+
+    monkeypatch.setattr("hookline.recipes.sample_quality.load_classifier", load)
+    overrides = ["data=digits", "model=dcgan", "task.classifier=there", "plugins=[tests.support]"]
+    for recipe in ("gan", "sgan"):
+        (job,) = preflight(parse_command([f"recipe={recipe}", *overrides]))
+        with pytest.raises(AskedError) as asked:
+            build_run(from_config(job.config))
+        assert asked.value.args == ("there", ("tests.support",))

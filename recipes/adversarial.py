@@ -1,19 +1,20 @@
-"""Groups of networks, built and copied, and the objectives of the games that they play."""
+"""Adversarial games: losses, penalties and noise, the networks that play, and their objectives."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.adversarial.sample_quality import Quality, average_metrics, draw
-from hookline.recipes.adversarial.settings import AdversarialLoss, Noise, Penalty, Settings
-from hookline.recipes.models.checks import DISCRIMINATOR, GENERATOR
+from hookline.recipes import check_choice, check_number, check_whole
+from hookline.recipes.models import DISCRIMINATOR, GENERATOR
+from hookline.recipes.sample_quality import Quality, average_metrics, draw
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import FinalActivation, take_off
 from hookline.trainer.network import Network
@@ -22,18 +23,164 @@ from hookline.trainer.recipe import Parts
 from hookline.trainer.step.copy_network import Slots, copy_network
 from hookline.trainer.step.metrics import example_weights
 
+Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+
+
+@dataclass(frozen=True)
+class AdversarialLoss:
+    """The terms of a loss; each maps scores of any shape to losses of that shape."""
+
+    real: Term  # of the discriminator, for its scores of real examples
+    fake: Term  # of the discriminator, for its scores of generated examples
+    generator: Term  # of the generator, for the discriminator's scores of its samples
+    needs_penalty: bool = False  # whether the discriminator must be held Lipschitz by a gradient penalty
+
+
+LOSSES: dict[str, AdversarialLoss] = {
+    # Goodfellow et al., Generative Adversarial Nets, 2014: -log sigmoid(s) and -log(1 - sigmoid(s)); the generator
+    # maximises log sigmoid(s), whose gradient does not vanish where the discriminator wins.
+    "non_saturating": AdversarialLoss(
+        real=lambda scores: tf.nn.softplus(-scores),
+        fake=lambda scores: tf.nn.softplus(scores),
+        generator=lambda scores: tf.nn.softplus(-scores),
+    ),
+    # Lim and Ye, Geometric GAN, 2017, arXiv 1705.02894.
+    "hinge": AdversarialLoss(
+        real=lambda scores: tf.nn.relu(1.0 - scores),
+        fake=lambda scores: tf.nn.relu(1.0 + scores),
+        generator=lambda scores: tf.negative(scores),
+    ),
+    # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
+    "wasserstein": AdversarialLoss(
+        real=lambda scores: tf.negative(scores),
+        fake=lambda scores: tf.identity(scores),
+        generator=lambda scores: tf.negative(scores),
+        needs_penalty=True,
+    ),
+}
+
+
+PENALTIES = ("r1", "two_sided")
+
+Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+"""Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
+Differentiate: TypeAlias = "Callable[[tf.Tensor, Sequence[tf.Tensor]], list[tf.Tensor | None]]"
+"""Returns the gradients of a scalar: `ForwardFunction.gradients`, which keeps those of float16 from vanishing."""
+
+
+def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) -> tf.Tensor:
+    points = tf.stop_gradient(points)
+    (gradient,) = gradients(tf.reduce_sum(scores(points)), [points])
+    return tf.reduce_sum(tf.square(gradient), axis=list(range(2, points.shape.rank)))
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A penalty of a discriminator's slope."""
+
+    kind: str  # one of `PENALTIES`
+    weight: float  # of the penalty in the discriminator's loss, above 0
+
+    def __call__(
+        self, scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
+    ) -> tf.Tensor:
+        """Return the weighted penalty of each example: float32 [networks, batch].
+
+        "r1" is half the squared slope at real examples (Mescheder et al. 2018, arXiv 1801.04406, equation 9);
+        "two_sided" is (slope - 1)^2 at random points between real and generated examples (Gulrajani et al., Improved
+        Training of Wasserstein GANs, 2017, arXiv 1704.00028, algorithm 1).
+        """
+        if self.kind == "r1":
+            return self.weight * (0.5 * _squared_slope(scores, real, gradients))
+        real, fake = tf.cast(real, tf.float32), tf.cast(fake[:, : real.shape[1]], tf.float32)
+        shape = tf.concat([tf.shape(real)[:2], tf.ones([real.shape.rank - 2], tf.int32)], axis=0)
+        share = tf.random.stateless_uniform(shape, seed, dtype=real.dtype)
+        # The derivative of a root is infinite at 0: an example without slope would give NaN.
+        slope = tf.sqrt(_squared_slope(scores, fake + share * (real - fake), gradients) + 1e-12)
+        return self.weight * tf.square(slope - 1.0)
+
+
+NOISES = ("normal", "uniform")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a generator's inputs are drawn."""
+
+    size: int  # numbers of one input
+    kind: str = "normal"  # mean 0 and variance 1; or "uniform", in [-1, 1)
+
+    def draw(self, forward: ForwardFunction, pairs: int, count: int, *, use: str) -> tf.Tensor:
+        """Return noise for each of several generators; each has a seed of its own, in whatever form it is run."""
+        seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
+        shape = [count, self.size]
+        if self.kind == "uniform":
+            return tf.stack([tf.random.stateless_uniform(shape, seed, -1.0, 1.0) for seed in seeds])
+        return tf.stack([tf.random.stateless_normal(shape, seed) for seed in seeds])
+
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an adversarial game."""
+
+    loss: AdversarialLoss
+    penalty: Penalty | None  # of the discriminators' slope
+    noise: Noise
+    updates: int  # of the discriminators in a step
+    discriminator_learning_rate: float | None  # None for the optimizer's own
+    samples: int  # that an evaluation judges, of each generator
+
+
+def check_settings(
+    *,
+    loss: str,
+    gradient_penalty: float,
+    penalty: str,
+    discriminator_updates: int,
+    discriminator_learning_rate: float | None,
+    latent_size: int,
+    noise: str,
+    samples: int,
+) -> Settings:
+    """Return the settings of a recipe's arguments of the same names."""
+    check_choice("loss", loss, LOSSES)
+    check_choice("noise", noise, NOISES)
+    check_choice("penalty", penalty, (AUTO, *PENALTIES))
+    check_whole("discriminator_updates", discriminator_updates, 1)
+    check_whole("latent_size", latent_size, 1)
+    check_whole("samples", samples, 2)
+    rate = discriminator_learning_rate
+    if rate is not None:
+        check_number("discriminator_learning_rate", rate, 0, open_below=True)
+    weight, needs_penalty = check_number("gradient_penalty", gradient_penalty, 0), LOSSES[loss].needs_penalty
+    if needs_penalty and not weight:
+        raise UserError(
+            f"gradient_penalty=0 received with loss={loss}, whose discriminator is unbounded without one. Expected a "
+            "number above 0, such as 10."
+        )
+    if penalty == AUTO:
+        penalty = "two_sided" if needs_penalty else "r1"
+    slope = Penalty(penalty, weight) if weight else None
+    return Settings(LOSSES[loss], slope, Noise(latent_size, noise), discriminator_updates, rate, samples)
+
+
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
+    """Return the settings among a recipe's arguments."""
+    return check_settings(**{name: arguments[name] for name in inspect.signature(check_settings).parameters})
+
 
 @dataclass(frozen=True)
 class Group:
-    """Name networks of one kind.
+    """Networks of one kind.
 
-    Attributes:
-        names: of the networks; a single one where they are stacked.
-        count: how many networks this is. A stacked one has them along the first axis of every weight, of its inputs
-            and of its outputs, so one matrix product computes all of them and none sees another.
+    Stacked ones are one network, which has them along the first axis of every weight, of its inputs and of its outputs:
+    one matrix product computes all of them, and none sees another.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # a single one where they are stacked
     count: int
 
     @property
@@ -57,7 +204,6 @@ class NetworkBuilder:
     """Build generators and discriminators of one recipe."""
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
-        """Take the config's parts."""
         self._parts, self._settings = parts, settings
 
     def build(self, role: str, name: str, *, stacked: int | None = None, updates: int = 1) -> Network:
@@ -66,7 +212,12 @@ class NetworkBuilder:
         activations: tuple[FinalActivation, ...] = ()
         rate = None
         if role == DISCRIMINATOR:
-            self._check_batch_norm(model)
+            layers = model._flatten_layers(include_self=False)
+            if self._settings.penalty and any(isinstance(each, keras.layers.BatchNormalization) for each in layers):
+                raise UserError(
+                    "A gradient penalty needs scores that depend on one example alone, but the discriminator has batch "
+                    "norm. Expected model.batch_norm=generator, or task.gradient_penalty=0."
+                )
             model, activations = take_off(model)
             rate = self._settings.discriminator_learning_rate
         optimizer = self._parts.build_optimizer(learning_rate=rate, updates=updates)
@@ -101,9 +252,8 @@ class NetworkBuilder:
         latent, shape = self._settings.noise.size, tuple(self._parts.data.input_shape)
         model = self._parts.build_model(input_shape=shape, role=role, latent_size=latent, stacked=stacked, classes=1)
         leading = (None,) if stacked is None else (stacked, None)
-        expected = (
-            ((*leading, latent), (*leading, *shape)) if role == GENERATOR else ((*leading, *shape), (*leading, 1))
-        )
+        noise, example = (*leading, latent), (*leading, *shape)
+        expected = (noise, example) if role == GENERATOR else (example, (*leading, 1))
         found = (getattr(model, "input_shape", None), getattr(model, "output_shape", None))
         if found != expected:
             raise UserError(
@@ -112,18 +262,10 @@ class NetworkBuilder:
             )
         return model
 
-    def _check_batch_norm(self, model: keras.Model) -> None:
-        layers = model._flatten_layers(include_self=False)
-        if self._settings.penalty and any(isinstance(each, keras.layers.BatchNormalization) for each in layers):
-            raise UserError(
-                "A gradient penalty needs scores that depend on one example alone, but the discriminator has batch "
-                "norm. Expected model.batch_norm=generator, or task.gradient_penalty=0."
-            )
-
 
 @dataclass(frozen=True)
 class Copies:
-    """Describe copies of networks: which ones, and when."""
+    """Copies of networks: which ones, and when."""
 
     sources: Group  # each has made its updates of a step before
     updates: int = 1  # of a source in a step
@@ -134,9 +276,10 @@ class Copies:
         """Create and return the ops of one step."""
 
         def copy() -> list[tf.Operation]:
-            pairs = zip(self.sources.names, targets, strict=True)
-            copied = [copy_network(networks[a], networks[b], optimizer=self.optimizer) for a, b in pairs]
-            return [operation for operations in copied for operation in operations]
+            operations: list[tf.Operation] = []
+            for source, target in zip(self.sources.names, targets, strict=True):
+                operations += copy_network(networks[source], networks[target], optimizer=self.optimizer)
+            return operations
 
         def copied() -> tf.Tensor:
             with tf.control_dependencies(copy()):
@@ -160,7 +303,7 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class Game:
-    """Say who plays whom: each generator makes an equal part of the samples that are judged.
+    """Who plays whom: each generator makes an equal part of the samples that are judged.
 
     One generator and many discriminators: the generator's samples are divided among these. Many generators and one
     discriminator: it sees all of them. As many of both: generator n plays discriminator n alone.
@@ -173,11 +316,7 @@ class Game:
     updates: int = 1  # of the discriminators in a step; the generators get the examples of one of them
 
     def real(self, batch: Batch, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return each discriminator's part of the data, and the weights of these examples.
-
-        In training, each gets its own part of the batch: their data are independent. In an evaluation each sees
-        every example.
-        """
+        """Return the data of each discriminator, and their weights: parts of the batch; in an evaluation all of it."""
         inputs, weights, count = batch["inputs"], example_weights(batch), self.discriminators.count
         size = inputs.shape[0]
         if not training:
@@ -216,12 +355,12 @@ class Discriminate(Objective):
     """
 
     def __init__(self, name: str, game: Game, *, penalty: Penalty | None = None, copies: Copies | None = None) -> None:
-        """Set who is trained, and how."""
+        """Set who is trained, and how; `copies` become these discriminators before they learn."""
         self.name, self.trains, self.updates = name, game.discriminators.names, game.updates
         self.game, self.penalty, self.copies = game, penalty, copies
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
-        """Return the ops that copy other networks into these, if there are any."""
+        """Return the ops that copy other networks into these."""
         return [] if self.copies is None else self.copies.operations(networks, self.trains)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -246,12 +385,10 @@ class Discriminate(Objective):
 class Generate(Objective):
     """Train generators to make samples that discriminators take for real.
 
-    The loss is a mean over examples, summed over the generators: each gets the gradient that it would get alone. One
-    generator that plays many discriminators gets the mean over these.
+    Losses are means over examples, summed over the generators; one that plays many discriminators gets their mean.
     """
 
     def __init__(self, name: str, game: Game, *, quality: Quality | None = None, samples: int = 2500) -> None:
-        """Set who is trained."""
         self.name, self.trains, self.game = name, game.generators.names, game
         self.quality, self.count = quality, samples
 

@@ -1,0 +1,224 @@
+"""Targets of a user's data, checked, and its rows as training, validation and test examples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hookline.recipes import check_choice
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import check_finite, check_labels, check_lengths, is_whole_number
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import Source
+from hookline.trainer.input.split import split_indices
+
+MOST_CLASSES = 2**31
+TRAIN = "train"
+PARTS = (TRAIN, "validation", "test")
+SPLITS = ("auto", "stratified", "random", "group", "hash")
+NEEDS = {"group": "groups", "hash": "keys"}
+"""The columns that identify examples, by the way to split that needs them."""
+
+Column = Callable[[], np.ndarray | None]
+
+
+def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[dict[str, np.ndarray], int]:
+    """Return the targets of each part, by what messages call it, and the number of classes.
+
+    Integers [size] or [size, 1] are labels, int64 [size]. Other numbers [size, ...] are targets without classes, which
+    are then 0: float32, or int64 where they are whole; so are all where `classes` is 0.
+    """
+    labelled = classes != 0 and (classes is not None or all(are_labels(each) for each in found.values()))
+    if labelled:
+        labels = {where: as_labels(each, where) for where, each in found.items()}
+        return labels, count_classes(labels, classes)
+    targets = {where: as_numbers(each, where) for where, each in found.items()}
+    first = next(iter(targets.values()))
+    for where, each in targets.items():
+        if each.shape[1:] != first.shape[1:] or each.dtype != first.dtype:
+            raise UserError(
+                f"{where}: targets {each.dtype} of shape {list(each.shape[1:])}; expected {first.dtype} of shape "
+                f"{list(first.shape[1:])}, as in {next(iter(targets))}. Convert them."
+            )
+    return targets, 0
+
+
+def are_labels(targets: np.ndarray) -> bool:
+    """Return whether targets can be labels: integers [size] or [size, 1]."""
+    return targets.dtype.kind in "iu" and (targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1))
+
+
+def as_numbers(targets: np.ndarray, where: str) -> np.ndarray:
+    """Return targets [size, ...] as a loss takes them."""
+    check_lengths(targets, targets, where)
+    if targets.dtype.kind not in "biuf":
+        raise UserError(f"{where}: targets of dtype {targets.dtype}; expected numbers. Number the classes.")
+    if targets.dtype.kind == "f":
+        check_finite(targets, where)
+    return targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
+
+
+def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
+    """Return the class of each example, int64 [size], from integers [size] or [size, 1]."""
+    check_lengths(targets, targets, where)
+    if not are_labels(targets):
+        raise UserError(
+            f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size], not "
+            "one-hot rows or names."
+        )
+    return targets.reshape(-1).astype(np.int64)
+
+
+def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
+    """Return the number of classes, as given or the largest label plus one; check every label."""
+    if classes is not None and (not is_whole_number(classes) or classes < 2):
+        raise UserError(f"data.classes={classes} received. Expected 2 or more, null to count, or 0 for other targets.")
+    for where, part in labels.items():
+        check_labels(part, MOST_CLASSES if classes is None else classes, where)
+    if classes is not None:
+        return classes
+    largest, where = max((int(part.max()), where) for where, part in labels.items())
+    size = sum(len(part) for part in labels.values())
+    if largest >= size:
+        raise UserError(
+            f"{where}: a label is {largest}, and there are {size} examples; expected classes from 0 on. Number them, "
+            "set data.classes, or data.classes=0 where they are not classes."
+        )
+    if not largest:
+        raise UserError(f"{where}: all labels are 0; expected 2 classes or more. Fix the labels, or set data.classes.")
+    return largest + 1
+
+
+def check_every_class(
+    labels: Mapping[str, np.ndarray], classes: int, names: Sequence[str], *, remedy: str | None = None
+) -> None:
+    """Report classes that a split, by its name, lacks; refuse that in training where there is a `remedy`."""
+    for split, found in labels.items():
+        lacking = np.flatnonzero(np.bincount(found, minlength=classes) == 0)
+        if not len(lacking):
+            continue
+        first = names[lacking[0]] if len(names) else lacking[0]
+        message = f"{len(lacking)} of {classes} classes have no {split} example, the first is '{first}'"
+        if split == TRAIN and remedy is not None:
+            raise UserError(f"{message}; expected one or more of each. {remedy}")
+        effect = "no network can learn them" if split == TRAIN else f"the {split} metrics say nothing about it"
+        warnings.warn(f"{message}: {effect}. Check the labels.", stacklevel=4)
+
+
+def check_split(split: str, known: Sequence[str] = SPLITS) -> None:
+    """Check the name of a way to split."""
+    check_choice("data.split", split, known)
+
+
+def check_group_option(split: str, option: str, value: object) -> None:
+    """Check that the option is given if the way to split needs it, and only then."""
+    check_split(split)
+    if (split == "group") == (value is None):
+        raise UserError(
+            f"data.split={split} received with data.{option}={'null' if value is None else value}. Expected "
+            f"data.{option} with data.split=group, and only there."
+        )
+
+
+def hold_out(
+    size: int,
+    labels: np.ndarray | None,
+    held_out: Mapping[str, float | int],
+    *,
+    split: str,
+    seed: int,
+    groups: Column,
+    keys: Column,
+    remedy: str,
+) -> dict[str, np.ndarray]:
+    """Return rows by part: "train", and those that are held out.
+
+    A split of "auto" is stratified where there are labels, and random where targets are not classes.
+    """
+    check_split(split)
+    if not held_out:
+        return {TRAIN: np.arange(size, dtype=np.int64)}
+    if split in NEEDS:
+        name = NEEDS[split]
+        found = groups() if split == "group" else keys()
+        if found is None:
+            raise UserError(f"data.split={split} needs {name}; {remedy.format(name=name)}")
+        if split == "group":
+            return split_indices(size, held_out, seed, labels, groups=found)
+        return split_indices(size, held_out, seed, keys=found)
+    if split == "stratified" and labels is None:
+        raise UserError("data.split=stratified needs classes, and the data has none. Set data.split=random.")
+    return split_indices(size, held_out, seed, None if split == "random" else labels)
+
+
+def complete(
+    parts: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    options: Mapping[str, Any],
+    *,
+    groups: np.ndarray | None,
+    keys: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Return the rows of all parts of one source: those that exist, and the others taken from the training rows."""
+    train = parts[TRAIN]
+    found = hold_out(
+        len(train),
+        labels[train],
+        {name: options[f"{name}_share"] for name in PARTS[1:] if name not in parts},
+        split=options["split"],
+        seed=options["seed"],
+        groups=lambda: None if groups is None else groups[train],
+        keys=lambda: keys[train],
+        remedy="",
+    )
+    taken = {name: train[rows] for name, rows in found.items()}
+    whole = {name: taken[name] if name in taken else parts[name] for name in PARTS}
+    if groups is not None:
+        _check_groups(whole, groups)
+    return whole
+
+
+def _check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
+    """Check that no group is in two parts, which can happen if files or folders define some of them."""
+    seen: dict[object, str] = {}
+    for name, rows in parts.items():
+        for group in np.unique(groups[rows]).tolist():
+            if group in seen:
+                raise UserError(f"Group '{group}' is in {seen[group]} and in {name}. Move its examples together.")
+            seen[group] = name
+
+
+def splits_of(sources: Mapping[str, Source], rows: Mapping[str, np.ndarray]) -> dict[str, Split]:
+    """Return splits: rows of the training source, and the whole of every other one."""
+    splits = {part: Split(part, sources[TRAIN], indices) for part, indices in rows.items()}
+    others = {part: source for part, source in sources.items() if part != TRAIN}
+    return splits | {part: Split(part, each, np.arange(each.size, dtype=np.int64)) for part, each in others.items()}
+
+
+def data_of_parts(
+    name: str,
+    sources: Mapping[str, Source],
+    rows: Mapping[str, np.ndarray],
+    *,
+    preparation: Preparation | Mapping[str, Preparation],
+    classes: int,
+    class_names: Sequence[str],
+) -> Data:
+    """Return the three splits of a set whose parts may have sources of their own; warn of classes without training."""
+    one = preparation if isinstance(preparation, Preparation) else None
+    data = Data(
+        name,
+        **splits_of(sources, rows),
+        input_shape=one.shape if one else (),
+        classes=classes,
+        class_names=tuple(class_names),
+        preparation=one,
+        preparations={} if isinstance(preparation, Preparation) else preparation,
+    )
+    if classes:
+        check_every_class({TRAIN: data.train.labels}, classes, data.class_names)
+    return data
