@@ -111,6 +111,7 @@ def _command(options: Options) -> int:
         raise UserError(f"results={results} received, but {results.parent} is not a folder. Expected a file in one.")
     targets = read_targets(user_path(options.targets, "targets"))
     session = Session(
+        out=out,
         targets=targets,
         chosen=chosen(options.only, targets),
         seeds=seeds,
@@ -120,13 +121,12 @@ def _command(options: Options) -> int:
         say=say,
     )
     if options.list:
-        session.look(out)
         for target in session.chosen:
             print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
             for line in commands_of(target, targets, seeds or target.seeds):
                 print(f"  {line}")
         return 0
-    return session.run(out, options.jobs)
+    return session.run(options.jobs)
 
 
 main = make_main(USAGE, parse, _command)

@@ -1,11 +1,13 @@
 """Inference: packed binary networks on NumPy, and the same networks in float32 and in 8 bits, one thread each.
 
-Each runtime is used in its best way: arrays in, arrays out.
+Weights are random. All kernels are binary, and so are all inputs of layers but the network's own: what the hook
+bnn_rounding trains with all_binary=true. Each runtime is used in its best way: arrays in, arrays out.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,38 +16,120 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import TENSORFLOW, Contender, Settings, Work
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 
 if TYPE_CHECKING:
-    pass
+    import keras
+    import numpy as np
 
+    from hookline.deploy.inference.graph import Graph
+
+MLP, CNN = "mlp", "cnn"
+IMAGES, CLASSES, WIDTH, HIDDEN = (28, 28, 1), 10, 4096, 3
 CALIBRATION = 64
 """Random images that give the ranges of 8-bit activations."""
 
 
+def packed_network(name: str) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Return what a packed file holds: hidden layers of `WIDTH` units, or Larq's tutorial CNN.
+
+    Batch norms before a sign are thresholds; the first one, after float sums, and the last one are a scale and a shift.
+    """
+    import numpy as np
+
+    from hookline.deploy.inference.bits import stream_bytes
+    from hookline.deploy.inference.graph import SIGN, Encoded, Graph, Op
+
+    random, tensors, ops = np.random.default_rng(0), dict[str, np.ndarray](), list[Op]()
+
+    def tensor(array: np.ndarray) -> str:
+        key = f"array_{len(tensors)}"
+        tensors[key] = array
+        return key
+
+    def bits(count: int) -> str:
+        return tensor(random.integers(0, 256, stream_bytes(count, 1), np.uint8))
+
+    def add(op: str, **fields: Any) -> None:
+        before = ops[-1].output if ops else "image"
+        ops.append(Op(op, f"{op}_{len(ops)}", (before,), f"value_{len(ops)}", fields))
+
+    def kernel(*shape: int) -> None:
+        add("conv2d" if len(shape) == 4 else "dense", kernel=Encoded(SIGN, bits(math.prod(shape)), shape))
+
+    def pool() -> None:
+        add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+
+    def threshold(channels: int) -> None:
+        limits = random.integers(-9, 10, channels).astype(np.int16)
+        add("threshold", thresholds=tensor(limits), descending=bits(channels))
+
+    def scale_shift(channels: int) -> None:
+        scale, shift = random.normal(size=(2, channels)).astype(np.float32)
+        add("scale_shift", scale=tensor(scale), shift=tensor(shift))
+
+    if name == MLP:
+        add("flatten")
+        kernel(math.prod(IMAGES), WIDTH)
+        scale_shift(WIDTH)
+        add("sign")
+        for _ in range(HIDDEN - 1):
+            kernel(WIDTH, WIDTH)
+            threshold(WIDTH)
+        kernel(WIDTH, CLASSES)
+    else:
+        kernel(3, 3, 1, 32)
+        pool()
+        scale_shift(32)
+        add("sign")
+        kernel(3, 3, 32, 64)
+        pool()
+        threshold(64)
+        kernel(3, 3, 64, 64)
+        threshold(64)
+        add("flatten")
+        kernel(3 * 3 * 64, 64)
+        threshold(64)
+        kernel(64, CLASSES)
+    scale_shift(CLASSES)
+    return Graph(name, "image", IMAGES, ops[-1].output, tuple(ops)), tensors
+
+
+def keras_network(name: str) -> keras.Model:
+    """Return the same architecture in Keras, in float32."""
+    from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+    from hookline.recipes.models.mlp import mlp
+
+    return mlp(IMAGES, CLASSES, units=(WIDTH,) * HIDDEN) if name == MLP else larq_tutorial_cnn(IMAGES, CLASSES)
+
+
+def images(batch_size: int) -> np.ndarray:
+    """Return inputs: float32 [batch, height, width, channels] in [-1, 1]."""
+    import numpy as np
+
+    return np.random.default_rng(0).uniform(-1, 1, (batch_size, *IMAGES)).astype(np.float32)
+
+
 def ours(settings: Settings, *, network: str, kernels: str) -> Work:
     """Return predictions of a packed file, which is written and read first."""
-    from hookline.deploy.inference.container import PACKED, container_sizes, write_container
+    from hookline.deploy.inference.container import PACKED, write_container
     from hookline.deploy.inference.engine import load_model
     from hookline.deploy.inference.graph import graph_to_json
-    from hookline.scripts.benchmarks.inference_networks import images, packed_network
 
-    packed = packed_network(network)
+    graph, tensors = packed_network(network)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / network
-        write_container(path, PACKED, graph_to_json(packed.graph(network)), packed.tensors)
-        model, size = load_model(path, kernels), sum(container_sizes(path))
+        write_container(path, PACKED, graph_to_json(graph), tensors)
+        model = load_model(path, kernels)
     inputs = images(settings.batch_size)
-    return _repeat(lambda: model(inputs), size)
+    return _repeat(lambda: model(inputs))
 
 
 def tensorflow(settings: Settings, *, network: str) -> Work:
     """Return predictions of a traced Keras model."""
     import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
 
     if settings.threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
@@ -55,7 +139,7 @@ def tensorflow(settings: Settings, *, network: str) -> Work:
         input_signature=[tf.TensorSpec(inputs.shape, tf.float32)],
         autograph=False,
     ).get_concrete_function()
-    return _repeat(lambda: call(tf.constant(inputs)).numpy(), model.count_params() * 4)
+    return _repeat(lambda: call(tf.constant(inputs)).numpy())
 
 
 def onnx_runtime(settings: Settings, *, network: str) -> Work:
@@ -63,8 +147,6 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
     runtime = _import("onnxruntime")
     _import("tf2onnx")
     import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
 
     model, inputs = keras_network(network), images(settings.batch_size)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,18 +157,24 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = settings.threads or 0
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        size = path.stat().st_size
     (name,) = [each.name for each in session.get_inputs()]
-    return _repeat(lambda: session.run(None, {name: inputs}), size)
+    return _repeat(lambda: session.run(None, {name: inputs}))
 
 
 def litert(settings: Settings, *, network: str, int8: bool) -> Work:
     """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as by default."""
     runtime = _import("ai_edge_litert.interpreter")
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
+    import tensorflow as tf
 
+    converter = tf.lite.TFLiteConverter.from_keras_model(keras_network(network))
+    if int8:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: ([image[None]] for image in images(CALIBRATION))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.int8
+    with _quiet():
+        content = converter.convert()
     inputs = images(settings.batch_size)
-    content = _flatbuffer(keras_network(network), int8=int8)
     interpreter = runtime.Interpreter(model_content=content, num_threads=settings.threads)
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     interpreter.resize_tensor_input(given["index"], inputs.shape)
@@ -95,28 +183,12 @@ def litert(settings: Settings, *, network: str, int8: bool) -> Work:
         scale, zero = given["quantization"]
         inputs = (inputs / scale + zero).round().clip(-128, 127).astype("int8")
 
-    def predict() -> Any:
+    def predict() -> None:
         interpreter.set_tensor(given["index"], inputs)
         interpreter.invoke()
-        return interpreter.get_tensor(made["index"])
+        interpreter.get_tensor(made["index"])
 
-    return _repeat(predict, len(content))
-
-
-def _flatbuffer(model: Any, *, int8: bool) -> bytes:
-    import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images
-
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    if int8:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([image[None]] for image in images(CALIBRATION))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-        converter.inference_input_type = converter.inference_output_type = tf.int8
-    with _quiet():
-        content: bytes = converter.convert()
-    return content
+    return _repeat(predict)
 
 
 @contextmanager
@@ -134,12 +206,11 @@ def _import(name: str) -> Any:
         raise UserError(f"{name.partition('.')[0]} is not installed.") from error
 
 
-def _repeat(predict: Callable[[], Any], size: int) -> Work:
+def _repeat(predict: Callable[[], Any]) -> Work:
     def work(count: int) -> None:
         for _ in range(count):
             predict()
 
-    work.facts = {"bytes": size}  # type: ignore[attr-defined]
     return work
 
 
@@ -159,9 +230,9 @@ CONTENDERS = tuple(
         partial(prepare, network=network),
         baseline=prepare is tensorflow,
         batch_size=1,
-        imports="" if name.startswith("hookline") else TENSORFLOW,
+        imports="" if name.startswith("hookline") else "tensorflow",
         threads=1,
     )
-    for network in ("mlp", "cnn")
+    for network in (MLP, CNN)
     for name, prepare in WAYS.items()
 )

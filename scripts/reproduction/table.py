@@ -159,16 +159,13 @@ def read_results(path: Path) -> list[Row]:
         return []
     try:
         content: Any = read_json(path)
-    except (OSError, ValueError) as error:
+        rows = content["rows"]
+        named = [row["name"] for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: it is damaged. {REMEDY}") from error
-    rows = content.get("rows") if isinstance(content, dict) and content.get("version") == VERSION else None
-    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+    if content.get("version") != VERSION or len(named) != len({*named}):
         raise UserError(f"{path} is of another format than version {VERSION}. {REMEDY}")
-    return rows
-
-
-def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("name"), str)
+    return list(rows)
 
 
 def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
