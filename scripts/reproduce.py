@@ -17,11 +17,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction.chart import FILE as CHART
-from hookline.scripts.reproduction.chart import points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of
 from hookline.scripts.reproduction.session import Session
-from hookline.scripts.reproduction.table import FILE, TABLE, read_results, write_table
+from hookline.scripts.reproduction.table import CHART, FILE, TABLE, points_of, read_results, write_chart, write_table
 from hookline.scripts.reproduction.targets import DATA, Target, read_targets
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.train import say

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.scripts.csv_text import csv_text
+from hookline.scripts.command import csv_text
 from hookline.trainer.errors import UserError, printable
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -15,7 +16,8 @@ import pytest
 
 from hookline.deploy.formats import FORMATS, format_of
 from hookline.deploy.options import ExportOptions
-from hookline.scripts.export import main
+from hookline.hooks import catalogue
+from hookline.scripts.export import EMA, evaluate_averages, keeps_averages, main
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
@@ -298,3 +300,18 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     assert (tmp_path / "kept.keras").read_text() == "precious"
     assert main([run, f"output={tmp_path}/kept.keras", "overwrite=true"]) == 0
     assert kernels_of(tmp_path / "kept.keras")
+
+
+NODE = {"_target_": EMA, "decay": 0.9, "evaluate": True, "network": "model"}
+HOOKS = {"slow": NODE, "others": {**NODE, "network": "gen*"}, "prune": {"_target_": "p"}, "gone": None}
+
+
+def test_averages_belong_to_networks_and_the_choice_changes_in_a_copy() -> None:
+    assert catalogue()["ema"].target == EMA
+    config = {"seed": 0, "hooks": HOOKS}
+    before = copy.deepcopy(config)
+    assert [keeps_averages(config, name) for name in ("model", "generator", "student")] == [True, True, False]
+    for network, hook in (("model", "slow"), ("generator", "others")):
+        changed = evaluate_averages(config, network, evaluate=False)
+        assert changed == {"seed": 0, "hooks": {**HOOKS, hook: {**HOOKS[hook], "evaluate": False}}}
+    assert config == before

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts import reproduce
-from hookline.scripts.reproduction.chart import Point, points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of, jobs_of
 from hookline.scripts.reproduction.session import check
-from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
+from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
 from hookline.scripts.reproduction.targets import read_targets
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets

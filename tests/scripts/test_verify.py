@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hookline.scripts.replay import rate_changes, train_again
-from hookline.scripts.verify import main
+from hookline.scripts.verify import main, rate_changes, train_again
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import Checkpoint, Snapshot, read_checkpoint, write_checkpoint
 from hookline.trainer.run.checkpoint_files import tensors_digest

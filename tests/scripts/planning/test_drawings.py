@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hookline.scripts.planning.drawing import as_dot, as_mermaid
-from hookline.scripts.planning.plan import Apply, ObjectivePlan, Plan, Projection, Stage, Update
+from hookline.scripts.planning.plan import Change, ObjectivePlan, Plan, Stage
 from hookline.scripts.planning.trace import STEP_STAGES
 
 ODD = (
@@ -20,8 +20,8 @@ ODD = (
 @pytest.mark.parametrize("name", ODD)
 def test_no_name_breaks_a_drawing(name: str):
     objective = ObjectivePlan(
-        name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Update(name, (name,), name),),
-        (Apply(name, name, (name,)),), (Projection(name, name, (name,)),),
+        name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Change(name, name, (name,)),),
+        (Change(name, name, (name,)),), (Change(name, name, (name,)),),
     )  # fmt: skip
     odd = Plan((Stage("step", "transform_weights", (name,)),), (objective,), {name: name}, ())
     plain = as_dot(odd).replace("\\\\", "").replace('\\"', "")
