@@ -146,7 +146,7 @@ def _command(options: Options) -> None:
     _say("\n*: what the others are compared with")
     if any(row["limit"] for row in rows):
         _say("limit: share of the speed of forward and backward alone")
-    if options.peak:
+    if any(row["use"] for row in rows):
         _say("peak: share of peak=; 2 operations for each multiply-accumulate of dense layers and convolutions")
     _say(", ".join(f"{name} {version}" for name, version in versions.items()))
 

@@ -21,6 +21,8 @@ from hookline.trainer.quiet import open_streams
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hookline.trainer.config.preflight import Job
+
 Options = TypeVar("Options")
 EXPECTED = {
     bool: "true or false",
@@ -116,6 +118,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
         raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
     return tuple(map(int, parts))
+
+
+def one_job(arguments: Sequence[str]) -> Job:
+    """Return the run that arguments of train.py describe."""
+    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.preflight import preflight
+
+    command = parse_command(arguments)
+    if command.sweep or command.display or command.explain:
+        raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
+    (job,) = preflight(command)
+    return job
 
 
 def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> Path:

@@ -57,7 +57,7 @@ USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 
 @dataclass(kw_only=True)
 class Options(ExportOptions):
-    """Hold the options, with those of single formats; see `USAGE`."""
+    """The options, with those of single formats; see `USAGE`."""
 
     run: str
     format: str = "keras"

@@ -46,7 +46,7 @@ FLAGS = {"--list": "list=true", "--render": "render=true"}
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     out: str = "reproduction"
     mnist: str = ""

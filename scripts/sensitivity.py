@@ -41,7 +41,7 @@ FILE_NAME = "sensitivity.json"
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     run: str
     sparsities: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])

@@ -40,7 +40,7 @@ SHOWN = 3
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     run: str
     replay: int | None = None
@@ -95,7 +95,7 @@ def describe(outcome: Replay) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """Hold the outcome."""
+    """The outcome."""
 
     start: int  # step of the older checkpoint
     end: int  # step of the newer one

@@ -5,24 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import Contender, Settings
 from hookline.scripts.command import new_figure, plain_table
+
+if TYPE_CHECKING:
+    from hookline.scripts.benchmarks.process import Worker
 
 Row = dict[str, Any]
 
 
-class Measured(Protocol):
-    """A contender that has taken its turns."""
-
-    contender: Contender
-    settings: Settings
-    speeds: list[float]  # units of work a second, one for each turn
-    products: int | None  # multiply-accumulates of one example, forward and backward
-
-
-def as_rows(results: Sequence[Measured], peak: float | None = None) -> list[Row]:
+def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
     """Return the figures of the contenders of one case, as JSON values.
 
     "ratio" and "of_limit" are medians, over the turns, of the speed relative to the baseline and to the limit in the
@@ -55,11 +48,11 @@ def as_rows(results: Sequence[Measured], peak: float | None = None) -> list[Row]
     return rows
 
 
-def _median(result: Measured) -> float:
+def _median(result: Worker) -> float:
     return statistics.median(result.speeds)
 
 
-def _ratio(result: Measured, other: Measured) -> float:
+def _ratio(result: Worker, other: Worker) -> float:
     return statistics.median(own / base for own, base in zip(result.speeds, other.speeds, strict=True))
 
 

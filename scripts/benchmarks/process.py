@@ -31,8 +31,10 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 """Environment variables that libraries read once, when they are loaded."""
 TRIAL, WARM_UP = 0.2, 0.3
 """Share of a turn's time after which a measured speed is trusted, and that is worked uncounted before a turn."""
-PACKAGES = ("tensorflow", "keras", "tf_keras", "larq", "tensorflow_model_optimization", "torch", "numpy", "numba")
-PACKAGES += ("onnxruntime", "ai_edge_litert")
+PACKAGES = (
+    *("tensorflow", "keras", "tf_keras", "larq", "tensorflow_model_optimization", "torch", "numpy", "numba"),
+    *("onnxruntime", "ai_edge_litert"),
+)
 """Their versions are reported if they are loaded."""
 
 
@@ -71,7 +73,9 @@ class Worker:
         except UserError:
             self.close()
             raise
-        self._count, self.products, self.versions = found["count"], found["products"], found["versions"]
+        self._count: int = found["count"]
+        self.products: int | None = found["products"]  # multiply-accumulates of one example, forward and backward
+        self.versions: dict[str, str] = found["versions"]
 
     def close(self) -> None:
         """End the process."""

@@ -129,7 +129,7 @@ def gated(run: Run) -> Callable[[int], None]:
     done: SimpleQueue[BaseException | None] = SimpleQueue()
 
     class Gate(HostHook):
-        """Hold a run after each piece of work. State saved: none."""
+        """A run after each piece of work. State saved: none."""
 
         name, end = "gate", 0
 

@@ -49,7 +49,7 @@ SHOWN_OUTPUTS = 8
 
 @dataclass(frozen=True)
 class Predictions:
-    """Hold the predictions of all examples that could be read, in their order."""
+    """The predictions of all examples that could be read, in their order."""
 
     names: Sequence[str]  # what each example is called
     labels: np.ndarray | None  # int [examples, top]; None if the outputs are asked for

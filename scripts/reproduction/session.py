@@ -36,10 +36,7 @@ from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import LOCK, locked
-from hookline.trainer.run.results import format_seconds
 
-START_SECONDS = 8.0
-"""What a run takes besides its training."""
 POLL_SECONDS = 0.05
 ANY = "\0"
 """Stands for any text of an override."""
@@ -76,17 +73,11 @@ class Session:
     _failed: bool = False
 
     def __post_init__(self) -> None:
-        """Find the runs of each target, and how long they took before."""
+        """List the runs of each target."""
         self._jobs = {each.name: jobs_of(each, self.targets, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: job for jobs in self._jobs.values() for name, job in jobs.items()}
         able = [self._jobs[target.name] for target in self.chosen if self._lacks(target) is None]
         self._able = list({name: job for jobs in able for name, job in jobs.items()}.values())
-        self._seconds: dict[tuple[str, str], float] = {}
-        for row in read_results(self.results):
-            runs = self.targets[row["name"]].runs if row["name"] in self.targets else {}
-            for name, seconds in row.get("seconds", {}).items():
-                if name in runs:
-                    self._seconds[runs[name].target, runs[name].name] = float(seconds)
 
     def run(self, at_once: int) -> int:
         """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
@@ -102,7 +93,7 @@ class Session:
             self._keep_not_run()
             self._settle()
             missing = self._missing()
-            self.say(self._left(missing))
+            self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
             if missing:
                 self._make(missing, at_once)
         for target in self.chosen:
@@ -191,7 +182,8 @@ class Session:
                 pass_fds=(tether,),
                 env={**os.environ, **environment},
             )
-        self.say(f"{'resumed' if directory is found else 'started'}: {directory.relative_to(self.out)}")
+        what = "resumed" if directory is found else "started"
+        self.say(f"{what}: {directory.relative_to(self.out)} ({len(self._missing())} runs are left)")
         return _Process(job, directory, log, process, conditions)
 
     def _end(self, ended: _Process) -> None:
@@ -204,8 +196,6 @@ class Session:
             last = ended.log.read_text(errors="replace").strip().rpartition("\n")[2]
             self.say(f"failed: {name}: {last} (exit code {ended.process.returncode}). Log: {ended.log}")
         self._settle()
-        if left := self._missing():
-            self.say(f"{len(left)} runs are left ({self._estimate(left)})")
 
     def _missing(self) -> list[Job]:
         return [job for job in self._able if not self.is_done(job.name)]
@@ -220,27 +210,7 @@ class Session:
         if (reason := self._lacks(target)) is not None:
             return f"not run: {reason}"
         jobs = self._jobs[target.name]
-        left = [job for name, job in jobs.items() if not self.is_done(name)]
-        text = f"{len(jobs) - len(left)} of {len(jobs)} runs done"
-        return f"{text}, {self._estimate(left)} left" if left else text
-
-    def _left(self, missing: Sequence[Job]) -> str:
-        total = len(self._able)
-        if not missing:
-            return f"All {total} runs are done."
-        return f"{total - len(missing)} of {total} runs are done, {len(missing)} are left ({self._estimate(missing)})"
-
-    def _estimate(self, jobs: Sequence[Job]) -> str:
-        """Return how long jobs will take one after the other, by complete runs here, or by the rows before."""
-        known = dict(self._seconds)
-        for job in self._able:
-            if self.is_done(job.name):
-                known[job.variant] = float(read_summary(self._directory(job.name))["seconds"])
-        found = [known[job.variant] + START_SECONDS for job in jobs if job.variant in known]
-        if not found:
-            return "time unknown"
-        more = f", and {len(jobs) - len(found)} runs of unknown time" if len(found) < len(jobs) else ""
-        return f"about {format_seconds(sum(found))}{more}"
+        return f"{sum(map(self.is_done, jobs))} of {len(jobs)} runs done"
 
     def _settle(self) -> None:
         """Keep the rows that have become complete."""

@@ -24,7 +24,7 @@ EXPORT_VALUES = ("bytes", "file", "gzip", "accuracy")
 
 @dataclass(frozen=True)
 class Unit:
-    """Hold how a value is shown."""
+    """How a value is shown."""
 
     scale: float  # that the value is multiplied by
     complement: bool  # whether one less the value is meant
@@ -47,7 +47,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Hold one way to train, made with every seed."""
+    """One way to train, made with every seed."""
 
     target: str  # that owns the runs
     name: str  # of the variant in that target
@@ -61,7 +61,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Export:
-    """Hold an exported file that is measured, too."""
+    """An exported file that is measured, too."""
 
     run: str  # variant that is exported
     options: Sequence[str]  # of scripts/export.py
@@ -75,7 +75,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Measure:
-    """Hold what is read off a run or an export; one of `metric`, `summary` and `value` is set."""
+    """What is read off a run or an export; one of `metric`, `summary` and `value` is set."""
 
     name: str
     unit: Unit
@@ -89,7 +89,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Goal:
-    """Hold what a measure is compared with."""
+    """What a measure is compared with."""
 
     measure: str
     at_least: bool  # whether the measure shall be at least the figure; else at most
@@ -99,7 +99,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Target:
-    """Hold a row of the table before it is measured; the file says what each entry is."""
+    """A row of the table before it is measured; the file says what each entry is."""
 
     name: str
     title: str
