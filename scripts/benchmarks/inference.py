@@ -16,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hookline.deploy.inference.bits import stream_bytes
+from hookline.deploy.inference.graph import SIGN, Encoded, Graph, Op, graph_to_json
 from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
-
-    from hookline.deploy.inference.graph import Graph
 
 MLP, CNN = "mlp", "cnn"
 IMAGES, CLASSES, WIDTH, HIDDEN = (28, 28, 1), 10, 4096, 3
@@ -32,69 +33,78 @@ CALIBRATION = 64
 """Random images that give the ranges of 8-bit activations."""
 
 
-def packed_network(name: str) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Return what a packed file holds: hidden layers of `WIDTH` units, or Larq's tutorial CNN.
+class PackedNetwork:
+    """What a packed file holds, built operation by operation, each on the value of the one before it."""
+
+    def __init__(self) -> None:
+        """Start with the input."""
+        self.tensors: dict[str, np.ndarray] = {}
+        self._ops: list[Op] = []
+        self._random = np.random.default_rng(0)
+
+    def graph(self, name: str) -> Graph:
+        """Return the graph so far."""
+        return Graph(name, "image", IMAGES, self._ops[-1].output, tuple(self._ops))
+
+    def add(self, op: str, **fields: Any) -> None:
+        """Add an operation."""
+        number, before = len(self._ops), self._ops[-1].output if self._ops else "image"
+        self._ops.append(Op(op, f"{op}_{number}", (before,), f"value_{number}", fields))
+
+    def kernel(self, *shape: int) -> None:
+        """Add a layer with a binary kernel."""
+        self.add("conv2d" if len(shape) == 4 else "dense", kernel=Encoded(SIGN, self._bits(math.prod(shape)), shape))
+
+    def threshold(self, channels: int) -> None:
+        """Add a batch norm before a sign."""
+        limits = self._random.integers(-9, 10, channels).astype(np.int16)
+        self.add("threshold", thresholds=self._tensor(limits), descending=self._bits(channels))
+
+    def scale_shift(self, channels: int) -> None:
+        """Add another batch norm."""
+        scale, shift = self._random.normal(size=(2, channels)).astype(np.float32)
+        self.add("scale_shift", scale=self._tensor(scale), shift=self._tensor(shift))
+
+    def _bits(self, count: int) -> str:
+        return self._tensor(self._random.integers(0, 256, stream_bytes(count, 1), np.uint8))
+
+    def _tensor(self, array: np.ndarray) -> str:
+        name = f"array_{len(self.tensors)}"
+        self.tensors[name] = array
+        return name
+
+
+def packed_network(name: str) -> PackedNetwork:
+    """Return hidden layers of `WIDTH` units, or Larq's tutorial CNN.
 
     Batch norms before a sign are thresholds; the first one, after float sums, and the last one are a scale and a shift.
     """
-    import numpy as np
-
-    from hookline.deploy.inference.bits import stream_bytes
-    from hookline.deploy.inference.graph import SIGN, Encoded, Graph, Op
-
-    random, tensors, ops = np.random.default_rng(0), dict[str, np.ndarray](), list[Op]()
-
-    def tensor(array: np.ndarray) -> str:
-        key = f"array_{len(tensors)}"
-        tensors[key] = array
-        return key
-
-    def bits(count: int) -> str:
-        return tensor(random.integers(0, 256, stream_bytes(count, 1), np.uint8))
-
-    def add(op: str, **fields: Any) -> None:
-        before = ops[-1].output if ops else "image"
-        ops.append(Op(op, f"{op}_{len(ops)}", (before,), f"value_{len(ops)}", fields))
-
-    def kernel(*shape: int) -> None:
-        add("conv2d" if len(shape) == 4 else "dense", kernel=Encoded(SIGN, bits(math.prod(shape)), shape))
-
-    def pool() -> None:
-        add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
-
-    def threshold(channels: int) -> None:
-        limits = random.integers(-9, 10, channels).astype(np.int16)
-        add("threshold", thresholds=tensor(limits), descending=bits(channels))
-
-    def scale_shift(channels: int) -> None:
-        scale, shift = random.normal(size=(2, channels)).astype(np.float32)
-        add("scale_shift", scale=tensor(scale), shift=tensor(shift))
-
+    network = PackedNetwork()
     if name == MLP:
-        add("flatten")
-        kernel(math.prod(IMAGES), WIDTH)
-        scale_shift(WIDTH)
-        add("sign")
+        network.add("flatten")
+        network.kernel(math.prod(IMAGES), WIDTH)
+        network.scale_shift(WIDTH)
+        network.add("sign")
         for _ in range(HIDDEN - 1):
-            kernel(WIDTH, WIDTH)
-            threshold(WIDTH)
-        kernel(WIDTH, CLASSES)
+            network.kernel(WIDTH, WIDTH)
+            network.threshold(WIDTH)
+        network.kernel(WIDTH, CLASSES)
     else:
-        kernel(3, 3, 1, 32)
-        pool()
-        scale_shift(32)
-        add("sign")
-        kernel(3, 3, 32, 64)
-        pool()
-        threshold(64)
-        kernel(3, 3, 64, 64)
-        threshold(64)
-        add("flatten")
-        kernel(3 * 3 * 64, 64)
-        threshold(64)
-        kernel(64, CLASSES)
-    scale_shift(CLASSES)
-    return Graph(name, "image", IMAGES, ops[-1].output, tuple(ops)), tensors
+        network.kernel(3, 3, 1, 32)
+        network.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+        network.scale_shift(32)
+        network.add("sign")
+        network.kernel(3, 3, 32, 64)
+        network.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+        network.threshold(64)
+        network.kernel(3, 3, 64, 64)
+        network.threshold(64)
+        network.add("flatten")
+        network.kernel(3 * 3 * 64, 64)
+        network.threshold(64)
+        network.kernel(64, CLASSES)
+    network.scale_shift(CLASSES)
+    return network
 
 
 def keras_network(name: str) -> keras.Model:
@@ -107,8 +117,6 @@ def keras_network(name: str) -> keras.Model:
 
 def images(batch_size: int) -> np.ndarray:
     """Return inputs: float32 [batch, height, width, channels] in [-1, 1]."""
-    import numpy as np
-
     return np.random.default_rng(0).uniform(-1, 1, (batch_size, *IMAGES)).astype(np.float32)
 
 
@@ -116,12 +124,11 @@ def ours(settings: Settings, *, network: str, kernels: str) -> Work:
     """Return predictions of a packed file, which is written and read first."""
     from hookline.deploy.inference.container import PACKED, write_container
     from hookline.deploy.inference.engine import load_model
-    from hookline.deploy.inference.graph import graph_to_json
 
-    graph, tensors = packed_network(network)
+    packed = packed_network(network)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / network
-        write_container(path, PACKED, graph_to_json(graph), tensors)
+        write_container(path, PACKED, graph_to_json(packed.graph(network)), packed.tensors)
         model = load_model(path, kernels)
     inputs = images(settings.batch_size)
     return _repeat(lambda: model(inputs))

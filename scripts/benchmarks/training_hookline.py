@@ -154,17 +154,15 @@ def gated(run: Run) -> Callable[[int], None]:
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             done.put(error)
 
-    def wait() -> None:
+    def train(steps: int) -> None:
+        requests.put(steps)
         if (error := done.get()) is not None:
             raise error
 
-    def train(steps: int) -> None:
-        requests.put(steps)
-        wait()
-
     run.hooks = [*run.hooks, Gate()]
     threading.Thread(target=fit, daemon=True).start()
-    wait()
+    if (error := done.get()) is not None:
+        raise error
     return train
 
 

@@ -35,6 +35,7 @@ from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_append, open_file
 from hookline.trainer.run.directory import LOCK, locked
 
 POLL_SECONDS = 0.05
@@ -106,7 +107,7 @@ class Session:
         job = self._all[name]
         places = dict.fromkeys(job.data, ANY)  # data may have moved since
         places |= {key: f"{ANY}{self._directory(needed).relative_to(self.out)}" for key, needed in job.needs.items()}
-        expected = [re.escape(text).replace(ANY, ".*") for text in job.filled(places)]
+        expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in job.filled(places)]
         found, path, number_of_try = None, self.out / name, 1
         while path.exists():
             given = [text.rstrip("'") for text in read_overrides(path) if not text.startswith(OURS)]
@@ -171,9 +172,8 @@ class Session:
         log = directory.with_name(f"{directory.name}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         conditions = conditions_now()
-        with log.open("ab") as file:
+        with open_append(log) as file:
             file.write(f"$ {shlex.join(['python', self.script.name, *arguments])}\n".encode())
-            file.flush()
             process = subprocess.Popen(
                 [sys.executable, str(TETHER), str(tether), str(self.script), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -193,7 +193,8 @@ class Session:
             self.say(f"completed: {name}: {describe_best(summary)}{summary['seconds']:.1f} s")
         else:
             self._failed = True
-            last = ended.log.read_text(errors="replace").strip().rpartition("\n")[2]
+            with open_file(ended.log) as file:
+                last = file.read().decode(errors="replace").strip().rpartition("\n")[2]
             self.say(f"failed: {name}: {last} (exit code {ended.process.returncode}). Log: {ended.log}")
         self._settle()
 
