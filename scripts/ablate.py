@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.hooks.techniques import technique_hooks
-from hookline.scripts.command import make_main, parse_seeds
+from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
@@ -49,41 +49,40 @@ and those that every run has, stay. A hook that another one needs cannot be take
 The same command again runs only what is missing; python scripts/compare.py <out> shows the runs with curves and as CSV.
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
-OWN = ("seeds", "out", "metrics")
 TAKEN = ("seed", "run_dir", "resume")
 COLUMN = "hooks"
 
 
 @dataclass
-class Options:
-    """Hold the options."""
+class Own:
+    """The options of this command alone; see `USAGE`."""
 
-    overrides: list[str] = field(default_factory=list)  # what every run gets
-    seeds: tuple[int, ...] = (0, 1, 2)  # of each variant
-    out: Path = Path()  # directory for the runs
-    metrics: str | None = None  # names of metrics, or None for all of the test split
+    seeds: str = "0,1,2"
+    out: str = ""
+    metrics: str | None = None
+
+
+@dataclass
+class Options:
+    """All options."""
+
+    overrides: list[str]  # what every run gets
+    seeds: tuple[int, ...]  # of each variant
+    out: Path  # directory for the runs
+    metrics: str | None  # names of metrics, or None for all of the test split
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    own: dict[str, str] = {}
-    options = Options()
     for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key in TAKEN or key.startswith("-"):
+        if argument.partition("=")[0] in TAKEN or argument.startswith("-"):
             raise UserError(f"'{argument}' received. Expected seeds=0,1,2 and out=<directory>; see --help.")
-        if key not in OWN:
-            options.overrides.append(argument)
-        elif key in own or not value:
-            raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
-        else:
-            own[key] = value
-    recipes = [text.partition("=")[2] for text in options.overrides if text.startswith("recipe=")]
+    ours = [each for each in arguments if each.partition("=")[0] in Own.__dataclass_fields__]
+    own, overrides = parse_options(ours, Own), [each for each in arguments if each not in ours]
+    recipes = [text.partition("=")[2] for text in overrides if text.startswith("recipe=")]
     default = Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
-    options.out = user_path(own["out"], "out") if "out" in own else default
-    options.metrics = own.get("metrics")
-    options.seeds = parse_seeds(own["seeds"]) if "seeds" in own else options.seeds
-    return options
+    out = user_path(own.out, "out") if own.out else default
+    return Options(overrides, parse_seeds(own.seeds), out, own.metrics)
 
 
 def reasons_against(jobs: Sequence[Sequence[str]]) -> list[str | None]:
@@ -114,7 +113,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class Variant:
-    """Hold one way to run a recipe."""
+    """One way to run a recipe."""
 
     name: str  # "whole", or "without <hook>"
     overrides: tuple[str, ...]  # without a seed

@@ -1,8 +1,7 @@
 """Time ways to do the same work, side by side: `python scripts/benchmark.py what=input [key=value ...]`.
 
-Each contender has a process of its own, which prepares once. Then the contenders of a case take turns: each repeat runs
-all of them once, so that other load on the machine affects all alike. A contender is a small function in
-`scripts/benchmarks/`; those of `what=training` in `scripts/benchmarks/training.py`.
+Each contender has a process of its own, which prepares once. Then the contenders of a case take turns, so that other
+load on the machine affects all alike. A contender is a small function in `scripts/benchmarks/`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
-from hookline.scripts.benchmarks.figures import Result, as_rows, find_peak, print_rows, write_chart
+from hookline.scripts.benchmarks.figures import Row, as_rows, print_rows, write_chart
 from hookline.scripts.benchmarks.process import Worker, interpreter
 from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.trainer.errors import UserError, unknown_name, user_path
@@ -30,7 +27,7 @@ from hookline.trainer.errors import UserError, unknown_name, user_path
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
   what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
-                training: our runs, Keras's fit, a loop by hand, PyTorch, Larq, TFMOT, and the machine's limit;
+                training: our runs, Keras's fit, PyTorch, Larq, TFMOT, and the machine's limit;
                 inference: packed binary networks, against the same networks in TensorFlow, ONNX Runtime and LiteRT
   case          one of them, or several: case=lenet_5,cnn; all without it
   contenders    pattern on their names, such as 'hookline*'; several: 'hookline,limit*'
@@ -41,8 +38,8 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
   seconds       how long a contender works in one turn
   batch_size    examples per batch; without it, as the case has it
   threads       of each framework; without it, as many as there are cores, and 1 for inference
-  peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; without it,
-                as published for the GPU, or else as measured
+  peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; with it, the
+                share of it that each contender reaches is shown
   out           file for the figures as JSON
   chart         file for the figures as a bar chart, such as training.png
 """
@@ -50,7 +47,7 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     what: Literal["input", "images", "training", "inference"]
     case: str = ""
@@ -83,97 +80,78 @@ def parse(arguments: Sequence[str]) -> Options:
     return options
 
 
-def choose(options: Options) -> list[Contender]:
-    """Return the contenders that the options ask for."""
+def choose(options: Options) -> dict[str, list[Contender]]:
+    """Return the contenders that the options ask for, by case."""
     known = [each for each in find_contenders() if each.what == options.what]
     cases = list(dict.fromkeys(each.case for each in known))
-    if options.case and options.case not in cases:  # a name may hold a comma
-        wanted = [name.strip() for name in options.case.strip("[]").split(",")]
-        for name in wanted:
-            if name not in cases:
-                raise unknown_name("case", name, cases)
-        cases = wanted
-    elif options.case:
-        cases = [options.case]
-    known = [each for each in known if each.case in cases]
+    wanted = [options.case] if options.case in cases else [name.strip() for name in options.case.strip("[]").split(",")]
+    for name in wanted if options.case else ():
+        if name not in cases:  # a name may hold a comma
+            raise unknown_name("case", name, cases)
+    known = [each for each in known if not options.case or each.case in wanted]
     patterns = [pattern.strip() for pattern in options.contenders.split(",")]
     found = [each for each in known if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
     if not found:
         names = ", ".join(dict.fromkeys(f"'{each.name}'" for each in known))
         raise UserError(f"contenders={options.contenders} matches none. Expected patterns on: {names}.")
-    return found
+    return {case: own for case in cases if (own := [each for each in found if each.case == case])}
 
 
-def compare(
-    contenders: Sequence[Contender], options: Options, tell: Callable[[str], None] = lambda line: None
-) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Return the measurements of a case's contenders, their versions, and why some were left out."""
-    left_out: dict[str, str] = {}
-
-    case = contenders[0].case
-    with ExitStack() as stack:
-        workers: list[Worker] = []
+def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row], dict[str, str], dict[str, str]]:
+    """Return the rows of a case, the versions of what took part, and why contenders were left out."""
+    case, workers, left_out = contenders[0].case, list[Worker](), dict[str, str]()
+    try:
         for each in contenders:
             if (python := interpreter(each, options.environments)) is None:
                 where = f" in {options.environments}" if options.environments else " (see environments= in --help)"
                 left_out[each.name] = f"{each.environment} is not installed{where}."
                 continue
             settings = Settings(options.data, options.batch_size or each.batch_size, options.threads or each.threads)
-            worker, start = stack.enter_context(Worker(each, python, settings, options.seconds)), time.perf_counter()
             try:
-                worker.prepare()  # one after the other: each finds its own speed
+                workers.append(Worker(each, python, settings, options.seconds))
             except UserError as error:
                 left_out[each.name] = str(error)
             else:
-                workers.append(worker)
-                tell(f"{case}: {each.name} is ready after {time.perf_counter() - start:.1f} s")
+                _say(f"{case}: {each.name} is ready")
+        for reason in dict.fromkeys(left_out.values()):
+            _say(f"{case}: left out {', '.join(repr(n) for n, why in left_out.items() if why == reason)}: {reason}")
         if not workers:
-            reasons = " ".join(dict.fromkeys(left_out.values()))
-            raise UserError(f"No contender of '{case}' can take part: {reasons}")
-        results = [Result(each.contender, [], each.facts, each.settings.batch_size) for each in workers]
-        turns = list(zip(workers, results, strict=True))
+            raise UserError(f"No contender of '{case}' can take part: {' '.join(dict.fromkeys(left_out.values()))}")
         for repeat in range(options.repeats):
-            first = repeat % len(turns)
-            for worker, result in turns[first:] + turns[:first]:
-                result.speeds.append(worker.speed())
-            tell(f"{case}: turn {repeat + 1} of {options.repeats}")
-        versions = {name: version for each in workers for name, version in each.versions.items()}
-    return results, {"cores": str(os.cpu_count()), **versions}, left_out
+            first = repeat % len(workers)
+            for worker in workers[first:] + workers[:first]:
+                worker.turn()
+            _say(f"{case}: turn {repeat + 1} of {options.repeats}")
+    finally:
+        for worker in workers:
+            worker.close()
+    versions = {name: version for each in workers for name, version in each.versions.items()}
+    return as_rows(workers, 1e12 * options.peak if options.peak else None), versions, left_out
 
 
 def _command(options: Options) -> None:
-    contenders = choose(options)
-    _tell(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
-    results: list[Result] = []
-    versions: dict[str, str] = {}
-    left_out: dict[str, dict[str, str]] = {}
-    for case in dict.fromkeys(each.case for each in contenders):
-        own = [each for each in contenders if each.case == case]
-        measured, found, missing = compare(own, options, _tell)
-        results += measured
+    cases = choose(options)
+    _say(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
+    rows, versions, left_out = list[Row](), {"cores": str(os.cpu_count())}, dict[str, dict[str, str]]()
+    for case, contenders in cases.items():
+        measured, found, left_out[case] = compare(contenders, options)
+        rows += measured
         versions |= found
-        left_out |= {case: missing} if missing else {}
-        for reason in dict.fromkeys(missing.values()):
-            names = ", ".join(f"'{name}'" for name, why in missing.items() if why == reason)
-            _tell(f"{case}: left out {names}: {reason}")
-    given = None if options.peak is None else 1e12 * options.peak
-    peak, origin = find_peak(results, versions.get("accelerators", ""), given)
-    rows = as_rows(results, peak)
-    report = {"options": asdict(options), "versions": versions, "left_out": left_out, "peak": peak, "results": rows}
+        print_rows(measured)
     if options.out:
+        report = {"options": asdict(options), "versions": versions, "left_out": left_out, "results": rows}
         user_path(options.out, "out").write_text(json.dumps(report, indent=2))
     if options.chart:
         write_chart(rows, user_path(options.chart, "chart"))
-    print_rows(rows)
-    _tell("\n*: what the others are compared with")
+    _say("\n*: what the others are compared with")
     if any(row["limit"] for row in rows):
-        _tell("limit: share of the speed of forward and backward alone")
-    if peak:
-        _tell(f"peak: share of {peak / 1e9:,.0f} GFLOP/s, {origin}: 2 x products of dense layers and convolutions")
-    _tell(", ".join(f"{name} {version}" for name, version in versions.items()))
+        _say("limit: share of the speed of forward and backward alone")
+    if any(row["use"] for row in rows):
+        _say("peak: share of peak=; 2 operations for each multiply-accumulate of dense layers and convolutions")
+    _say(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-def _tell(line: str) -> None:
+def _say(line: str) -> None:
     print(line, flush=True)
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, plain_table
+from hookline.scripts.command import make_main, one_job, plain_table
 from hookline.train import DONE, FAILED
-from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
     from hookline.trainer.step.gradient_probe import Compared
@@ -44,23 +43,14 @@ def _command(compared: Sequence[Compared]) -> int:
 
 def check(arguments: Sequence[str]) -> list[Compared]:
     """Return every overridden gradient of the run that a command line describes, compared."""
-    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
-    from hookline.trainer.config.preflight import preflight
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
-    command = parse_command(arguments)
-    if command.sweep or command.display or command.explain:
-        raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
-    (job,) = preflight(command)
+    job = one_job(arguments)
     with quiet_start():
-        import keras
-
-        from hookline.trainer.run.blueprint import from_config
-        from hookline.trainer.run.build_run import build_run
+        from hookline.trainer.run.session import prepare
         from hookline.trainer.step.gradient_probe import compare_gradients
-    keras.utils.clear_session()
     with plain_warnings():
-        run = build_run(from_config(job.config))
+        run = prepare(job.config, job.recipe)
         return compare_gradients(run.trainer, run.training.batch)
 
 

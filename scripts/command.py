@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +14,14 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hookline.train import DONE, INTERRUPTED, WRONG, report
-from hookline.trainer.errors import UserError, as_typed, unknown_name, user_path
+from hookline.trainer.errors import UserError, as_typed, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
 from hookline.trainer.quiet import open_streams
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from hookline.trainer.config.preflight import Job
 
 Options = TypeVar("Options")
 EXPECTED = {
@@ -116,6 +120,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def one_job(arguments: Sequence[str]) -> Job:
+    """Return the run that arguments of train.py describe."""
+    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.preflight import preflight
+
+    command = parse_command(arguments)
+    if command.sweep or command.display or command.explain:
+        raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
+    (job,) = preflight(command)
+    return job
+
+
 def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> Path:
     """Return the path of a file to write; refuse one that cannot or must not be written."""
     path = user_path(text, key)
@@ -156,3 +172,24 @@ def plain_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, left: in
     for row in rows:
         table.add_row(*row)
     return table
+
+
+FORMULA = ("=", "+", "-", "@")
+"""A spreadsheet computes a text that begins so."""
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    shown = printable(value)
+    return f"'{shown}" if len(shown) > 1 and shown.startswith(FORMULA) else shown

@@ -43,7 +43,7 @@ Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; da
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     metrics: str | None = None
     sort: str | None = None

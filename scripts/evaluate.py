@@ -41,7 +41,7 @@ For a run that learns no classes, the metrics of its recipe are reported, such a
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     run: str = ""
     model: str = ""

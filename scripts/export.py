@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.deploy.formats import FORMATS, Format, check_place, put_in_place, size_on_disk
 from hookline.deploy.options import ExportOptions
-from hookline.scripts.averages import evaluate_averages, keeps_averages
 from hookline.scripts.command import make_main, parse_options, plain_table
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.finished import read_config, restore
@@ -57,7 +57,7 @@ USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 
 @dataclass(kw_only=True)
 class Options(ExportOptions):
-    """Hold the options, with those of single formats; see `USAGE`."""
+    """The options, with those of single formats; see `USAGE`."""
 
     run: str
     format: str = "keras"
@@ -172,6 +172,29 @@ def print_export(
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+EMA = "hookline.hooks.ema.Ema"
+
+
+def keeps_averages(config: Mapping[str, Any], network: str) -> bool:
+    """Return whether a run has the hook ema for a network."""
+    return any(_is_ema(node, network) for node in config["hooks"].values())
+
+
+def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool) -> dict[str, Any]:
+    """Return the config of a run with or without averaged weights in evaluations; the same one without averages."""
+    hooks = {
+        name: {**node, "evaluate": evaluate} if _is_ema(node, network) else node
+        for name, node in config["hooks"].items()
+    }
+    return {**config, "hooks": hooks}
+
+
+def _is_ema(node: Any, network: str) -> bool:
+    return (
+        isinstance(node, Mapping) and node.get("_target_") == EMA and fnmatchcase(network, node.get("network", "model"))
+    )
 
 
 main = make_main(USAGE, parse, _command)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, new_figure, parse_options, plain_table
+from hookline.scripts.command import make_main, new_figure, one_job, parse_options, plain_table
 from hookline.trainer.errors import UserError, user_path
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DIVERGED = 4.0
 
 @dataclass
 class Range:
-    """Hold the options of the test itself."""
+    """The options of the test itself."""
 
     lowest: float = 1e-6
     highest: float = 1.0
@@ -49,17 +49,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Found:
-    """Hold what was measured.
+    """What was measured."""
 
-    Attributes:
-        rates: learning rate of each step.
-        losses: total loss of each step, smoothed.
-        picture: where it was drawn.
-    """
-
-    rates: list[float]
-    losses: list[float]
-    picture: Path
+    rates: list[float]  # learning rate of each step
+    losses: list[float]  # total loss of each step, smoothed
+    picture: Path  # where it was drawn
 
     @property
     def steepest(self) -> float:
@@ -76,20 +70,13 @@ class Found:
 
 def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
     """Return the options of the test, and the run that it trains."""
-    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
-    from hookline.trainer.config.preflight import preflight
-
     own = [each for each in arguments if each.partition("=")[0] in Range.__dataclass_fields__]
     options, rest = parse_options(own, Range), [each for each in arguments if each not in own]
     if not 0 < options.lowest < options.highest:
         raise UserError(f"lowest={options.lowest:g} and highest={options.highest:g} received. Expected a rising range.")
     if user_path(options.picture, "picture").exists():
         raise UserError(f"picture={options.picture} exists. Expected a new file: picture=<name>.png.")
-    command = parse_command(rest)
-    if command.sweep or command.display or command.explain:
-        raise UserError(f"'{' '.join(rest)}' received. Expected the values of one run, such as recipe=bnn.")
-    (job,) = preflight(command)
-    return options, job
+    return options, one_job(rest)
 
 
 def find(options: Range, job: Job) -> Found:
@@ -101,13 +88,9 @@ def find(options: Range, job: Job) -> Found:
     schedule = {"_target_": "keras.optimizers.schedules.ExponentialDecay", **rising}
     trainer = {**job.config["trainer"], "epochs": None, "steps": options.count}
     with quiet_start():
-        import keras
-
-        from hookline.trainer.run.blueprint import from_config
-        from hookline.trainer.run.build_run import build_run
-    keras.utils.clear_session()
+        from hookline.trainer.run.session import prepare
     with plain_warnings():
-        run = build_run(from_config({**job.config, "schedule": schedule, "trainer": trainer}))
+        run = prepare({**job.config, "schedule": schedule, "trainer": trainer}, job.recipe)
         losses = train(run.loop, options.count)
     if len(losses) < 2:
         raise UserError(f"The loss diverged at once, at {options.lowest:g}. Set a smaller lowest=<rate>.")

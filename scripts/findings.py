@@ -29,7 +29,7 @@ Line = Mapping[str, Any]
 
 @dataclass
 class Findings:
-    """Hold what was found."""
+    """What was found."""
 
     damages: list[str] = field(default_factory=list)  # what is wrong, a line each
     notes: list[str] = field(default_factory=list)  # what is worth knowing and not wrong, a line each

@@ -43,6 +43,7 @@ RECIPES = {
 }
 """Recipes with what makes a run of them last some seconds."""
 ROOT = Path(__file__).resolve().parents[1]
+TRAIN = (sys.executable, str(ROOT / "train.py"))
 POLL_SECONDS = 0.001
 SHRINK = 0.8
 """How much earlier processes are killed after one that reached its end first."""
@@ -50,24 +51,13 @@ SHRINK = 0.8
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     out: str
     kills: int = 100
     recipes: list[str] = field(default_factory=lambda: list(RECIPES))
     in_save: float = 0.5
     seed: Any = 0
-
-
-@dataclass
-class Tally:
-    """Count what happened to the runs of one recipe."""
-
-    recipe: str  # its name
-    kills: int = 0  # processes that were killed
-    in_save: int = 0  # of these, how many left a checkpoint half-written
-    runs: int = 0  # runs that reached their end
-    lost: list[str] = field(default_factory=list)  # what was found wrong, one line each
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -84,47 +74,53 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def command(options: Options) -> int:
-    """Kill, resume and compare; print a table. Return 0 when nothing was lost."""
-    moments, tallies = random.Random(options.seed), []
+    """Kill, resume and compare; print a line for each recipe. Return 0 when nothing was lost."""
+    moments = random.Random(options.seed)
+    kills = in_saves = losses = 0
     for number, recipe in enumerate(options.recipes):
         share = options.kills // len(options.recipes) + (number < options.kills % len(options.recipes))
-        tallies.append(try_recipe(recipe, share, Path(options.out), options.in_save, moments))
-        tally = tallies[-1]
-        print(f"{recipe}: {tally.kills} kills ({tally.in_save} inside a save), {tally.runs} runs reached their end")
-        print("\n".join(f"  LOST: {each}" for each in tally.lost), flush=True)
-    kills, lost = sum(each.kills for each in tallies), sum(len(each.lost) for each in tallies)
-    print(f"{kills} kills, {sum(each.in_save for each in tallies)} of them inside a save; {lost} losses.")
-    return 1 if lost else 0
+        in_save, runs, lost = try_recipe(recipe, share, Path(options.out) / recipe, options.in_save, moments)
+        print(f"{recipe}: {share} kills ({in_save} inside a save), {runs} runs reached their end")
+        print("\n".join(f"  LOST: {each}" for each in lost), flush=True)
+        kills, in_saves, losses = kills + share, in_saves + in_save, losses + len(lost)
+    print(f"{kills} kills, {in_saves} of them inside a save; {losses} losses.")
+    return 1 if losses else 0
 
 
-def try_recipe(recipe: str, kills: int, out: Path, in_save: float, moments: random.Random) -> Tally:
-    """Make a whole run, then kill and resume others until so many kills are made; the last run is led to its end."""
-    tally, whole = Tally(recipe), out / recipe / "whole"
+def try_recipe(
+    recipe: str, kills: int, out: Path, in_save: float, moments: random.Random
+) -> tuple[int, int, list[str]]:
+    """Make a whole run, then kill and resume others, each to its end.
+
+    Return how many kills left a checkpoint half-written, how many runs reached their end, and what was lost.
+    """
     overrides = [f"recipe={recipe}", *RECIPES[recipe], *FAST, *SAVING]
     start = time.monotonic()
-    finish([*overrides, f"run_dir={whole}"])
+    finish([*overrides, f"run_dir={out / 'whole'}"])
     seconds = time.monotonic() - start
-    while tally.kills < kills or not tally.runs:
-        run = out / recipe / f"killed_{tally.runs}"
+    killed = inside = runs = 0
+    lost: list[str] = []
+    while killed < kills or not runs:
+        run = out / f"killed_{runs}"
         given = [*overrides, f"run_dir={run}"]
-        while tally.kills < kills:
+        while killed < kills:
             started = time.monotonic()
             if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
                 # It reached its end first: less was left to do, or the machine has become faster.
                 seconds = max(SHRINK * seconds, time.monotonic() - started)
                 break
-            tally.kills += 1
-            tally.in_save += bool(leftovers(run))
+            killed += 1
+            inside += bool(leftovers(run))
             given = [f"resume={run}"] if (run / "config.yaml").exists() else given
         finish([f"resume={run}"] if (run / "config.yaml").exists() else given)
-        tally.runs += 1
-        tally.lost += [f"{run.name}: {each}" for each in differences(run, whole)]
-    return tally
+        runs += 1
+        lost += [f"{run.name}: {each}" for each in differences(run, out / "whole")]
+    return inside, runs, lost
 
 
 def kill_once(overrides: list[str], run: Path, in_save: bool, delay: float) -> bool:
     """Start a process and kill it; return whether it was killed before its end."""
-    process = subprocess.Popen(train_command(overrides), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*TRAIN, *overrides], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + delay
     while process.poll() is None:
         if time.monotonic() >= until and (not in_save or leftovers(run)):
@@ -145,14 +141,9 @@ def leftovers(run: Path) -> list[str]:
 
 def finish(overrides: list[str]) -> None:
     """Run a process to its end."""
-    found = subprocess.run(train_command(overrides), cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run([*TRAIN, *overrides], cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise UserError(f"python train.py {' '.join(overrides)} ended with {found.returncode}: {found.stderr[-500:]}")
-
-
-def train_command(overrides: Sequence[str]) -> list[str]:
-    """Return the command that trains."""
-    return [sys.executable, str(ROOT / "train.py"), *overrides]
 
 
 def differences(run: Path, whole: Path) -> list[str]:

@@ -44,7 +44,7 @@ NAME = 26
 
 @dataclass(frozen=True)
 class Options:
-    """Hold the options."""
+    """The options."""
 
     job: Job | None  # the run to plan; None if the command line only shows a config, and has done so
     form: str  # `TEXT`, `FULL`, `DOT` or `MERMAID`

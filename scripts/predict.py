@@ -50,7 +50,7 @@ STANDARD_OUTPUT = "-"
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     model: str
     images: str = ""

@@ -17,11 +17,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction.chart import FILE as CHART
-from hookline.scripts.reproduction.chart import points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of
 from hookline.scripts.reproduction.session import Session
-from hookline.scripts.reproduction.table import FILE, TABLE, read_results, write_table
+from hookline.scripts.reproduction.table import CHART, FILE, TABLE, points_of, read_results, write_chart, write_table
 from hookline.scripts.reproduction.targets import DATA, Target, read_targets
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.train import say
@@ -48,7 +46,7 @@ FLAGS = {"--list": "list=true", "--render": "render=true"}
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     out: str = "reproduction"
     mnist: str = ""
@@ -111,6 +109,7 @@ def _command(options: Options) -> int:
         raise UserError(f"results={results} received, but {results.parent} is not a folder. Expected a file in one.")
     targets = read_targets(user_path(options.targets, "targets"))
     session = Session(
+        out=out,
         targets=targets,
         chosen=chosen(options.only, targets),
         seeds=seeds,
@@ -120,13 +119,12 @@ def _command(options: Options) -> int:
         say=say,
     )
     if options.list:
-        session.look(out)
         for target in session.chosen:
             print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
             for line in commands_of(target, targets, seeds or target.seeds):
                 print(f"  {line}")
         return 0
-    return session.run(out, options.jobs)
+    return session.run(options.jobs)
 
 
 main = make_main(USAGE, parse, _command)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.averages import evaluate_averages
 from hookline.scripts.command import make_main, parse_options, plain_table, write_file
+from hookline.scripts.export import evaluate_averages
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.finished import read_config, restore
 
@@ -41,7 +41,7 @@ FILE_NAME = "sensitivity.json"
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     run: str
     sparsities: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])

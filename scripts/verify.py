@@ -7,19 +7,25 @@ steps are trained again and must give the same bits. Nothing is changed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
 from hookline.scripts.findings import CHECKPOINTS, examine
-from hookline.scripts.replay import Replay, choose_pair, replay
 from hookline.train import DONE, FAILED
-from hookline.trainer.errors import one_line, user_path
+from hookline.trainer.errors import UserError, one_line, user_path
 from hookline.trainer.run.finished import read_config
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.checkpoint import Checkpoint
+    from hookline.trainer.run.checkpoint_index import Manifest
+    from hookline.trainer.run.run import Run
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
 
@@ -34,7 +40,7 @@ SHOWN = 3
 
 @dataclass
 class Options:
-    """Hold the options; see `USAGE`."""
+    """The options; see `USAGE`."""
 
     run: str
     replay: int | None = None
@@ -85,6 +91,112 @@ def describe(outcome: Replay) -> str:
         f"Steps {outcome.start} to {outcome.end} give other bits, sha256 {outcome.found} in place of "
         f"{outcome.expected}: {shown}{more} differ.{changes}"
     )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The outcome."""
+
+    start: int  # step of the older checkpoint
+    end: int  # step of the newer one
+    expected: str  # sha256 of the newer one's variables
+    found: str  # sha256 of the same variables, trained again
+    differing: tuple[str, ...]  # keys of those that are not the same, bit for bit
+    changes: tuple[str, ...]  # how this environment differs from the one that wrote the newer checkpoint
+
+
+def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
+    """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
+    from hookline.trainer.run.checkpoint_index import read_manifests
+
+    manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
+    if not manifests:
+        raise UserError(f"{directory} has no checkpoint to replay from. Expected a run with the hook 'checkpoint'.")
+    newest = manifests[-1]
+    older = [manifest for manifest in manifests if newest.step - manifest.step >= steps]
+    if not older:
+        distances = sorted({newest.step - manifest.step for manifest in manifests} - {0})
+        known = f"at most {distances[-1]}" if distances else "a run that kept more than one: hooks.checkpoint.keep_last"
+        raise UserError(
+            f"No checkpoint lies {steps} steps before the newest one, of step {newest.step}. Expected {known}."
+        )
+    return older[-1], newest
+
+
+def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
+    """Train from one checkpoint to another, and compare."""
+    from hookline.trainer.run.checkpoint import read_checkpoint
+    from hookline.trainer.run.checkpoint_files import tensors_digest
+    from hookline.trainer.run.directory import environment
+    from hookline.trainer.run.resume import changed_replicas
+    from hookline.trainer.run.session import prepare
+    from hookline.trainer.run.state import VariableValues, assign_variables, share_variables
+
+    start, end = read_checkpoint(older), read_checkpoint(newer)
+    rates = rate_changes(start, end)
+    count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
+    own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
+    run = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "device"}})
+    assign_variables(run.variables, start.tensors, str(older.path))
+    share_variables(run.loop.trainers)
+    train_again(run, start.step, end.step, rates)
+    found = dict(VariableValues(run.variables))
+    between = changed_replicas(start, run.trainer.replica.count)
+    bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
+    differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]
+    return Replay(
+        start.step,
+        end.step,
+        tensors_digest(end.tensors),
+        tensors_digest(found),
+        tuple(differing),
+        (*_changes(end.environment, environment()), *([between] if between else [])),
+    )
+
+
+def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
+    """Return by what the rates were multiplied where, on the way that led from one checkpoint to another.
+
+    A run that went back to a checkpoint has left the steps behind it, and what it did to its rates there.
+    """
+    before = len(start.state["run"]["returns"])
+    changes: dict[int, float] = {}
+    for back in end.state["run"]["returns"][before:]:
+        if back["to"] < start.step:
+            raise UserError(
+                f"The run went back to step {back['to']}, before the checkpoint of step {start.step} that the replay "
+                f"would start from. Expected replay= to reach a checkpoint of step {back['to']} or before, or one that "
+                "was written since."
+            )
+        changes = {step: factor for step, factor in changes.items() if step < back["to"]}
+        changes[back["to"]] = back["rate_factor"]
+    return changes
+
+
+def train_again(run: Run, step: int, end: int, rates: Mapping[int, float] | None = None) -> None:
+    """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
+    rates = rates or {}
+    _lower_rates(run, rates.get(step, 1.0))
+    while step < end:
+        report = run.cadence.next_report(step)
+        edge = min([report, end, *(each for each in rates if each > step)])
+        step, vetoes = run.loop.run(step, edge - step)
+        step += bool(vetoes)  # held back, and skipped by the run, too: it got further
+        if step == report:
+            run.loop.accumulators.reset()
+        _lower_rates(run, rates.get(step, 1.0))
+
+
+def _lower_rates(run: Run, factor: float) -> None:
+    if factor != 1.0:
+        for trainer in run.loop.trainers:
+            for network in trainer.networks.values():
+                network.lower_rate(factor)
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    known = {key: (before[key], value) for key, value in now.items() if key in before}
+    return [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
 
 
 parse = partial(parse_options, make=Options)

@@ -1,11 +1,13 @@
 """Inference: packed binary networks on NumPy, and the same networks in float32 and in 8 bits, one thread each.
 
-Each runtime is used in its best way: arrays in, arrays out.
+Weights are random. All kernels are binary, and so are all inputs of layers but the network's own: what the hook
+bnn_rounding trains with all_binary=true. Each runtime is used in its best way: arrays in, arrays out.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,38 +16,127 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import TENSORFLOW, Contender, Settings, Work
+import numpy as np
+
+from hookline.deploy.inference.bits import stream_bytes
+from hookline.deploy.inference.graph import SIGN, Encoded, Graph, Op, graph_to_json
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 
 if TYPE_CHECKING:
-    pass
+    import keras
 
+MLP, CNN = "mlp", "cnn"
+IMAGES, CLASSES, WIDTH, HIDDEN = (28, 28, 1), 10, 4096, 3
 CALIBRATION = 64
 """Random images that give the ranges of 8-bit activations."""
 
 
+class PackedNetwork:
+    """What a packed file holds, built operation by operation, each on the value of the one before it."""
+
+    def __init__(self) -> None:
+        """Start with the input."""
+        self.tensors: dict[str, np.ndarray] = {}
+        self._ops: list[Op] = []
+        self._random = np.random.default_rng(0)
+
+    def graph(self, name: str) -> Graph:
+        """Return the graph so far."""
+        return Graph(name, "image", IMAGES, self._ops[-1].output, tuple(self._ops))
+
+    def add(self, op: str, **fields: Any) -> None:
+        """Add an operation."""
+        number, before = len(self._ops), self._ops[-1].output if self._ops else "image"
+        self._ops.append(Op(op, f"{op}_{number}", (before,), f"value_{number}", fields))
+
+    def kernel(self, *shape: int) -> None:
+        """Add a layer with a binary kernel."""
+        self.add("conv2d" if len(shape) == 4 else "dense", kernel=Encoded(SIGN, self._bits(math.prod(shape)), shape))
+
+    def threshold(self, channels: int) -> None:
+        """Add a batch norm before a sign."""
+        limits = self._random.integers(-9, 10, channels).astype(np.int16)
+        self.add("threshold", thresholds=self._tensor(limits), descending=self._bits(channels))
+
+    def scale_shift(self, channels: int) -> None:
+        """Add another batch norm."""
+        scale, shift = self._random.normal(size=(2, channels)).astype(np.float32)
+        self.add("scale_shift", scale=self._tensor(scale), shift=self._tensor(shift))
+
+    def _bits(self, count: int) -> str:
+        return self._tensor(self._random.integers(0, 256, stream_bytes(count, 1), np.uint8))
+
+    def _tensor(self, array: np.ndarray) -> str:
+        name = f"array_{len(self.tensors)}"
+        self.tensors[name] = array
+        return name
+
+
+def packed_network(name: str) -> PackedNetwork:
+    """Return hidden layers of `WIDTH` units, or Larq's tutorial CNN.
+
+    Batch norms before a sign are thresholds; the first one, after float sums, and the last one are a scale and a shift.
+    """
+    network = PackedNetwork()
+    if name == MLP:
+        network.add("flatten")
+        network.kernel(math.prod(IMAGES), WIDTH)
+        network.scale_shift(WIDTH)
+        network.add("sign")
+        for _ in range(HIDDEN - 1):
+            network.kernel(WIDTH, WIDTH)
+            network.threshold(WIDTH)
+        network.kernel(WIDTH, CLASSES)
+    else:
+        network.kernel(3, 3, 1, 32)
+        network.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+        network.scale_shift(32)
+        network.add("sign")
+        network.kernel(3, 3, 32, 64)
+        network.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+        network.threshold(64)
+        network.kernel(3, 3, 64, 64)
+        network.threshold(64)
+        network.add("flatten")
+        network.kernel(3 * 3 * 64, 64)
+        network.threshold(64)
+        network.kernel(64, CLASSES)
+    network.scale_shift(CLASSES)
+    return network
+
+
+def keras_network(name: str) -> keras.Model:
+    """Return the same architecture in Keras, in float32."""
+    from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+    from hookline.recipes.models.mlp import mlp
+
+    return mlp(IMAGES, CLASSES, units=(WIDTH,) * HIDDEN) if name == MLP else larq_tutorial_cnn(IMAGES, CLASSES)
+
+
+def images(batch_size: int) -> np.ndarray:
+    """Return inputs: float32 [batch, height, width, channels] in [-1, 1]."""
+    return np.random.default_rng(0).uniform(-1, 1, (batch_size, *IMAGES)).astype(np.float32)
+
+
 def ours(settings: Settings, *, network: str, kernels: str) -> Work:
     """Return predictions of a packed file, which is written and read first."""
-    from hookline.deploy.inference.container import PACKED, container_sizes, write_container
+    from hookline.deploy.inference.container import PACKED, write_container
     from hookline.deploy.inference.engine import load_model
-    from hookline.deploy.inference.graph import graph_to_json
-    from hookline.scripts.benchmarks.inference_networks import images, packed_network
 
     packed = packed_network(network)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / network
         write_container(path, PACKED, graph_to_json(packed.graph(network)), packed.tensors)
-        model, size = load_model(path, kernels), sum(container_sizes(path))
+        model = load_model(path, kernels)
     inputs = images(settings.batch_size)
-    return _repeat(lambda: model(inputs), size)
+    return _repeat(lambda: model(inputs))
 
 
 def tensorflow(settings: Settings, *, network: str) -> Work:
     """Return predictions of a traced Keras model."""
     import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
 
     if settings.threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
@@ -55,7 +146,7 @@ def tensorflow(settings: Settings, *, network: str) -> Work:
         input_signature=[tf.TensorSpec(inputs.shape, tf.float32)],
         autograph=False,
     ).get_concrete_function()
-    return _repeat(lambda: call(tf.constant(inputs)).numpy(), model.count_params() * 4)
+    return _repeat(lambda: call(tf.constant(inputs)).numpy())
 
 
 def onnx_runtime(settings: Settings, *, network: str) -> Work:
@@ -63,8 +154,6 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
     runtime = _import("onnxruntime")
     _import("tf2onnx")
     import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
 
     model, inputs = keras_network(network), images(settings.batch_size)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,18 +164,24 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = settings.threads or 0
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        size = path.stat().st_size
     (name,) = [each.name for each in session.get_inputs()]
-    return _repeat(lambda: session.run(None, {name: inputs}), size)
+    return _repeat(lambda: session.run(None, {name: inputs}))
 
 
 def litert(settings: Settings, *, network: str, int8: bool) -> Work:
     """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as by default."""
     runtime = _import("ai_edge_litert.interpreter")
-    from hookline.scripts.benchmarks.inference_networks import images, keras_network
+    import tensorflow as tf
 
+    converter = tf.lite.TFLiteConverter.from_keras_model(keras_network(network))
+    if int8:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: ([image[None]] for image in images(CALIBRATION))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.int8
+    with _quiet():
+        content = converter.convert()
     inputs = images(settings.batch_size)
-    content = _flatbuffer(keras_network(network), int8=int8)
     interpreter = runtime.Interpreter(model_content=content, num_threads=settings.threads)
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     interpreter.resize_tensor_input(given["index"], inputs.shape)
@@ -95,28 +190,12 @@ def litert(settings: Settings, *, network: str, int8: bool) -> Work:
         scale, zero = given["quantization"]
         inputs = (inputs / scale + zero).round().clip(-128, 127).astype("int8")
 
-    def predict() -> Any:
+    def predict() -> None:
         interpreter.set_tensor(given["index"], inputs)
         interpreter.invoke()
-        return interpreter.get_tensor(made["index"])
+        interpreter.get_tensor(made["index"])
 
-    return _repeat(predict, len(content))
-
-
-def _flatbuffer(model: Any, *, int8: bool) -> bytes:
-    import tensorflow as tf
-
-    from hookline.scripts.benchmarks.inference_networks import images
-
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    if int8:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([image[None]] for image in images(CALIBRATION))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-        converter.inference_input_type = converter.inference_output_type = tf.int8
-    with _quiet():
-        content: bytes = converter.convert()
-    return content
+    return _repeat(predict)
 
 
 @contextmanager
@@ -134,12 +213,11 @@ def _import(name: str) -> Any:
         raise UserError(f"{name.partition('.')[0]} is not installed.") from error
 
 
-def _repeat(predict: Callable[[], Any], size: int) -> Work:
+def _repeat(predict: Callable[[], Any]) -> Work:
     def work(count: int) -> None:
         for _ in range(count):
             predict()
 
-    work.facts = {"bytes": size}  # type: ignore[attr-defined]
     return work
 
 
@@ -159,9 +237,9 @@ CONTENDERS = tuple(
         partial(prepare, network=network),
         baseline=prepare is tensorflow,
         batch_size=1,
-        imports="" if name.startswith("hookline") else TENSORFLOW,
+        imports="" if name.startswith("hookline") else "tensorflow",
         threads=1,
     )
-    for network in ("mlp", "cnn")
+    for network in (MLP, CNN)
     for name, prepare in WAYS.items()
 )

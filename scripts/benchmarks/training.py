@@ -1,4 +1,4 @@
-"""Training: our own runs against other ways to do the same work, and against the limit of the machine."""
+"""The contenders of `what=training`: our own runs, other ways to do the same work, and the limit of the machine."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from functools import partial
 from typing import Any
 
 from hookline.scripts.benchmarks import training_hookline as hookline
-from hookline.scripts.benchmarks import training_keras as keras
-from hookline.scripts.benchmarks.contender import STEPS, Contender, Work
+from hookline.scripts.benchmarks import training_others as others
+from hookline.scripts.benchmarks.contender import Contender, Work
 from hookline.scripts.benchmarks.training_hookline import Case
-from hookline.scripts.benchmarks.training_pytorch import steps
 
 PLAIN = ("hooks.fused_batch_norm=null",)
 """Batch norm by Keras' own ops."""
-HALF = "trainer.precision=bfloat16"
-BINARY = (
-    "recipe=bnn",
-    "model.activation=linear",
-    "model.logits_scale=false",
-    "hooks.bnn_rounding.all_binary=true",
-)
+HALF = ("trainer.precision=bfloat16",)
+BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "hooks.bnn_rounding.all_binary=true")
 """Larq's tutorial to the letter: no activation before its quantizers, no scale in its last batch norm."""
 PRUNED = (
     "+hooks=prune",
@@ -40,16 +34,14 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "ema": (),
 }
 """Hooks that work on any network with convolutions, each with what it needs to do something."""
+OWN = ("baseline", "limit", "environment")
 
 
 def _one(case: Case, name: str, way: Callable[..., Work], **more: Any) -> Contender:
     """Return a contender; what `Contender` does not know of `more` is for `way`."""
-    own = {key: more.pop(key) for key in ("baseline", "limit", "environment") if key in more}
-    losses = 0 if own.get("limit") or way is hookline.whole_epochs else case.loss_steps
+    own = {key: more.pop(key) for key in OWN if key in more}
     prepare = partial(way, case=case, **more)
-    return Contender(
-        "training", case.name, name, prepare, unit=STEPS, batch_size=case.batch_size, loss_steps=losses, **own
-    )
+    return Contender("training", case.name, name, prepare, unit="steps", batch_size=case.batch_size, **own)
 
 
 def _ours(case: Case, variants: dict[str, tuple[str, ...]], *always: str, baseline: bool = False) -> list[Contender]:
@@ -68,31 +60,29 @@ def _fits(case: Case, name: str, way: Callable[..., Work], **more: Any) -> list[
 
 def _beside(case: Case, overrides: tuple[str, ...] = (), *, prune: bool = False) -> list[Contender]:
     """Return PyTorch and the limit."""
-    ways = (("pytorch", False), ("pytorch compile", True))
-    torch = [_one(case, name, steps, compiled=each, prune=prune, environment="torch") for name, each in ways]
-    return [*torch, _one(case, "limit", hookline.limit, overrides=overrides, limit=True)]
+    return [
+        _one(case, "pytorch", others.pytorch, compiled=False, prune=prune, environment="torch"),
+        _one(case, "pytorch compile", others.pytorch, compiled=True, prune=prune, environment="torch"),
+        _one(case, "limit", hookline.limit, overrides=overrides, xla=False, limit=True),
+        _one(case, "limit XLA", hookline.limit, overrides=overrides, xla=True, limit=True),
+    ]
 
 
 def _against_keras(case: Case, **variants: tuple[str, ...]) -> list[Contender]:
     """Return the contenders of a case that Keras can train as it is."""
-    return [
-        *_ours(case, variants),
-        *_fits(case, "keras fit", keras.fit, jit=False),
-        *_fits(case, "keras fit jit", keras.fit, jit=True),
-        _one(case, "by hand", keras.by_hand),
-        *_beside(case),
-    ]
+    fits = [*_fits(case, "keras fit", others.fit, jit=False), *_fits(case, "keras fit jit", others.fit, jit=True)]
+    return [*_ours(case, variants), *fits, *_beside(case)]
 
 
 CONTENDERS = (
     *_against_keras(hookline.LENET_300_100, **{"compile=on": ("trainer.compile=on",)}),
-    *_against_keras(hookline.LENET_5, bfloat16=(HALF,)),
-    *_against_keras(hookline.CNN, **{"plain batch norm": PLAIN, "bfloat16": (HALF,)}),
-    *_ours(hookline.BNN, {"plain batch norm": (*BINARY, *PLAIN), "bfloat16": (*BINARY, HALF)}, *BINARY),
-    *_fits(hookline.BNN, "larq fit", keras.larq, environment="larq"),
+    *_against_keras(hookline.LENET_5, bfloat16=HALF),
+    *_against_keras(hookline.CNN, **{"plain batch norm": PLAIN, "bfloat16": HALF}),
+    *_ours(hookline.BNN, {"plain batch norm": (*BINARY, *PLAIN), "bfloat16": (*BINARY, *HALF)}, *BINARY),
+    *_fits(hookline.BNN, "larq fit", others.larq, environment="larq"),
     *_beside(hookline.BNN, BINARY),
     *_ours(hookline.PRUNING, {"frozen_mask": ("recipe=frozen_mask", *PRUNED[1:])}, *PRUNED),
-    *_fits(hookline.PRUNING, "tfmot fit", keras.tfmot, environment="tfmot"),
+    *_fits(hookline.PRUNING, "tfmot fit", others.tfmot, environment="tfmot"),
     *_beside(hookline.PRUNING, prune=True),
     *_ours(hookline.HOOKS, {name: (f"+hooks={name}", *options) for name, options in TECHNIQUES.items()}, baseline=True),
     _one(hookline.HOST_HOOKS, "hookline no host hooks", hookline.whole_epochs, watched=False, baseline=True),

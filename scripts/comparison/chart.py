@@ -22,7 +22,7 @@ Curve = dict[int, float]
 
 @dataclass(frozen=True)
 class Curves:
-    """Hold what one metrics.jsonl says of some metrics."""
+    """What one metrics.jsonl says of some metrics."""
 
     values: dict[tuple[str, str], Curve]  # by split and name of the metric
     damaged: int  # lines that could not be read; one that was cut off at the end is not counted
@@ -49,7 +49,7 @@ def read_curves(directory: Path, names: Sequence[str]) -> Curves:
 
 @dataclass(frozen=True)
 class Band:
-    """Hold the mean of curves where all of them have a value."""
+    """The mean of curves where all of them have a value."""
 
     steps: np.ndarray  # int [points]
     mean: np.ndarray  # float [points]

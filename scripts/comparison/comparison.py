@@ -26,7 +26,7 @@ from hookline.trainer.run.results import format_value
 
 @dataclass(frozen=True)
 class Spread:
-    """Hold the mean of some values."""
+    """The mean of some values."""
 
     mean: float | None  # their mean; None if there is none
     deviation: float | None  # their standard deviation (divided by n - 1); None for fewer than two
@@ -75,7 +75,7 @@ MEASURED = (VALIDATION, SIZE, PARAMETERS, SECONDS)
 
 @dataclass(frozen=True)
 class Group:
-    """Hold runs that differ only in the seed."""
+    """Runs that differ only in the seed."""
 
     settings: Mapping[str, Any]  # what distinguishes the group from others, by dotted key
     runs: tuple[StoredRun, ...]  # the complete ones, one per seed, by seed
@@ -107,7 +107,7 @@ class Group:
 
 @dataclass
 class Comparison:
-    """Hold groups side by side."""
+    """Groups side by side."""
 
     groups: list[Group]  # those with a complete run, in order
     columns: list[str]  # keys of the settings that are shown

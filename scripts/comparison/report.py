@@ -10,9 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from hookline.scripts.command import csv_text
 from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference
 from hookline.scripts.comparison.runs import StoredRun
-from hookline.scripts.csv_text import csv_text
 from hookline.trainer.config.settings import show_setting
 from hookline.trainer.errors import printable
 from hookline.trainer.files import write_whole

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hookline.scripts.documentation.description import LAYERS, ROOT, Description
+from hookline.scripts.documentation.description import LAYERS, ROOT, Description, overridden
+from hookline.scripts.planning.trace import DECLARATIONS
 from hookline.trainer.hook import GraphHook, HostHook
 
 GROUPS = {
@@ -17,37 +17,21 @@ GROUPS = {
     "monitor": "Monitors",
 }
 """What a section "Group:" may say, with the title on the page, in the order of the page."""
+UNLISTED = {"declare", "state_dict", "load_state_dict"}
+"""Declarations that nearly every hook has."""
 REPORTING = {"add_losses", "evaluate", "measure"}
-SHOWING = {"show"}
-
-
-@dataclass(frozen=True)
-class Section:
-    """Hold a section of a hook's docstring."""
-
-    heading: str  # without the colon
-    content: str  # what to write into it
-    belongs: Callable[[Description], bool] = lambda hook: True  # whether a hook has to have it
-    optional: bool = False  # whether a hook may have it where it need not
-
-
-def _changes_training(hook: Description) -> bool:
-    return hook.group in ("technique", "optimization")
-
-
-SECTIONS = (
-    Section("Group", f"one of the words {', '.join(GROUPS)}"),
-    Section("Equation", "the formula that the code computes, in plain characters", _changes_training, optional=True),
-    Section("State", "'name: what it holds' for each name of its state", lambda hook: bool(hook.declared.state)),
-    Section("Scalars", "'name: what it is' for all it reports", lambda hook: bool(REPORTING & {*hook.stages})),
-    Section("Pictures", "'name: what it shows' for each picture", lambda hook: bool(SHOWING & {*hook.stages})),
-    Section("Cost", "what it does per step, and measured figures where there are any"),
-    Section("Pitfalls", "'<test file>: what is easy to get wrong, which this file tests'"),
-    Section("Reference", "paper, section or equation, or where else it comes from", _changes_training, optional=True),
-    Section("Example", "a command that runs as it stands"),
-)
-"""The sections of a hook's docstring, in the order of the page."""
-ENTRIES = ("State", "Scalars", "Pictures", "Pitfalls")
+SECTIONS = {
+    "Group": f"one of the words {', '.join(GROUPS)}",
+    "Equation": "the formula that the code computes, in plain characters",
+    "State": "'name: what it holds' for each name of its state",
+    "Scalars": "'name: what it is' for all it reports",
+    "Pictures": "'name: what it shows' for each picture",
+    "Cost": "what it does per step, and measured figures where there are any",
+    "Pitfalls": "'<test file>: what is easy to get wrong, which this file tests'",
+    "Reference": "paper, section or equation, or where else it comes from",
+    "Example": "a command that runs as it stands",
+}
+"""The sections of a hook's docstring, in the order of the page, and what to write into them."""
 
 
 def find_gaps(hook: Description, root: Path = ROOT) -> list[str]:
@@ -56,36 +40,43 @@ def find_gaps(hook: Description, root: Path = ROOT) -> list[str]:
     lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook, root))]
     if differing := {*hook.arguments} ^ ({option.key for option in hook.options} - {"objective"}):
         names = ", ".join(sorted(differing))
-        lines.append(f"{where} {names} stand either in the Args of __init__ or in {hook.config}. Expected in both.")
+        lines.append(f"{where} {names} must be both in the Args of __init__ and in {hook.config}.")
     bare = [option.key for option in hook.options if not option.comment]
     return lines + [f"{hook.config}: add a comment behind '{key}:' that says what it is." for key in bare]
 
 
 def _section_gaps(hook: Description) -> Iterator[str]:
+    changes_training = hook.group in ("technique", "optimization")
+    needed = {
+        "Equation": changes_training,
+        "State": bool(hook.state),
+        "Scalars": bool(REPORTING & {*hook.stages}),
+        "Pictures": "show" in hook.stages,
+        "Reference": changes_training,
+    }
     found = hook.docstring.sections
-    known = [section.heading for section in SECTIONS]
-    for heading in found.keys() - {*known}:
-        yield f"the section '{heading}:' is not known. Expected one of: {', '.join(known)}."
-    for section in SECTIONS:
-        if section.belongs(hook) and section.heading not in found:
-            yield f"add a section '{section.heading}:' with {section.content}."
-        elif section.heading in found and not section.belongs(hook) and not section.optional:
-            yield f"take out the section '{section.heading}:', as there is nothing that it could tell."
+    for heading in found.keys() - SECTIONS.keys():
+        yield f"the section '{heading}:' is unknown. Expected one of: {', '.join(SECTIONS)}."
+    for heading, content in SECTIONS.items():
+        if needed.get(heading, True) and heading not in found:
+            yield f"add a section '{heading}:' with {content}."
+        elif heading in ("State", "Scalars", "Pictures") and heading in found and not needed[heading]:
+            yield f"remove the section '{heading}:': there is nothing to describe."
     if hook.group and hook.group not in GROUPS:
         yield f"'{hook.group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}."
 
 
 def _entry_gaps(hook: Description, root: Path) -> Iterator[str]:
-    entries: dict[str, dict[str, str]] = {}
-    for heading in ENTRIES:
-        try:
-            entries[heading] = hook.docstring.entries(heading)
-        except ValueError as error:
-            yield str(error)
-    if "State" in hook.docstring.sections and entries.get("State", {}).keys() != hook.declared.state.keys():
-        expected = ", ".join(hook.declared.state) or "none"
-        yield f"'State:' names {', '.join(entries.get('State', {}))}. Expected what the hook keeps: {expected}."
-    for file in entries.get("Pitfalls", {}):
+    try:
+        state, _, _, pitfalls = (
+            hook.docstring.entries(heading) for heading in ("State", "Scalars", "Pictures", "Pitfalls")
+        )
+    except ValueError as error:
+        yield str(error)
+        return
+    if hook.state and state.keys() != hook.state.keys():
+        yield f"'State:' names {', '.join(state)}. Expected what the hook saves: {', '.join(hook.state)}."
+    for file in pitfalls:
         if not (root / file).is_file():
             yield f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it."
 
@@ -134,7 +125,7 @@ def _part(hook: Description) -> str:
         _code(sections["Example"]),
         f"**Equation**\n\n{_code(sections['Equation'], 'text')}" if "Equation" in sections else "",
         _table(("", ""), _facts(hook)),
-        _entries("State saved", hook.docstring.entries("State"), hook.declared.state),
+        _entries("State saved", hook.docstring.entries("State"), hook.state),
         _entries("Scalars", hook.docstring.entries("Scalars")),
         _entries("Pictures", hook.docstring.entries("Pictures")),
         f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{_options(hook)}" if hook.options else "",
@@ -146,21 +137,16 @@ def _part(hook: Description) -> str:
 
 
 def _facts(hook: Description) -> Iterator[tuple[str, str]]:
-    cls, declared = hook.hook_class, hook.declared
+    cls = hook.hook_class
     yield "class", f"[{cls.__name__}](../{hook.source}), {_kind(cls)}"
     yield "stages", _names(hook.stages)
-    if declarations := [name for name in hook.declarations if not name.startswith(("declare", "state", "load_state"))]:
-        yield "declares", _names(declarations)
+    listed = [name for name in overridden(cls) if name in DECLARATIONS - UNLISTED]
+    if listed:
+        yield "declares", _names(listed)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])
-    rows = (
-        ("conflicts with", cls.conflicts),
-        ("reads", declared.reads),
-        ("writes", declared.writes),
-        ("projects", declared.projected),
-        ("freezes", declared.frozen),
-    )
-    yield from ((label, _names(names)) for label, names in rows if names)
+    rows = {"conflicts with": cls.conflicts, **hook.declared}
+    yield from ((label, _names(names)) for label, names in rows.items() if names)
 
 
 def _kind(hook_class: type) -> str:

@@ -13,7 +13,7 @@ from hookline.scripts.prediction.results import rank, softmax
 
 @dataclass(frozen=True)
 class Reliability:
-    """Hold the outcome of predictions by confidence: the probability of the predicted class."""
+    """The outcome of predictions by confidence: the probability of the predicted class."""
 
     edges: np.ndarray  # float64 [bins + 1], from 0 to 1; a bin holds its upper edge, not its lower one
     counts: np.ndarray  # int64 [bins], examples
@@ -66,7 +66,7 @@ LEAST_CLASSES_FOR_TOP = 10
 
 @dataclass(frozen=True)
 class Measures:
-    """Hold the measures of a classifier on a split."""
+    """The measures of a classifier on a split."""
 
     # accuracy, top_5_accuracy of many classes, macro averages over the classes with examples, those of calibration
     overall: dict[str, float]

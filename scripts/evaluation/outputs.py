@@ -31,7 +31,7 @@ Outputs = Callable[[Batch], np.ndarray]
 
 @dataclass
 class Evaluation:
-    """Hold what was found."""
+    """What was found."""
 
     data: str  # name of the data
     model: str  # what was evaluated

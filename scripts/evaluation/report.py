@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.scripts.command import new_figure, plain_table
-from hookline.scripts.csv_text import csv_text
+from hookline.scripts.command import csv_text, new_figure, plain_table
 from hookline.scripts.evaluation.measures import Measures, Reliability
 from hookline.trainer.errors import UserError, printable
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hookline.scripts.planning.plan import NETWORK, UNKNOWN, ObjectivePlan, Plan, group_names, shorten
@@ -20,54 +20,145 @@ KINDS = {
     APPLY: ("box", "filled,bold", "#d9efd6", "[[", "]]"),
 }
 """Kinds of boxes: shape and style in DOT, the colour, and what stands around a label in Mermaid."""
+CONTROL, VETO = "control dependency", "unless vetoed"
 
 
 @dataclass(frozen=True)
 class Box:
-    """Hold a box."""
+    """A box; its label is free text."""
 
     key: str  # unique in the chart; letters, digits and underscores
-    lines: tuple[str, ...]  # of the label, free text
+    lines: tuple[str, ...]
     kind: str
 
 
 @dataclass(frozen=True)
+class Frame:
+    """The beginning of a frame around boxes; its title is free text."""
+
+    key: str
+    title: str
+
+
+@dataclass(frozen=True)
 class Arrow:
-    """Hold an arrow between boxes."""
+    """An arrow between boxes; one of control only orders, as a control dependency does."""
 
     start: str
     end: str
-    label: str = ""  # free text
-    control: bool = False  # whether it only orders, as a control dependency does
+    label: str = ""
+    control: bool = False
 
 
 @dataclass
-class Frame:
-    """Hold boxes that belong together."""
+class Chart:
+    """A step as boxes, in frames, and arrows."""
 
-    key: str  # unique among frames and boxes
-    title: str  # free text
-    boxes: list[Box] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)  # inside this one
+    parts: list[Box | Frame | None] = field(default_factory=list)  # None ends a frame
+    arrows: list[Arrow] = field(default_factory=list)
+
+    def box(self, key: str, kind: str, lines: Iterable[str], after: Iterable[str] = (), label: str = "") -> str:
+        """Add a box with arrows from others, and return its key."""
+        self.parts.append(Box(key, tuple(lines), kind))
+        self.connect(after, key, label)
+        return key
+
+    def connect(self, starts: Iterable[str], end: str, label: str = "") -> None:
+        """Add arrows; those that carry data have the label of what they carry, or none."""
+        control = label in (CONTROL, VETO, "then")
+        self.arrows += [Arrow(start, end, label, control) for start in starts]
 
 
-def step_flow(plan: Plan) -> tuple[Frame, list[Arrow]]:
+def step_chart(plan: Plan) -> Chart:
     """Return the chart of a step: networks, stages with their hooks, update ops, apply, project, measure."""
-    chart, arrows = Frame("step", "one step", [Box("batch", ("batch(step)",), DATA)]), []
-    sources = {"": "batch"}
+    chart = Chart()
+    chart.box("batch", DATA, ["batch(step)"])
+    sources = {}
     for number, (name, model) in enumerate(plan.networks.items()):
-        sources[name] = f"network_{number}"
         count = f"{len(plan.variables_of(NETWORK, name)):,} variables"
-        chart.boxes.append(Box(sources[name], (f"network {name}", model, count), VARIABLES))
-    before = ""
+        sources[name] = chart.box(f"network_{number}", VARIABLES, [f"network {name}", model, count])
+    last = ""
     for number, objective in enumerate(plan.objectives):
-        drawing = _Drawing(objective, f"objective_{number}", sources)
-        last = drawing.draw()
-        chart.frames.append(drawing.frame)
-        arrows += [Arrow(before, drawing.frame.boxes[0].key, "then", control=True)] if before else []
-        arrows += drawing.arrows
-        before = last
-    return chart, arrows
+        key, place = f"objective_{number}", len(chart.parts) + 1
+        often = f", {objective.times} times a step" if objective.times > 1 else ""
+        chart.parts.append(Frame(key, f"objective {objective.name}{often}"))
+        end = _Drawing(chart, objective, key).draw([sources[name] for name in objective.runs])
+        chart.parts.append(None)
+        first = chart.parts[place]
+        if last and isinstance(first, Box):
+            chart.connect([last], first.key, "then")
+        last = end
+    return chart
+
+
+@dataclass
+class _Drawing:
+    """Draw one objective, box by box in the order of a step."""
+
+    chart: Chart
+    objective: ObjectivePlan
+    key: str
+
+    def draw(self, weights: Sequence[str]) -> str:
+        """Draw, and return the key of the last box."""
+        begun = [update for update in self.objective.alike_updates() if update.by == BEGIN]
+        if begun:
+            written = [line for update in begun for line in (update.what, "writes", *_named(update.variables))]
+            weights = [self._box("begin", UPDATE, ["begin", *written], weights)]
+        for stage in ("transform_weights", "around_forward"):
+            weights = self._stage(stage, weights)
+        runs = [f"runs {name}" for name in self.objective.runs]
+        forward = self._box("forward", WORK, ["forward", *runs], ["batch", *weights])
+        losses = self._stage("add_losses", [self._box("losses", WORK, ["losses"], [forward])])
+        trains = f"of {', '.join(self.objective.trains)}"
+        gradients: Sequence[str] = [self._box("compute_gradients", WORK, ["compute_gradients", trains], losses)]
+        for stage in ("gradient_point", "transform_gradients"):
+            gradients = self._stage(stage, gradients)
+        (state,) = self._stage("transform_state", [forward], "new state")
+        veto = self._stage("veto", list(dict.fromkeys((state, *gradients))))
+        vetoes = veto if "veto" in self.objective.hooks else ()
+        return self._apply(gradients, self._updates(forward, state, vetoes), vetoes)
+
+    def _box(self, name: str, kind: str, lines: Iterable[str], after: Iterable[str], label: str = "") -> str:
+        return self.chart.box(f"{self.key}_{name}", kind, lines, after, label)
+
+    def _stage(self, stage: str, after: Sequence[str], label: str = "") -> Sequence[str]:
+        """Add a stage if any hook takes part in it, and return the keys of the boxes that its result comes from."""
+        hooks = self.objective.hooks.get(stage, ())
+        return [self._box(stage, HOOKS, [stage, *(f"hook {hook}" for hook in hooks)], after, label)] if hooks else after
+
+    def _updates(self, forward: str, state: str, vetoes: Sequence[str]) -> list[str]:
+        """Draw UPDATE_OPS and return the keys of its boxes; ops that are alike share one."""
+        summing, (sums,) = self.objective.hooks.get("batch_sums", ()), self._stage("batch_sums", [forward])
+        updates = [update for update in self.objective.alike_updates() if update.by != BEGIN]
+        if not updates:
+            return []
+        keys = []
+        self.chart.parts.append(Frame(f"{self.key}_updates", "UPDATE_OPS"))
+        for number, update in enumerate(updates):
+            lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
+            layers = update.by.startswith(TRAINER)
+            start = state if layers else sums if update.by in summing else forward
+            keys.append(self._box(f"updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
+            if update.by != FORWARD:  # what the forward pass writes, no veto stops
+                self.chart.connect(vetoes, keys[-1], VETO)
+        self.chart.parts.append(None)
+        return keys
+
+    def _apply(self, gradients: Sequence[str], updates: Sequence[str], vetoes: Sequence[str]) -> str:
+        """Draw what comes after UPDATE_OPS and return the key of the last box."""
+        before: list[str] = []
+        for number, apply in enumerate(self.objective.applies):
+            lines = ["apply_gradients", apply.by]
+            lines += _named(apply.variables) or ["no variable"]
+            before.append(self._box(f"apply_{number}", APPLY, lines, gradients, "gradients"))
+            self.chart.connect(updates, before[-1], CONTROL)
+            self.chart.connect(vetoes, before[-1], VETO)
+        before = before or [*gradients]  # of an objective that changes nothing
+        for number, projection in enumerate(self.objective.projections):
+            lines = ["project", f"hook {projection.by}", *_named(projection.variables)]
+            before = [self._box(f"project_{number}", HOOKS, lines, before, CONTROL)]
+        return self._stage("measure", before, CONTROL)[-1]
 
 
 def _named(names: Sequence[str]) -> list[str]:
@@ -75,164 +166,48 @@ def _named(names: Sequence[str]) -> list[str]:
     return shorten(group_names(names, SHOWN_NAMES), SHOWN_LINES)
 
 
-def _labelled(stage: str, hooks: tuple[str, ...]) -> tuple[str, ...]:
-    return stage, *(f"hook {hook}" for hook in hooks)
-
-
-class _Drawing:
-    """Draw one objective, box by box in the order of a step."""
-
-    def __init__(self, objective: ObjectivePlan, key: str, sources: Mapping[str, str]) -> None:
-        self.objective, self.sources = objective, sources
-        often = f", {objective.times} times a step" if objective.times > 1 else ""
-        self.frame = Frame(key, f"objective {objective.name}{often}")
-        self.arrows: list[Arrow] = []
-        self.vetoes: list[str] = []
-
-    def draw(self) -> str:
-        """Draw, and return the key of the last box."""
-        state, gradients = self._forward()
-        return self._apply(gradients, self._updates(state, gradients))
-
-    def _box(
-        self,
-        name: str,
-        lines: tuple[str, ...],
-        kind: str,
-        after: Iterable[str],
-        label: str = "",
-        *,
-        control: bool = False,
-    ) -> str:
-        """Add a box with arrows from others, and return its key."""
-        key = f"{self.frame.key}_{name}"
-        self.frame.boxes.append(Box(key, lines, kind))
-        self.arrows += [Arrow(start, key, label, control) for start in after]
-        return key
-
-    def _stage(self, stage: str, after: Sequence[str], label: str = "", *, control: bool = False) -> Sequence[str]:
-        """Add a stage if any hook takes part in it, and return the keys of the boxes that its result comes from."""
-        hooks = self.objective.hooks.get(stage)
-        return [self._box(stage, _labelled(stage, hooks), HOOKS, after, label, control=control)] if hooks else after
-
-    def _forward(self) -> tuple[str, str]:
-        """Draw up to the gradients; return the keys of the boxes that new state and gradients come from."""
-        weights: Sequence[str] = [self.sources[name] for name in self.objective.runs]
-        if begun := [update for update in self.objective.alike_updates() if update.added_by == BEGIN]:
-            written = [line for update in begun for line in (update.ops, "writes", *_named(update.writes))]
-            weights = [self._box("begin", ("begin", *written), UPDATE, weights)]
-        for stage in ("transform_weights", "around_forward"):
-            weights = self._stage(stage, weights)
-        lines = ("forward", *(f"runs {name}" for name in self.objective.runs))
-        forward = self._box("forward", lines, WORK, [self.sources[""], *weights])
-        losses = self._stage("add_losses", [self._box("losses", ("losses",), WORK, [forward])])
-        lines = ("compute_gradients", f"of {', '.join(self.objective.trains)}")
-        computed: Sequence[str] = [self._box("compute_gradients", lines, WORK, losses)]
-        for stage in ("gradient_point", "transform_gradients"):
-            computed = self._stage(stage, computed)
-        return self._stage("transform_state", [forward], "new state")[0], computed[0]
-
-    def _updates(self, state: str, gradients: str) -> list[str]:
-        """Draw UPDATE_OPS and return the keys of its boxes; ops that are alike share one."""
-        forward = f"{self.frame.key}_forward"
-        veto = self._stage("veto", list(dict.fromkeys((state, gradients))))
-        self.vetoes = [*veto] if "veto" in self.objective.hooks else []
-        summing, (sums,) = self.objective.hooks.get("batch_sums", ()), self._stage("batch_sums", [forward])
-        frame = Frame(f"{self.frame.key}_updates", "UPDATE_OPS")
-        updates = [update for update in self.objective.alike_updates() if update.added_by != BEGIN]
-        for number, update in enumerate(updates):
-            written = _named(update.writes) or [UNKNOWN]
-            lines = (update.ops, "writes", *written, f"added by {update.added_by}")
-            box = Box(f"{frame.key}_{number}", lines, UPDATE)
-            frame.boxes.append(box)
-            layers = update.added_by.startswith(TRAINER)
-            start = state if layers else sums if update.added_by in summing else forward
-            self.arrows.append(Arrow(start, box.key, "new state" if layers else ""))
-            if update.added_by != FORWARD:  # what the forward pass writes, no veto stops
-                self.arrows += [Arrow(each, box.key, "unless vetoed", control=True) for each in self.vetoes]
-        self.frame.frames += [frame] if frame.boxes else []
-        return [box.key for box in frame.boxes]
-
-    def _apply(self, gradients: str, updates: list[str]) -> str:
-        """Draw what comes after UPDATE_OPS and return the key of the last box."""
-        before: list[str] = []
-        for number, apply in enumerate(self.objective.applies):
-            names = _named(apply.variables) or ["no variable"]
-            lines = ("apply_gradients", f"{apply.optimizer} of {apply.network}", *names)
-            before.append(self._box(f"apply_{number}", lines, APPLY, [gradients], "gradients"))
-            self.arrows += [Arrow(update, before[-1], "control dependency", control=True) for update in updates]
-            self.arrows += [Arrow(veto, before[-1], "unless vetoed", control=True) for veto in self.vetoes]
-        before = before or [gradients]  # of an objective that changes nothing
-        for number, projection in enumerate(self.objective.projections):
-            lines = ("project", f"hook {projection.hook}", *_named(projection.variables))
-            before = [self._box(f"project_{number}", lines, HOOKS, before, control=True)]
-        return self._stage("measure", before, control=True)[-1]
-
-
 def as_dot(plan: Plan) -> str:
     """Return the step as a digraph: solid arrows carry data, dashed ones are control dependencies."""
-
-    def box(each: Box) -> str:
-        shape, style, colour, *_ = KINDS[each.kind]
-        return f'{each.key} [label={quote(each.lines)}, shape={shape}, style="{style}", fillcolor="{colour}"];'
-
-    def begin(frame: Frame) -> str:
-        return f"subgraph cluster_{frame.key} {{ label={quote([frame.title])};"
-
-    chart, arrows = step_flow(plan)
-    fonts = [f'  {part} [fontname="Helvetica", fontsize={size}];' for part, size in PARTS.items()]
-    lines = ["digraph step {", *fonts, *_inside(chart, "  ", box, begin, "}")]
-    for arrow in arrows:
-        attributes = [f"label={quote([arrow.label])}"] if arrow.label else []
-        attributes += ["style=dashed"] if arrow.control else []
-        listed = f" [{', '.join(attributes)}]" if attributes else ""
-        lines.append(f"  {arrow.start} -> {arrow.end}{listed};")
+    chart, lines = step_chart(plan), ["digraph step {"]
+    for part, size in (("graph", 11), ("node", 11), ("edge", 9)):
+        lines.append(f'{part} [fontname="Helvetica", fontsize={size}];')
+    for each in chart.parts:
+        if isinstance(each, Box):
+            shape, style, colour, *_ = KINDS[each.kind]
+            look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
+            lines.append(f"{each.key} [label={_quoted(each.lines)}, {look}];")
+        else:
+            lines.append("}" if each is None else f"subgraph cluster_{each.key} {{ label={_quoted([each.title])};")
+    for arrow in chart.arrows:
+        look = f"label={_quoted([arrow.label])}, style={'dashed' if arrow.control else 'solid'}"
+        lines.append(f"{arrow.start} -> {arrow.end} [{look}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-PARTS = {"graph": 11, "node": 11, "edge": 9}
-
-
-def _inside(
-    frame: Frame, indent: str, box: Callable[[Box], str], begin: Callable[[Frame], str], end: str
-) -> Iterator[str]:
-    """Yield the statements for what is in a frame."""
-    yield from (indent + box(each) for each in frame.boxes)
-    for inner in frame.frames:
-        yield indent + begin(inner)
-        yield from _inside(inner, f"{indent}  ", box, begin, end)
-        yield indent + end
-
-
-def quote(lines: Iterable[str]) -> str:
+def _quoted(lines: Iterable[str]) -> str:
     """Return lines as one quoted label of DOT, where a backslash begins an escape, and & an entity of HTML."""
     escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     return '"' + "\\n".join(" ".join(line.split()) for line in escaped) + '"'
 
 
-UNSAFE = '#"&<>`\\;'
-
-
 def as_mermaid(plan: Plan) -> str:
     """Return the step as a flowchart: solid arrows carry data, dotted ones are control dependencies."""
-
-    def box(each: Box) -> str:
-        *_, left, right = KINDS[each.kind]
-        return f"{each.key}{left}{quote_label(each.lines)}{right}:::{each.kind}"
-
-    def begin(frame: Frame) -> str:
-        return f"subgraph {frame.key}[{quote_label([frame.title])}]"
-
-    chart, arrows = step_flow(plan)
-    lines = ["flowchart TB", *_inside(chart, "  ", box, begin, "end")]
-    for arrow in arrows:
-        label = f"|{quote_label([arrow.label])}|" if arrow.label else ""
-        lines.append(f"  {arrow.start} {'-.->' if arrow.control else '-->'}{label} {arrow.end}")
-    lines += [f"  classDef {kind} fill:{look[2]},stroke:#555555,color:#000000" for kind, look in KINDS.items()]
+    chart, lines = step_chart(plan), ["flowchart TB"]
+    for each in chart.parts:
+        if isinstance(each, Box):
+            *_, left, right = KINDS[each.kind]
+            lines.append(f"{each.key}{left}{_entities(each.lines)}{right}:::{each.kind}")
+        else:
+            lines.append("end" if each is None else f"subgraph {each.key}[{_entities([each.title])}]")
+    for arrow in chart.arrows:
+        label = f"|{_entities([arrow.label])}|" if arrow.label else ""
+        lines.append(f"{arrow.start} {'-.->' if arrow.control else '-->'}{label} {arrow.end}")
+    lines += [f"classDef {kind} fill:{look[2]},stroke:#555555,color:#000000" for kind, look in KINDS.items()]
     return "\n".join(lines) + "\n"
 
 
-def quote_label(lines: Iterable[str]) -> str:
+def _entities(lines: Iterable[str]) -> str:
     """Return lines as one quoted label of Mermaid, which writes entities with # in place of &."""
-    safe = ("".join(f"#{ord(each)};" if each in UNSAFE else each for each in " ".join(line.split())) for line in lines)
+    unsafe = '#"&<>`\\;'
+    safe = ("".join(f"#{ord(each)};" if each in unsafe else each for each in " ".join(line.split())) for line in lines)
     return '"' + "<br/>".join(safe) + '"'

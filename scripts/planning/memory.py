@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -29,9 +30,8 @@ FUNCTIONS = {
 """Ops that run other graphs, with the attributes that name them."""
 
 
-@dataclass(frozen=True)
-class LiveBytes:
-    """Hold an estimate."""
+class LiveBytes(NamedTuple):
+    """An estimate."""
 
     peak: int  # bytes of the tensors that live at once
     unsized: int  # how many tensors are left out, because their size is known only at run time
@@ -41,14 +41,13 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
     """Return how many bytes of tensors live at once, if the ops run in the order in which they were traced.
 
     A tensor lives from its op to the last op that takes it; what a function returns, to its end. Branches and loops
-    count with one pass of their largest graph. This is an estimate: several ops may run at the same time (more), an op
-    may write over its input and XLA may fuse ops (less). Scratch memory inside an op, such as that of a convolution, is
-    not counted, nor are variables.
+    count with one pass of their largest graph. Several ops may run at the same time (more), an op may write over its
+    input and XLA may fuse ops (less). Scratch memory inside an op and variables are not counted.
     """
-    operations = _givers_first(graph)
+    operations = graph.get_operations()
     buffers, last_use = _buffers(operations)
     live = peak = unsized = 0
-    ends: dict[int, int] = {}  # index of an op: bytes that are free after it
+    ends: Counter[int] = Counter()  # bytes that are free after an op, by its index
     for index, operation in enumerate(operations):
         inner = [live_bytes(each, open_size=open_size, leave_out=leave_out) for each in inner_graphs(operation)]
         unsized += sum(each.unsized for each in inner)
@@ -58,30 +57,10 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
                 size = _size(tensor, open_size)
                 unsized += size is None
                 made += size or 0
-                end = last_use[id(tensor)]
-                ends[end] = ends.get(end, 0) + (size or 0)
+                ends[last_use[id(tensor)]] += size or 0
         peak = max(peak, live + max([made, *(each.peak for each in inner)]))
-        live += made - ends.pop(index, 0)
+        live += made - ends[index]
     return LiveBytes(peak, unsized)
-
-
-def _givers_first(graph: tf.Graph) -> list[tf.Operation]:
-    """Return a graph's ops in the order in which they were traced, but none before an op that it takes from.
-
-    The gradient of a loop gives the loop, which was traced before it, lists to keep activations in.
-    """
-    ordered: list[tf.Operation] = []
-    met: set[str] = set()
-    for operation in graph.get_operations():
-        waiting = [operation] if operation.name not in met else []
-        while waiting:
-            met.add(waiting[-1].name)
-            giver = next((each.op for each in waiting[-1].inputs if each.op.name not in met), None)
-            if giver is None:
-                ordered.append(waiting.pop())
-            else:
-                waiting.append(giver)
-    return ordered
 
 
 def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[int, int]]:
@@ -92,8 +71,8 @@ def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[i
     buffers: dict[int, int] = {}
     last_use: dict[int, int] = {}
     for index, operation in enumerate(operations):
-        for tensor in operation.inputs:
-            last_use[buffers[id(tensor)]] = index
+        for tensor in operation.inputs:  # a loop takes lists that its gradient, traced later, makes
+            last_use[buffers.setdefault(id(tensor), id(tensor))] = index
         for number, tensor in enumerate(operation.outputs):
             shares = operation.type in SAME_BUFFER and number < len(operation.inputs)
             buffers[id(tensor)] = buffers[id(operation.inputs[number])] if shares else id(tensor)
@@ -121,14 +100,13 @@ def inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
 def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     """Return what a run holds, item by item: an estimate for one device.
 
-    Counted are the arrays of the data; all variables; the gradients that the optimizers get; and the activations: the
-    tensors of one step at this batch size that live at once, if its ops run in the order in which they were traced
-    (see `live_bytes`): the batch, what the backward pass needs of the forward pass, intermediate results. An
-    evaluation comes in place of a step, so only the larger of the two adds to the total.
+    Activations are the tensors of one step that live at once (see `live_bytes`): the batch, what the backward pass
+    needs of the forward pass, intermediate results. An evaluation takes the place of a step, so only the larger of the
+    two adds to the total.
 
     Not counted are Python, TensorFlow and its threads, the traced graphs, what XLA needs to compile, batches that
-    tf.data prepares ahead, scratch memory inside ops, what an evaluation collects over a split, and pictures: on a CPU
-    61 to 138 MiB, and 175 MiB more with XLA.
+    tf.data prepares ahead, what an evaluation collects over a split, and pictures: on a CPU 61 to 138 MiB, and 175 MiB
+    more with XLA.
     """
     settings = run.settings
     gradients = [

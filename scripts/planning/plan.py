@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,18 +17,16 @@ UNKNOWN = "nothing that the run knows of"
 """The target of an update op whose variable belongs to no network or optimizer and is declared by no hook."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Hold a stage with the hooks that take part in it."""
+class Stage(NamedTuple):
+    """A stage with the hooks that take part in it."""
 
     phase: str  # when it runs, such as "step"
     name: str  # such as "transform_weights"
     hooks: tuple[str, ...]  # names, in the order in which they are called
 
 
-@dataclass(frozen=True)
-class Variable:
-    """Hold what is known of a variable."""
+class Variable(NamedTuple):
+    """What is known of a variable."""
 
     kind: str  # whose it is: `NETWORK`, `OPTIMIZER` or `HOOK`
     owner: str  # name of the network (also for its optimizer's variables) or of the hook
@@ -43,94 +42,59 @@ class Variable:
     projected_by: tuple[str, ...] = ()  # hooks that may rewrite it after the apply
 
 
-@dataclass(frozen=True)
-class Update:
-    """Hold an op of UPDATE_OPS, or several that are alike."""
+class Change(NamedTuple):
+    """What writes variables, and which."""
 
-    op: str  # its type, such as "AssignVariableOp"
-    # names of the variables that it writes; a hook's are "<hook>/<variable>". Empty when it writes none that the run
-    # knows of.
-    writes: tuple[str, ...]
-    added_by: str  # who put it there
-    count: int = 1  # how many ops
-
-    @property
-    def ops(self) -> str:
-        """Return the type, with the number of ops where there are several."""
-        return self.op if self.count == 1 else f"{self.count:,} x {self.op}"
-
-
-@dataclass(frozen=True)
-class Apply:
-    """Hold what an optimizer applies."""
-
-    network: str  # name
-    optimizer: str  # its class
-    variables: tuple[str, ...]  # names of the variables that get a gradient
-
-
-@dataclass(frozen=True)
-class Projection:
-    """Hold what a hook may rewrite after the apply."""
-
-    hook: str  # name
-    network: str  # name
-    variables: tuple[str, ...]  # names of latent variables; empty if the hook declares none
+    what: str  # the type of an op of UPDATE_OPS, such as "AssignVariableOp"; or "apply" or "project"
+    by: str  # who added the op; the optimizer and its network; or the hook
+    variables: tuple[str, ...]  # names; of a hook "<hook>/<variable>"; empty for none that the run knows of
 
 
 @dataclass(frozen=True)
 class ObjectivePlan:
-    """Hold what a step does for one objective, in order: update ops, applies, projections, measures."""
+    """What a step does for one objective."""
 
-    name: str  # of the objective
+    name: str
     runs: tuple[str, ...]  # names of the networks that its forward pass calls
     trains: tuple[str, ...]  # names of the networks that it may change
     hooks: Mapping[str, tuple[str, ...]]  # those with something to do for it, by stage of the step
-    updates: tuple[Update, ...]  # all run before the first apply
-    applies: tuple[Apply, ...]  # one for each network that it changes
-    projections: tuple[Projection, ...]  # in order
+    updates: tuple[Change, ...]  # UPDATE_OPS, all run before the first apply
+    applies: tuple[Change, ...]  # one for each network that it changes
+    projections: tuple[Change, ...]  # in order
     times: int = 1  # how many times a step runs it, each time on its own part of the batch
 
-    def alike_updates(self) -> list[Update]:
-        """Return the update ops with those that are of one type and added by the same in one."""
-        alike: dict[tuple[str, str], list[Update]] = {}
+    def alike_updates(self) -> list[Change]:
+        """Return the update ops, with those of one type that were added by the same as one."""
+        alike: dict[tuple[str, str], list[Change]] = {}
         for each in self.updates:
-            alike.setdefault((each.op, each.added_by), []).append(each)
+            alike.setdefault((each.what, each.by), []).append(each)
         return [
-            Update(op, tuple(name for each in group for name in each.writes), by, len(group))
+            Change(f"{len(group):,} x {op}" if len(group) > 1 else op, by, tuple(n for each in group for n in each[2]))
             for (op, by), group in alike.items()
         ]
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """Hold the names of what will be reported."""
+class Held(NamedTuple):
+    """An item of the memory estimate."""
 
-    training: tuple[str, ...] = ()  # in every training report
-    evaluation: tuple[str, ...] = ()  # of the validation and of the test split
-    monitor: str = ""  # in words: which of them decides what is best
-
-
-@dataclass(frozen=True)
-class Held:
-    """Hold an item of the memory estimate."""
-
-    name: str  # what takes memory
-    bytes: int  # how much
-    note: str = ""  # what that counts
+    name: str
+    bytes: int
+    note: str = ""
     adds: bool = True  # whether it adds to the total; not if it replaces something larger, or lies elsewhere
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold the plan of a run."""
+    """The plan of a run."""
 
     stages: tuple[Stage, ...]  # that hooks have something to do in
     objectives: tuple[ObjectivePlan, ...]  # in the order in which a step runs them
-    networks: Mapping[str, str]  # names, with the class and name of the model
+    networks: Mapping[str, str]  # class and name of the model, by name
     variables: tuple[Variable, ...]  # of networks, then optimizers, then hooks
-    metrics: Metrics = field(default_factory=Metrics)  # that will be reported
-    memory: tuple[Held, ...] = ()  # the estimate, item by item
+    training: tuple[str, ...] = ()  # names of what every training report holds
+    evaluation: tuple[str, ...] = ()  # likewise of the validation and of the test split
+    monitor: str = ""  # in words: which of them decides what is best
+    memory: tuple[Held, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, label and text
     advice: tuple[tuple[str, str], ...] = ()  # of hooks on what will silently go wrong, by hook
 
@@ -239,16 +203,8 @@ def _optimizer_variables(network: Network) -> Iterator[Variable]:
         yield _variable(OPTIMIZER, network.name, name, slots.get(id(variable), ""), variable.value)
 
 
-def _variable(
-    kind: str,
-    owner: str,
-    name: str,
-    group: str,
-    variable: tf.Variable,
-    role: str = "",
-    projected_by: tuple[str, ...] = (),
-) -> Variable:
+def _variable(kind: str, owner: str, name: str, group: str, variable: tf.Variable, *role: Any) -> Variable:
     shape = variable.shape
     entries = shape.num_elements() if shape.is_fully_defined() else int(tf.size(variable.read_value()))
     size = entries * variable.dtype.size
-    return Variable(kind, owner, name, group, tuple(shape), variable.dtype.name, entries, size, role, projected_by)
+    return Variable(kind, owner, name, group, tuple(shape), variable.dtype.name, entries, size, *role)

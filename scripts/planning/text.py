@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hookline.scripts.planning.plan import (
     HOOK,
     NETWORK,
     OPTIMIZER,
     UNKNOWN,
+    Change,
     ObjectivePlan,
     Plan,
     Variable,
@@ -25,9 +26,8 @@ NONE, UNDECLARED = "none", "none that it declares"
 Row = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Section:
-    """Hold a table."""
+class Section(NamedTuple):
+    """A table."""
 
     title: str  # one line
     columns: Row  # their heads; empty heads for rows of label and text
@@ -63,18 +63,16 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
 
 
 def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[Section]:
-    updates = objective.updates if full else objective.alike_updates()
-    rows = [(each.ops, list_names(each.writes, full=full) or UNKNOWN, each.added_by) for each in updates]
+    def rows(changes: Iterable[Change], otherwise: str) -> list[Row]:
+        return [(each.what, list_names(each.variables, full=full) or otherwise, each.by) for each in changes]
+
+    updates = rows(objective.updates if full else objective.alike_updates(), UNKNOWN)
     title = f"Update ops of objective '{objective.name}', all run before the apply"
-    yield Section(title, ("op", "writes", "added by"), tuple(rows))
-    rows = [
-        ("apply", f"{each.optimizer} of {each.network}", list_names(each.variables, full=full) or NONE)
-        for each in objective.applies
-    ]
-    rows += [("project", p.hook, list_names(p.variables, full=full) or UNDECLARED) for p in objective.projections]
-    rows += [("measure", hook, "") for hook in objective.hooks.get("measure", ())]
+    yield Section(title, ("op", "writes", "added by"), tuple(updates))
+    after = [*rows(objective.applies, NONE), *rows(objective.projections, UNDECLARED)]
+    after += [("measure", "", hook) for hook in objective.hooks.get("measure", ())]
     title = f"After the update ops of objective '{objective.name}', in this order"
-    yield Section(title, ("what", "by", "variables"), tuple(rows))
+    yield Section(title, ("what", "by", "variables"), tuple((what, by, names) for what, names, by in after))
 
 
 def _table(title: str, variables: Sequence[Variable], full: bool) -> Section:
@@ -134,16 +132,16 @@ def _role(variable: Variable) -> str:
 
 
 def _metric_rows(plan: Plan, full: bool) -> Iterator[Row]:
-    for label, names in (("training", plan.metrics.training), ("evaluation", plan.metrics.evaluation)):
+    for label, names in (("training", plan.training), ("evaluation", plan.evaluation)):
         yield label, ", ".join(names if full else shorten(names, SHOWN_METRICS)) or NONE
-    if plan.metrics.monitor:
-        yield "monitor", plan.metrics.monitor
+    if plan.monitor:
+        yield "monitor", plan.monitor
 
 
 def _meanings(plan: Plan) -> tuple[Row, ...]:
     hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
     scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
-    names = [*plan.metrics.training, *plan.metrics.evaluation]
+    names = [*plan.training, *plan.evaluation]
     return tuple((f"{each}/", text) for each, text in explain(names, hooks=hooks, scopes=scopes).items())
 
 

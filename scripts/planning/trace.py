@@ -14,14 +14,11 @@ from hookline.scripts.planning.plan import (
     HOOK,
     NETWORK,
     OPTIMIZER,
-    Apply,
+    Change,
     Identity,
-    Metrics,
     ObjectivePlan,
     Plan,
-    Projection,
     Stage,
-    Update,
     identities,
     list_variables,
 )
@@ -87,57 +84,40 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
     """Return the plan of a traced step, without what only a run has: evaluation, monitor, memory."""
     networks = list(trainer.networks.values())
     known = identities(networks, trainer.hooks)
-    updates = _updates(trainer.commits)
-    written = {known[handle] for each in updates for _, handles, _ in each for handle in handles if handle in known}
     times = Counter(commit.objective for commit in trainer.commits)
-    objectives = [
-        replace(
-            _plan_objective(commit, [_as_update(each, known, trainer.networks) for each in own], trainer),
-            times=times[commit.objective],
-        )
-        for commit, own in zip(trainer.commits, updates, strict=True)
-        if commit.update == 0  # the others write the same once more
-    ]
+    seen: set[tf.Operation] = set()  # objectives in one graph share a collection, and each op counts once
+    written: set[Identity] = set()
+    objectives = []
+    for commit in trainer.commits:
+        updates = []
+        for operation, by in commit.added_by.items():
+            if operation not in seen:
+                handles = dict.fromkeys(write.handle for write in all_writes([operation]))
+                found = [known[handle] for handle in handles if handle in known]
+                written.update(found)
+                updates.append(_update(operation.type, found, by, trainer.networks))
+        seen.update(commit.added_by)
+        if commit.update == 0:  # the others write the same once more
+            objectives.append(_plan_objective(commit, updates, trainer, times[commit.objective]))
     return Plan(
         stages=stages_of(trainer.hooks, host_hooks),
         objectives=tuple(objectives),
         networks={each.name: _describe(each) for each in networks},
         variables=list_variables(networks, trainer.hooks, written),
-        metrics=Metrics(training=tuple(metrics)),
+        training=tuple(metrics),
     )
+
+
+def _update(op: str, found: Sequence[Identity], by: str, networks: Mapping[str, Network]) -> Change:
+    if by == TRAINER and found:
+        _, owner, name = found[0]
+        by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
+    return Change(op, by, tuple(_label(*each, several=len(networks) > 1) for each in found))
 
 
 def _describe(network: Network) -> str:
     before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
     return f"{type(network.model).__name__} '{network.model.name}'{before}"
-
-
-_Op = tuple[tf.Operation, tuple[int, ...], str]  # op, handles that it writes, who added it
-
-
-def _updates(commits: Iterable[Commit]) -> list[list[_Op]]:
-    """Return the update ops of each record; objectives in one graph share a collection, and each op counts once."""
-    seen: set[tf.Operation] = set()
-    found = []
-    for commit in commits:
-        own = {operation: by for operation, by in commit.added_by.items() if operation not in seen}
-        seen |= own.keys()
-        found.append([(operation, _written(operation), by) for operation, by in own.items()])
-    return found
-
-
-def _written(operation: tf.Operation) -> tuple[int, ...]:
-    """Return the handles of the variables that an op writes, or what it calls: a branch may stand for many writes."""
-    return tuple(dict.fromkeys(write.handle for write in all_writes([operation])))
-
-
-def _as_update(item: _Op, known: Mapping[int, Identity], networks: Mapping[str, Network]) -> Update:
-    operation, handles, by = item
-    found = [known[handle] for handle in handles if handle in known]
-    if by == TRAINER and found:
-        _, owner, name = found[0]
-        by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
-    return Update(operation.type, tuple(_label(*each, several=len(networks) > 1) for each in found), by)
 
 
 def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
@@ -150,42 +130,30 @@ def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
     return f"{prefix[kind]}{name}"
 
 
-def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer) -> ObjectivePlan:
+def _plan_objective(commit: Commit, updates: Sequence[Change], trainer: Trainer, times: int) -> ObjectivePlan:
     changes = tuple(commit.gradients)
     changed = [hook for hook in trainer.hooks if hook.network in changes]
-    hooks = [hook for hook in changed if takes_part(hook, commit.objective, changes)]
+    taking_part = [hook for hook in changed if takes_part(hook, commit.objective, changes)]
     run = [hook for hook in trainer.hooks if hook.network in commit.runs]
-    read = dict.fromkeys(("transform_weights", "around_forward"), run)
-    # The other stages: those of hooks that take part.
-    concerned = {**read, "project": changed}
-    stages: dict[str, tuple[str, ...]] = {}
-    for stage in STEP_STAGES:
-        if names := tuple(hook.name for hook in concerned.get(stage, hooks) if stage in own_stages(hook)):
-            stages[stage] = names
-    return ObjectivePlan(
-        name=commit.objective,
-        runs=tuple(commit.runs),
-        trains=changes,
-        hooks=stages,
-        updates=tuple(updates),
-        applies=tuple(
-            Apply(
-                name,
-                _optimizer_name(trainer.networks[name]),
-                tuple(variable for variable, gradient in gradients.items() if gradient is not None),
-            )
-            for name, gradients in commit.gradients.items()
-        ),
-        projections=tuple(
-            Projection(
-                hook.name,
-                hook.network,
-                tuple(name for name in trainer.networks[hook.network].variables if name in hook.declare().projected),
-            )
-            for hook in changed
-            if "project" in own_stages(hook)
-        ),
-    )
+    concerned = {"transform_weights": run, "around_forward": run, "project": changed}
+    stages = {
+        stage: tuple(hook.name for hook in concerned.get(stage, taking_part) if stage in own_stages(hook))
+        for stage in STEP_STAGES
+    }
+    applies = []
+    for name, gradients in commit.gradients.items():
+        trained = tuple(variable for variable, gradient in gradients.items() if gradient is not None)
+        applies.append(Change("apply", f"{_optimizer_name(trainer.networks[name])} of {name}", trained))
+    projections = []
+    for hook in changed:
+        if "project" in own_stages(hook):
+            variables = trainer.networks[hook.network].variables
+            projected = tuple(name for name in variables if name in hook.declare().projected)
+            projections.append(Change("project", hook.name, projected))
+    hooks = {stage: names for stage, names in stages.items() if names}
+    runs = tuple(commit.runs)
+    changed_by = (tuple(updates), tuple(applies), tuple(projections))
+    return ObjectivePlan(commit.objective, runs, changes, hooks, *changed_by, times)
 
 
 def _optimizer_name(network: Network) -> str:
@@ -201,8 +169,8 @@ def plan_run(run: Run) -> Plan:
     monitor = f"{best.monitor} of the validation split, {best.mode}imal"
     if best.since:
         monitor += f", counted from step {best.since:,} on"
-    metrics = Metrics(plan.metrics.training, tuple(run.held_out["validation"].names), monitor)
-    plan = replace(plan, metrics=metrics, facts=_facts(run), advice=_advice(run))
+    evaluation = tuple(run.held_out["validation"].names)
+    plan = replace(plan, evaluation=evaluation, monitor=monitor, facts=_facts(run), advice=_advice(run))
     return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
 
 

@@ -28,7 +28,7 @@ CHUNKS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True)
 class Examples:
-    """Hold what to predict on."""
+    """What to predict on."""
 
     size: int  # how many there are, unreadable ones included
     # returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them, several in

@@ -17,7 +17,7 @@ RUN_CONFIG = "config.yaml"
 
 @dataclass(frozen=True)
 class Model:
-    """Hold a network that predicts."""
+    """A network that predicts."""
 
     # inputs float32 [n, *shape] to outputs float32 [n, outputs]; several in dicts
     predict: Callable[[Any], Any]

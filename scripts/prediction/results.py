@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.scripts.csv_text import csv_text
+from hookline.scripts.command import csv_text
 from hookline.trainer.errors import UserError, printable
 
 
@@ -49,7 +49,7 @@ SHOWN_OUTPUTS = 8
 
 @dataclass(frozen=True)
 class Predictions:
-    """Hold the predictions of all examples that could be read, in their order."""
+    """The predictions of all examples that could be read, in their order."""
 
     names: Sequence[str]  # what each example is called
     labels: np.ndarray | None  # int [examples, top]; None if the outputs are asked for

@@ -10,12 +10,12 @@ from hookline.scripts.reproduction.targets import DATA, PLACEHOLDER, Export, Tar
 
 @dataclass(frozen=True)
 class Job:
-    """Hold one run to make."""
+    """One run to make."""
 
     name: str  # of its run directory, such as "bnn/bnn_0"
     overrides: tuple[str, ...]  # of train.py, with placeholders, and the seed
     variant: tuple[str, str]  # what it repeats with another seed: target and variant
-    needs: Mapping[str, str]  # names of jobs that have to be complete before, by placeholder
+    needs: Mapping[str, str]  # names of the jobs that it begins from, by placeholder
     data: tuple[str, ...]  # data whose place it takes
 
     def filled(self, places: Mapping[str, str]) -> list[str]:
@@ -69,7 +69,11 @@ def commands_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[i
     for job in jobs:
         lines.append(_line(job, "", seed, (*named, *exported)))
         for export in exported.get(job.name, ()):
-            lines += _export_lines(export, _run(job.name, seed), alone=len(exported[job.name]) == 1)
+            run, alone = _run(job.name, seed), len(exported[job.name]) == 1  # one of several needs a path of its own
+            path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
+            output = [] if alone else [f"output={path}"]
+            lines.append(" ".join([f"python scripts/export.py run={run}", *export.options, *output]))
+            lines.append(f"python scripts/evaluate.py model={path}")
     if len(seeds) == 1:
         return lines
     return [f"for seed in {' '.join(map(str, seeds))}; do", *(f"    {line}" for line in lines), "done"]
@@ -79,22 +83,10 @@ def _line(job: Job, flags: str, seed: str, named: Collection[str]) -> str:
     """Return the command of a run; it has a run_dir= where others name it."""
     places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
     places |= {key: _run(name, seed) for key, name in job.needs.items()}
-    words = [*map(_quoted, job.filled(places)[:-1]), f"seed={seed}"]
+    words = [f'"{word}"' if set("{}[]*' ") & set(word) else word for word in job.filled(places)[:-1]]
     own = [f"run_dir={_run(job.name, seed)}"] if job.name in named else []
-    return f"python train.py {flags}{' '.join([*words, *own])}"
-
-
-def _export_lines(export: Export, run: str, *, alone: bool) -> list[str]:
-    """Return the commands that write and judge an export; one of several needs a path of its own."""
-    path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
-    output = [] if alone else [f"output={path}"]
-    write = " ".join([f"python scripts/export.py run={run}", *export.options, *output])
-    return [write, f"python scripts/evaluate.py model={path}"]
+    return f"python train.py {flags}{' '.join([*words, f'seed={seed}', *own])}"
 
 
 def _run(name: str, seed: str) -> str:
     return f"runs/{name.rpartition('_')[0]}_{seed}"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if any(character in text for character in "{}[]*' ") else text

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,42 +25,51 @@ from hookline.trainer.files import open_append, parse_json, read_json, read_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
-
-
-def export_path(run: Path, export: Export) -> Path:
-    """Return where the export of a run lies."""
-    return run / "export" / f"{export.name}{export.ending}"
-
-
-def evaluation_path(run: Path, export: Export) -> Path:
-    """Return where the evaluation of an export lies."""
-    return run / "evaluation" / export.name / "evaluation.json"
+FILE_NAME = "conditions.jsonl"
+CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
+"""What a run may depend on; results and data may lie beside it."""
+OWN = ("recipes/results.json", "recipes/RESULTS.md")
+"""What this command itself writes."""
+SPARE = 1.0
+"""How far the load may be above the cores: a run alone has some threads more than cores."""
+Row = dict[str, Any]
+Conditions = dict[str, Any]
+"""Of one process of a run, as conditions.jsonl holds them."""
+Directory = Callable[[str], Path]
+"""Of a job, by its name."""
 
 
 def make_export(run: Path, export: Export, scripts: Path = SCRIPTS) -> None:
     """Write and evaluate the export of a run, if it does not exist."""
-    path = export_path(run, export)
+    path = _export_path(run, export)
     if not path.exists():
         _call(scripts / "export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
-    if not evaluation_path(run, export).exists():
+    if not _evaluation_path(run, export).exists():
         _call(scripts / "evaluate.py", f"model={path}", f"name={export.name}")
 
 
+def _export_path(run: Path, export: Export) -> Path:
+    return run / "export" / f"{export.name}{export.ending}"
+
+
+def _evaluation_path(run: Path, export: Export) -> Path:
+    return run / "evaluation" / export.name / "evaluation.json"
+
+
 def _call(script: Path, *arguments: str) -> None:
-    # In a session of its own: Ctrl-C on the terminal reaches the caller alone, which ends after this.
     command: Sequence[str] = [sys.executable, str(script), *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        lines = [line for line in found.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        raise UserError(f"{script.name} ended with exit code {found.returncode}: {lines[-1].removeprefix('Error: ')}")
+        last = found.stderr.strip().rpartition("\n")[2] or "it said nothing"
+        raise UserError(f"{script.name} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
 
 
-def read_export(run: Path, export: Export, value: str) -> float | None:
+def _read_export(run: Path, export: Export, value: str) -> float | None:
     """Return a measure of an export; None if there is none that can be read."""
-    path = export_path(run, export)
+    path = _export_path(run, export)
     try:
         if value == "accuracy":
-            return number(read_json(evaluation_path(run, export))["overall"]["accuracy"])
+            return number(read_json(_evaluation_path(run, export))["overall"]["accuracy"])
         if value != "bytes":
             content = path.read_bytes()
             return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
@@ -71,68 +79,44 @@ def read_export(run: Path, export: Export, value: str) -> float | None:
     return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)  # without the network's description
 
 
-FILE_NAME = "conditions.jsonl"
-CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
-"""What a run may depend on; results and data may lie beside it."""
-OWN = ("recipes/results.json", "recipes/RESULTS.md")
-"""What this command itself writes."""
-SPARE = 1.0
-"""How far the load may be above the number of cores before the times count as upper bounds: a run alone has some
-threads more than cores."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Hold the conditions of one process of a run."""
-
-    run: str  # name of its directory
-    day: str  # on which it began, such as "2026-01-31"
-    commit: str | None  # of the project; None if it is not a clone
-    clean: bool | None  # whether nothing was changed since the commit; None if nobody knows
-    cpu: str  # name of the processor
-    cores: int  # that the process could use
-    load: tuple[float, float]  # processes that wanted a core, in the minutes before its start and before its end
-    niced: bool  # whether it ran at lower priority
-
-    @property
-    def under_load(self) -> bool:
-        """Return whether its time is an upper bound only."""
-        return self.niced or max(self.load) > self.cores + SPARE
-
-
 def conditions_now() -> Conditions:
     """Return the conditions at the start of a process."""
-    load, today = round(os.getloadavg()[0], 2), date.today().isoformat()
-    return Conditions("", today, *commit_of(ROOT), cpu_name(), usable_cores(), (load, load), os.nice(0) > 0)
+    return {
+        "day": date.today().isoformat(),
+        "clean": _is_clean(),
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "load": [round(os.getloadavg()[0], 2)],
+        "niced": os.nice(0) > 0,
+    }
 
 
 def append_conditions(directory: Path, run: str, begun: Conditions) -> None:
     """Add those of a process that has ended to the record of a directory."""
-    ended = replace(begun, run=run, load=(begun.load[0], round(os.getloadavg()[0], 2)))
+    ended = {"run": run, **begun, "load": [*begun["load"], round(os.getloadavg()[0], 2)]}
     with open_append(directory / FILE_NAME) as file:
-        file.write(f"{json.dumps(asdict(ended))}\n".encode())
+        file.write(f"{json.dumps(ended)}\n".encode())
 
 
 def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     """Return the conditions of each run's processes, by name; a line that was cut by a kill is left out."""
     found: dict[str, list[Conditions]] = {}
-    try:
-        lines = read_text(directory / FILE_NAME).splitlines()
-    except (OSError, ValueError):
-        return found
-    for line in lines:
+    path = directory / FILE_NAME
+    for line in read_text(path).splitlines() if path.exists() else ():
         try:
-            content = parse_json(line)
-            before, after = content.pop("load")
-            each = Conditions(**content, load=(float(before), float(after)))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            each = parse_json(line)
+            found.setdefault(each["run"], []).append(each)
+        except (ValueError, TypeError, KeyError):
             continue
-        found.setdefault(each.run, []).append(each)
     return found
 
 
-def cpu_name() -> str:
-    """Return the name of the processor, if the system reports it."""
+def _is_under_load(conditions: Conditions) -> bool:
+    """Return whether a time is an upper bound only."""
+    return bool(conditions["niced"] or max(conditions["load"]) > conditions["cores"] + SPARE)
+
+
+def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -140,25 +124,14 @@ def cpu_name() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def commit_of(directory: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of a clone, and whether no code of it was changed; None and None if it is not a clone."""
-    commit, changed = _git(directory, "rev-parse", "HEAD"), _git(directory, "status", "--porcelain", "--", *CODE)
-    if commit is None or changed is None:
-        return None, None
-    return commit.strip(), all(line[3:] in OWN for line in changed.splitlines())
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    command: Sequence[str] = ["git", "-C", str(directory), *arguments]
+def _is_clean() -> bool | None:
+    """Return whether the code is as committed; None if this is not a clone."""
+    command: Sequence[str] = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        changed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-Row = dict[str, Any]
-Directory = Callable[[str], Path]
-"""Of a job, by its name."""
+    return all(line[3:] in OWN for line in changed.splitlines())
 
 
 def make_row(
@@ -193,7 +166,7 @@ def make_row(
         "threads": max(_threads(run) for run in own),
         # A run that a kill has cut out of the record may have had other work beside it.
         "under_load": any(
-            not each or any(one.under_load for one in each) for (name, _), each in noted.items() if name == first
+            not each or any(map(_is_under_load, each)) for (name, _), each in noted.items() if name == first
         ),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
@@ -211,7 +184,7 @@ def _measured(
         if measure.export:
             export = target.exports[measure.export]
             where = directory(job_name(target.runs[export.run], seed))
-            found = read_export(where, export, measure.value)
+            found = _read_export(where, export, measure.value)
         else:
             run = stored[measure.run, seed]
             where = run.directory or Path()
@@ -264,14 +237,14 @@ def _environment(runs: Iterable[StoredRun], conditions: Sequence[Conditions]) ->
     environments = [_stored_environment(run) for run in runs]
     packages = [each.get("packages", {}) for each in environments]
     return {
-        "dates": sorted({each.day for each in conditions}),
-        "commits": _all([*(each.commit for each in conditions), *(each.get("git_commit") for each in environments)]),
-        "clean": {each.clean for each in conditions} == {True},
+        "dates": sorted({each["day"] for each in conditions}),
+        "commits": _all(each.get("git_commit") for each in environments),
+        "clean": {each["clean"] for each in conditions} == {True},
         "python": _all(each.get("python") for each in environments),
         "tensorflow": _all(each.get("tensorflow") for each in packages),
         "keras": _all(each.get("keras") for each in packages),
-        "cpus": _all(each.cpu for each in conditions),
-        "cores": sorted({each.cores for each in conditions}),
+        "cpus": _all(each["cpu"] for each in conditions),
+        "cores": sorted({each["cores"] for each in conditions}),
         "gpus": max((len(each.get("gpus", ())) for each in environments), default=0),
     }
 

@@ -24,7 +24,7 @@ EXPORT_VALUES = ("bytes", "file", "gzip", "accuracy")
 
 @dataclass(frozen=True)
 class Unit:
-    """Hold how a value is shown."""
+    """How a value is shown."""
 
     scale: float  # that the value is multiplied by
     complement: bool  # whether one less the value is meant
@@ -47,7 +47,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Hold one way to train, made with every seed."""
+    """One way to train, made with every seed."""
 
     target: str  # that owns the runs
     name: str  # of the variant in that target
@@ -61,7 +61,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Export:
-    """Hold an exported file that is measured, too."""
+    """An exported file that is measured, too."""
 
     run: str  # variant that is exported
     options: Sequence[str]  # of scripts/export.py
@@ -75,7 +75,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Measure:
-    """Hold what is read off a run or an export; one of `metric`, `summary` and `value` is set."""
+    """What is read off a run or an export; one of `metric`, `summary` and `value` is set."""
 
     name: str
     unit: Unit
@@ -89,7 +89,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Goal:
-    """Hold what a measure is compared with."""
+    """What a measure is compared with."""
 
     measure: str
     at_least: bool  # whether the measure shall be at least the figure; else at most
@@ -99,7 +99,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Target:
-    """Hold a row of the table before it is measured; the file says what each entry is."""
+    """A row of the table before it is measured; the file says what each entry is."""
 
     name: str
     title: str
@@ -117,34 +117,24 @@ class Target:
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
     """Return the targets of a file, in its order; ours are in two."""
-    entries: dict[str, Any] = {}
-    for file in (path, IMAGES) if path == FILE else (path,):
-        entries |= {name: entry for name, entry in _content(file).items() if not str(name).startswith("_")}
     targets: dict[str, Target] = {}
-    name: Any = ""
+    name: Any = "the file"
     try:
-        for name in entries:
-            targets[name] = _target(name, entries[name])
-        for name in entries:
+        for file in (path, IMAGES) if path == FILE else (path,):
+            for name, entry in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+                if not str(name).startswith("_"):  # shared by others of the file
+                    targets[name] = _target(name, entry)
+        for name in targets:
             _check(name, targets)
+    except (OSError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or "it is not YAML"
+        raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"targets={path} has a mistake in '{name}': {type(error).__name__}: {error}. Expected the form at the top "
             f"of {FILE.name}."
         ) from error
     return targets
-
-
-def _content(path: Path) -> dict[Any, Any]:
-    """Return what a file holds; entries whose names begin with an underscore are shared by others of the file."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or "it is not YAML"
-        raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"targets={path} is not a mapping. Expected a file as {FILE.name} is.")
-    return content
 
 
 def _target(name: str, entry: Mapping[str, Any]) -> Target:
@@ -168,19 +158,12 @@ def _flat(values: Sequence[Any]) -> list[str]:
     found: list[str] = []
     for value in values:
         found += _flat(value) if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in found):
-        raise TypeError("an override is not text")
     return found
 
 
 def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
     unit = UNITS[value.pop("as")]
-    measure = Measure(name, unit if decimals is None else replace(unit, decimals=decimals), **value)
-    if sum(map(bool, (measure.metric, measure.summary, measure.value))) != 1 or bool(measure.run) == bool(
-        measure.export
-    ):
-        raise ValueError(f"the measure '{name}' needs run with metric or summary, or export with value")
-    return measure
+    return Measure(name, unit if decimals is None else replace(unit, decimals=decimals), **value)
 
 
 def _goal(measure: str, source: str = "", **relation: Any) -> Goal:
@@ -193,24 +176,21 @@ def _check(name: str, targets: Mapping[str, Target]) -> None:
     """Refuse a target that refers to what does not exist."""
     target = targets[name]
     for variant in target.runs.values():
-        if variant.target not in targets or variant.name not in targets[variant.target].runs:
-            raise ValueError(f"there is no variant '{variant.name}' of '{variant.target}'")
-        if variant.target != name and not targets[variant.target].runs[variant.name].overrides:
-            raise ValueError(f"'{variant.target}' does not own its variant '{variant.name}'")
-        for each in variant.placeholders:
-            if each not in (*target.needs, *target.runs):
-                raise ValueError(f"{{{each}}} is neither data that it needs nor a variant")
-    named = [("needs", DATA, target.needs), ("run", target.runs, [each.run for each in target.exports.values()])]
-    measures = target.measures.values()
-    named += [("run", target.runs, [each.run for each in measures if each.run])]
-    named += [("export", target.exports, [each.export for each in measures if each.export])]
-    named += [("value", EXPORT_VALUES, [each.value for each in measures if each.export])]
-    named += [("measure", target.measures, [each.measure for each in target.goals])]
-    named += [("point", (*target.measures, "size"), [each for pair in target.points.values() for each in pair])]
-    named += [("figure", target.measures, [each.figure for each in target.goals if isinstance(each.figure, str)])]
-    for what, known, given in named:
-        for each in given:
-            if each not in known:
-                raise ValueError(f"{what}: '{each}' does not exist")
-    if not target.seeds or not target.runs or not target.measures:
-        raise ValueError("no seeds, runs or measures")
+        owner = targets[variant.target].runs[variant.name]
+        known = {*targets[variant.target].needs, *targets[variant.target].runs}
+        _refuse("placeholder", [each for each in owner.placeholders if each not in known])
+    measures, exports = target.measures.values(), target.exports.values()
+    runs = [*(each.run for each in exports), *(each.run for each in measures if each.run)]
+    _refuse("needs", [each for each in target.needs if each not in DATA])
+    _refuse("run", [each for each in runs if each not in target.runs])
+    _refuse("export", [each.export for each in measures if not each.run and each.export not in target.exports])
+    _refuse("value", [each.value for each in measures if each.export and each.value not in EXPORT_VALUES])
+    named = [each.figure for each in target.goals if isinstance(each.figure, str)]
+    named += [each.measure for each in target.goals]
+    named += [each for pair in target.points.values() for each in pair]
+    _refuse("measure", [each for each in named if each not in (*target.measures, "size")])
+
+
+def _refuse(what: str, unknown: Sequence[str]) -> None:
+    if unknown:
+        raise ValueError(f"{what}: '{unknown[0]}' does not exist")

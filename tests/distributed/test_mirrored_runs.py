@@ -12,7 +12,7 @@ import pytest
 
 from hookline.scripts.planning.memory import replica_sums
 from hookline.scripts.planning.trace import plan_run
-from hookline.scripts.replay import choose_pair, replay
+from hookline.scripts.verify import choose_pair, replay
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -15,7 +16,8 @@ import pytest
 
 from hookline.deploy.formats import FORMATS, format_of
 from hookline.deploy.options import ExportOptions
-from hookline.scripts.export import main
+from hookline.hooks import catalogue
+from hookline.scripts.export import EMA, evaluate_averages, keeps_averages, main
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
@@ -167,31 +169,13 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
             form.load(path)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_file_is_as_good_as_the_run_on_the_test_split(exported: Runs, name: str):
-    from hookline.recipes.data.digits import digits
-    from hookline.trainer.input.batches import EvaluationBatches
-
-    summary = json.loads((exported / name / "summary.json").read_text())
-    model = keras.saving.load_model(exported / name / "export" / "model.keras")
-    assert all(type(layer).__module__.split(".")[0] == "keras" for layer in model._flatten_layers())
-    split = EvaluationBatches(digits(seed=0).test, batch_size=1000, placement="device")
-    batch = split.batch(keras.ops.convert_to_tensor(0, "int64"))
-    correct = np.argmax(model(batch["inputs"]), -1) == np.asarray(batch["targets"])
-    weights = np.asarray(batch["weights"])
-    assert (correct * weights).sum() / weights.sum() == pytest.approx(summary["test"]["metric/accuracy"], abs=1e-6)
-
-
-def test_pruned_weights_are_exact_zeros_and_the_others_the_best_ones(exported: Runs):
+def test_weights_are_the_best_ones_with_exact_zeros_and_signs(exported: Runs):
     found, saved = kernels_of(exported / "frozen_mask/export/model.keras"), latent_kernels(exported / "frozen_mask")
     assert found.keys() == {"dense_1", "dense_2", "logits"}
     for name, kernel in found.items():
         assert (kernel == 0).sum() == round(0.9 * kernel.size)
         assert not np.signbit(kernel[kernel == 0]).any()
         np.testing.assert_array_equal(kernel, saved[name])
-
-
-def test_binary_kernels_are_written_as_minus_one_and_one(exported: Runs):
     found, latent = kernels_of(exported / "bnn/export/model.keras"), latent_kernels(exported / "bnn")
     np.testing.assert_array_equal(found["dense_2"], np.where(latent["dense_2"] >= 0, 1.0, -1.0))
     np.testing.assert_array_equal(found["logits"], latent["logits"])
@@ -221,34 +205,22 @@ def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(exporte
         assert (kernel != latent_kernels(run, "last")[name]).any()
 
 
-def kept_values(run: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
-    """Return the weights and statistics of a run's best checkpoint, their averages, and the share that a value adds."""
+def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(exported: Runs):
+    run = exported / "averages"
     tensors = CheckpointStore(run / "checkpoints").load("best").tensors
     own, kept = "network/model/", "hook/ema/average/"
     averages = {key.removeprefix(kept): value for key, value in tensors.items() if key.startswith(kept)}
-    updates = tensors["hook/ema/updates"]
-    return {name: tensors[own + name] for name in averages}, averages, 9.0 / (10.0 + updates)
-
-
-def check_averages(file: Path, run: Path) -> None:
-    """Expect the averages of the best checkpoint in every weight and statistic, but exact zeros where it has them."""
-    latent, averages, share = kept_values(run)
-    weights = keras.saving.load_model(file).weights
+    share = 9.0 / (10.0 + tensors["hook/ema/updates"])  # that the latest value adds
+    weights = keras.saving.load_model(run / "export/model.keras").weights
     assert {weight.path for weight in weights} == averages.keys()
     for weight in weights:
-        name, found = weight.path, weight.numpy()
-        pruned = latent[name] == 0 if name.endswith("kernel") else np.zeros(found.shape, bool)
-        expected = averages[name] + share * (latent[name] - averages[name])
+        name, found, latent = weight.path, weight.numpy(), tensors[own + weight.path]
+        pruned = latent == 0 if name.endswith("kernel") else np.zeros(found.shape, bool)
+        expected = averages[name] + share * (latent - averages[name])
         np.testing.assert_allclose(found[~pruned], expected[~pruned], rtol=1e-5, atol=1e-6, err_msg=name)
         assert (found[pruned] == 0).all()
-        assert np.abs(found - latent[name]).max() > 1e-4, "averages differ here"
-
-
-def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(exported: Runs, tmp_path):
-    file = exported / "averages/export/model.keras"
-    check_averages(file, exported / "averages")
-    for name, kernel in kernels_of(file).items():
-        assert (kernel == 0).sum() == round(0.9 * kernel.size), name
+        assert pruned.sum() == (round(0.9 * found.size) if name.endswith("kernel") else 0)
+        assert np.abs(found - latent).max() > 1e-4, "averages differ here"
 
 
 def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_path, monkeypatch, capsys):
@@ -298,3 +270,18 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     assert (tmp_path / "kept.keras").read_text() == "precious"
     assert main([run, f"output={tmp_path}/kept.keras", "overwrite=true"]) == 0
     assert kernels_of(tmp_path / "kept.keras")
+
+
+NODE = {"_target_": EMA, "decay": 0.9, "evaluate": True, "network": "model"}
+HOOKS = {"slow": NODE, "others": {**NODE, "network": "gen*"}, "prune": {"_target_": "p"}, "gone": None}
+
+
+def test_averages_belong_to_networks_and_the_choice_changes_in_a_copy() -> None:
+    assert catalogue()["ema"].target == EMA
+    config = {"seed": 0, "hooks": HOOKS}
+    before = copy.deepcopy(config)
+    assert [keeps_averages(config, name) for name in ("model", "generator", "student")] == [True, True, False]
+    for network, hook in (("model", "slow"), ("generator", "others")):
+        changed = evaluate_averages(config, network, evaluate=False)
+        assert changed == {"seed": 0, "hooks": {**HOOKS, hook: {**HOOKS[hook], "evaluate": False}}}
+    assert config == before

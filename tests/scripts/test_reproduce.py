@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts import reproduce
-from hookline.scripts.reproduction.chart import Point, points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of, jobs_of
 from hookline.scripts.reproduction.session import check
-from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
+from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
 from hookline.scripts.reproduction.targets import read_targets
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
@@ -29,7 +28,7 @@ def rows_in(directory: Path) -> dict:
 
 def started(out: Path, name: str = "") -> list[str]:
     """Return the commands of all processes, in the order of their jobs."""
-    lines = "".join(log.read_text() for log in sorted(out.glob("*.log"))).splitlines()
+    lines = "".join(log.read_text() for log in sorted(out.rglob("*.log"))).splitlines()
     return [line for line in lines if line.startswith("$ ") and name in line]
 
 
@@ -79,7 +78,7 @@ def test_every_key_of_every_target_composes():
 def made(tmp_path_factory) -> tuple[Path, list[str]]:
     """A directory in which all was made that could be, and what was said."""
     directory, lines = tmp_path_factory.mktemp("made"), []
-    assert open_session(directory, lines=lines).run(directory / "out", 1) == 0
+    assert open_session(directory, lines=lines).run(1) == 0
     return directory, lines
 
 
@@ -113,7 +112,7 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
     before, results, lines = started(directory / "out"), (directory / "results.json").read_bytes(), []
     table = (directory / "RESULTS.md").read_text()
     (directory / "RESULTS.md").write_text("of an earlier version")
-    assert open_session(directory, lines=lines).run(directory / "out", 1) == 0
+    assert open_session(directory, lines=lines).run(1) == 0
     assert started(directory / "out") == before
     assert (directory / "results.json").read_bytes() == results
     assert (directory / "RESULTS.md").read_text() == table
@@ -125,23 +124,23 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
     lines: list[str] = []
-    assert open_session(tmp_path, ["first", "second"], lines).run(tmp_path / "out", 1) == 1
+    assert open_session(tmp_path, ["first", "second"], lines).run(1) == 1
     assert any("failed" in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
     assert "left out: second/pruned_0, which begins from first/twin_0" in lines
     assert sum("completed" in line for line in lines) == 4
     assert not (tmp_path / "results.json").exists()
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
-    assert open_session(tmp_path, ["first", "second"]).run(tmp_path / "out", 1) == 0
+    assert open_session(tmp_path, ["first", "second"]).run(1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
 
 
 def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
-    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
+    assert open_session(tmp_path, ["second"]).run(1) == 0
     changed = deepcopy(TARGETS)
     changed["first"]["runs"]["twin"].append("trainer.epochs=3")
-    assert open_session(tmp_path, ["second"], content=changed).run(tmp_path / "out", 1) == 0
+    assert open_session(tmp_path, ["second"], content=changed).run(1) == 0
     overrides = (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text().splitlines()
     assert overrides[1] == f"init_from={tmp_path}/out/first/twin_0_try2"
 

@@ -61,4 +61,5 @@ def open_session(directory: Path, only: Sequence[str] = (), lines: list[str] | N
     said = [] if lines is None else lines
     values: dict[str, Any] = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
     chosen = [targets[name] for name in only or targets]
-    return Session(targets=targets, chosen=chosen, results=directory / "results.json", **values)
+    out = directory / "out"
+    return Session(out=out, targets=targets, chosen=chosen, results=directory / "results.json", **values)

@@ -14,7 +14,7 @@ import pytest
 from hookline.recipes.data.array_files import find_arrays, read_npz
 from hookline.recipes.data.image_folder import existing_folder
 from hookline.recipes.data.image_source import cache_folder
-from hookline.scripts.csv_text import csv_text
+from hookline.scripts.command import csv_text
 from hookline.scripts.sweep.open import open_sweep
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.stored import read_stored, recipe_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from hookline.scripts.planning.drawing import step_flow
-from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Apply, ObjectivePlan, Projection, Update
+from hookline.scripts.planning.drawing import Frame, step_chart
+from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan
 from hookline.scripts.planning.text import sections
 from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network
@@ -30,13 +30,13 @@ def test_each_update_op_is_named_with_what_it_writes_and_who_added_it(vetoed: bo
         trains=("model",),
         hooks=dict.fromkeys(("veto", "update_ops", "project", "measure"), ("clip",)),
         updates=(
-            Update("AssignVariableOp", ("dropout/seed_generator_state",), SEED),
-            Update("AssignVariableOp", ("toy/norm/moving_mean",), MOVING),
-            Update("AssignVariableOp", ("toy/norm/moving_variance",), MOVING),
-            Update("AssignAddVariableOp", ("clip/count",), "clip"),
+            Change("AssignVariableOp", SEED, ("dropout/seed_generator_state",)),
+            Change("AssignVariableOp", MOVING, ("toy/norm/moving_mean",)),
+            Change("AssignVariableOp", MOVING, ("toy/norm/moving_variance",)),
+            Change("AssignAddVariableOp", "clip", ("clip/count",)),
         ),
-        applies=(Apply("model", "SGD", TRAINED),),
-        projections=(Projection("clip", "model", ("toy/hidden/kernel",)),),
+        applies=(Change("apply", "SGD of model", TRAINED),),
+        projections=(Change("project", "clip", ("toy/hidden/kernel",)),),
     )
 
 
@@ -84,14 +84,12 @@ def test_each_objective_shows_its_copies_and_how_often_it_runs():
     judge, found = plan.objectives
     assert (judge.times, judge.trains, judge.runs) == (1, ("source",), ("source", "made"))
     assert (found.times, found.trains, found.runs) == (2, ("messenger",), ("messenger", "made"))
-    copied = [name for each in found.updates if each.added_by == "begin" for name in each.writes]
+    copied = [name for each in found.updates if each.by == "begin" for name in each.variables]
     assert copied == [f"messenger/{name}" for name in networks[1].variables]
-    assert not any(each.added_by == "begin" for each in judge.updates)
+    assert not any(each.by == "begin" for each in judge.updates)
     order = next(each for each in sections(plan, full=False) if each.title.startswith("Objectives"))
     assert order.rows == (("judge", "source", "source, made", "1"), ("follows", "messenger", "messenger, made", "2"))
     assert {each.role for each in plan.variables_of(NETWORK, "made")} == {UNTRAINED}
-    frame, arrows = step_flow(plan)
-    keys = {box.key for box in frame.frames[1].boxes}
-    assert frame.frames[1].title == "objective follows, 2 times a step"
-    assert "objective_1_begin" in keys
-    assert ("objective_1_begin", "objective_1_forward") in {(arrow.start, arrow.end) for arrow in arrows}
+    chart = step_chart(plan)
+    assert Frame("objective_1", "objective follows, 2 times a step") in chart.parts
+    assert ("objective_1_begin", "objective_1_forward") in {(arrow.start, arrow.end) for arrow in chart.arrows}

@@ -52,13 +52,13 @@ def run(tmp_path_factory) -> tuple[Plan, Run, list[dict[str, Any]]]:
 
 def test_the_metrics_are_those_that_the_run_then_reports(run):
     plan, _, lines = run
-    assert "minimal, counted from step 10 on" in plan.metrics.monitor
+    assert "minimal, counted from step 10 on" in plan.monitor
     assert plan.facts["steps"] == "20 of 128 examples: 2 epochs"
     assert plan.facts["data"].startswith("1,258 train, 180 validation, 359 test")
-    assert set(plan.metrics.training) == names_of(lines, "train")
-    assert set(plan.metrics.evaluation) == names_of(lines, "validation") == names_of(lines, "test")
-    assert "center/ratio" in plan.metrics.training
-    assert "metric/center_ratio" in plan.metrics.evaluation
+    assert set(plan.training) == names_of(lines, "train")
+    assert set(plan.evaluation) == names_of(lines, "validation") == names_of(lines, "test")
+    assert "center/ratio" in plan.training
+    assert "metric/center_ratio" in plan.evaluation
 
 
 def test_memory_counts_data_variables_slots_state_and_gradients_exactly(run):

@@ -1,14 +1,20 @@
-"""Batches from arrays in memory: ours against `tf.data.Dataset.from_tensor_slices`, with the same transform.
+"""Batches for training: from arrays, ours against `tf.data`'s; from a folder of images, ours against Keras's.
 
-All are used in their best way: from inside one traced loop that asks for batch after batch, with every tensor of every
-batch made. Cases: uint8 images scaled to [-1, 1]; the same, cropped and flipped at random. `tf.data` transforms whole
-batches in parallel, with the very function that ours use; "image by image" is what tutorials show.
+Arrays: each way runs in one traced loop that asks for batch after batch. `tf.data` transforms whole batches in parallel
+by the very function that ours use; "image by image" is what tutorials show.
+
+Images: all cut the middle out, resize it, shuffle, and scale to [-1, 1]. Keras decodes every image again for each
+epoch, as ours do with cache=none, and picks single pixels where an image shrinks; ours average over all of them. The
+folder `data` holds <class>/<image> or train/<class>/<image>; without it, photographs are generated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks.contender import Contender, Settings, Work
@@ -21,10 +27,14 @@ if TYPE_CHECKING:
 
 SCALE, AUGMENT = "scale to [-1, 1]", "scale, crop and flip"
 PADDING = 2
+SIZES = (32, 96)
+"""Sides of the images from a folder."""
+CLASSES, IMAGES = 4, 1024
+"""Of the generated photographs."""
 
 
 def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
-    """Return work of our batches."""
+    """Return work of our batches from arrays."""
     import numpy as np
 
     from hookline.recipes.data.digits import centered_pixels
@@ -35,8 +45,7 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
     images, labels, peak = _arrays(settings.data)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))
     split = Split("train", source, np.arange(len(images), dtype=np.int64))
-    augmentation = _augmentation() if augmented else None
-    size = settings.batch_size
+    augmentation, size = _augmentation() if augmented else None, settings.batch_size
     batches = TrainingBatches(split, batch_size=size, seed=0, placement=placement, augmentation=augmentation)
     if placement == "device":
         return _loop(batches.batch)
@@ -96,10 +105,9 @@ def _augmentation() -> Augmentation:
     from hookline.recipes.augment.translation import Crop, Flip
     from hookline.trainer.input.augment import Augmentation
 
-    augments = {"crop": Crop(padding=PADDING), "flip": Flip()}
-    for name, augment in augments.items():
-        augment.name = name
-    return Augmentation(list(augments.values()), classes=10)
+    crop, flip = Crop(padding=PADDING), Flip()
+    crop.name, flip.name = "crop", "flip"
+    return Augmentation([crop, flip], classes=10)
 
 
 def _arrays(path: str) -> tuple[np.ndarray, np.ndarray, int]:
@@ -116,8 +124,7 @@ def _arrays(path: str) -> tuple[np.ndarray, np.ndarray, int]:
 
         bunch = load_digits()
         images, labels, peak = bunch.images, bunch.target, 16
-    images = images.reshape(*images.shape[:3], 1)
-    return images.astype(np.uint8), labels.astype(np.int64), peak
+    return images.reshape(*images.shape[:3], 1).astype(np.uint8), labels.astype(np.int64), peak
 
 
 def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
@@ -129,7 +136,7 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
     @tf.function(autograph=False)
     def run(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         def body(step: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # A value of each tensor is used: TensorFlow leaves out what nobody uses, whatever waits for it.
+            # A value of each tensor is used: TensorFlow prunes what nobody uses.
             firsts = [tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in tf.nest.flatten(batch(step))]
             return step + 1, used + tf.add_n(firsts)
 
@@ -143,14 +150,80 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
     return work
 
 
-WAYS: dict[str, Callable[..., Work]] = {
+def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
+    """Return work of `data=image_folder`."""
+    from hookline.recipes.data.image_folder import image_folder
+    from hookline.trainer.input.batches import TrainingBatches
+
+    held = tempfile.TemporaryDirectory()
+    folder = settings.data or _photographs(Path(held.name) / "images")
+    data = image_folder(path=folder, image_size=size, cache=cache, cache_dir=held.name, duplicates="drop")
+    batches = TrainingBatches(data.train, batch_size=settings.batch_size, seed=0, placement="host")
+    return _take(lambda: batches.iterator(0), held)
+
+
+def keras_folder(settings: Settings, *, size: int) -> Work:
+    """Return work of `keras.utils.image_dataset_from_directory`."""
+    import keras
+    import tensorflow as tf
+
+    held = tempfile.TemporaryDirectory()
+    folder = Path(settings.data or _photographs(Path(held.name) / "images"))
+    dataset = keras.utils.image_dataset_from_directory(
+        str(folder / "train" if (folder / "train").is_dir() else folder),
+        image_size=(size, size),
+        batch_size=settings.batch_size,
+        crop_to_aspect_ratio=True,
+        verbose=False,
+    )
+    scaled = dataset.map(lambda images, labels: (images / 127.5 - 1.0, labels), num_parallel_calls=tf.data.AUTOTUNE)
+    queue = scaled.repeat().prefetch(tf.data.AUTOTUNE)
+    return _take(lambda: iter(queue), held)
+
+
+def _take(start: Callable[[], Iterator[Any]], held: tempfile.TemporaryDirectory[str]) -> Work:
+    """Return work that takes batches from a new queue: an old one would fill up while others work."""
+
+    def work(count: int) -> None:
+        queue = start()
+        for _ in range(count):
+            next(queue)
+
+    weakref.finalize(work, held.cleanup)
+    return work
+
+
+def _photographs(folder: Path) -> str:
+    """Write photographs that are compressed about as real ones are, and return the folder."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for number in range(IMAGES):
+        file = folder / f"class_{number % CLASSES}" / f"{number:04}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), np.uint8))
+        coarse.resize((160, 120), Image.Resampling.BICUBIC).save(file, quality=90)
+    return str(folder)
+
+
+FROM_ARRAYS: dict[str, Callable[..., Work]] = {
     "hookline, placement=device": partial(ours, placement="device"),
     "hookline, placement=host": partial(ours, placement="host"),
     "tf.data, batch by batch": by_batch,
     "tf.data, image by image": by_image,
 }
+FROM_FOLDER: dict[str, Callable[..., Work]] = {
+    **{f"hookline, cache={cache}": partial(our_folder, cache=cache) for cache in ("memory", "disk", "none")},
+    "keras, image_dataset_from_directory": keras_folder,
+}
 CONTENDERS = tuple(
     Contender("input", case, name, partial(prepare, augmented=case == AUGMENT), baseline=prepare is by_batch)
     for case in (SCALE, AUGMENT)
-    for name, prepare in WAYS.items()
+    for name, prepare in FROM_ARRAYS.items()
+)
+CONTENDERS += tuple(
+    Contender("images", f"{size} x {size} pixels", name, partial(prepare, size=size), baseline=prepare is keras_folder)
+    for size in SIZES
+    for name, prepare in FROM_FOLDER.items()
 )

@@ -1,1 +1,0 @@
-"""What `scripts/benchmark.py` compares: each module that holds `CONTENDERS` gives some."""

@@ -1,1 +1,0 @@
-"""Runs side by side: how they are read, compared, printed and drawn."""

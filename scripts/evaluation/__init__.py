@@ -1,3 +1,0 @@
-"""What scripts/evaluate.py is made of."""
-
-from __future__ import annotations

@@ -1,3 +1,0 @@
-"""What scripts/predict.py is made of."""
-
-from __future__ import annotations

@@ -1,1 +1,0 @@
-"""What `scripts/reproduce.py` is made of: targets, their runs, the conditions of these, rows, results, the table."""
