@@ -16,7 +16,7 @@ from typing import Any
 from hookline.trainer.errors import UserError
 
 MAX_BYTES = 10 * 2**20
-"""The largest file that is read as a whole where nothing else is said."""
+"""The largest file that is read as a whole by default."""
 MAX_LINE = 2**20
 MAX_DEPTH = 100
 """How deep JSON and YAML may be nested: code that walks them stays below Python's recursion limit."""

@@ -11,7 +11,7 @@ from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.graph import as_functional, is_graph, is_of, maker
 from hookline.trainer.own_classes import own_classes
-from hookline.trainer.run.trained_model import check_parts
+from hookline.trainer.run.finished import check_parts
 
 ENDING = ".keras"
 HEAD = "outputs"

@@ -24,7 +24,7 @@ from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
-"""With a loss as what is best when it is large, the best step lies before all cuts but the first."""
+"""The largest loss is the best, so that the best step lies before all cuts but the first."""
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +60,11 @@ def left_at(steps: int, directory: Path, *overrides: str) -> Path:
 
 
 @pytest.mark.full
-def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["digest"], summary["test"]) == ("interrupted", 5, None, {})
     assert "SIGTERM after step 5" in summary["stop_reason"]
-    first = go_on(directory)
-    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
-    with pytest.warns(UserWarning, match="is complete: nothing is left to do"):
-        assert go_on(directory) == json.loads(json.dumps(first))
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.full
-def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Path) -> None:
-    directory = left_at(5, tmp_path / "run")
     path = directory / "config.yaml"
     text = path.read_text()
     rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
@@ -84,7 +74,11 @@ def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Pa
         go_on(directory)
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
     path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
-    assert go_on(directory, "trainer.threads=null")["status"] == "completed"
+    first = go_on(directory, "trainer.threads=null")
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
+    with pytest.warns(UserWarning, match="is complete: nothing is left to do"):
+        assert go_on(directory) == json.loads(json.dumps(first))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 @pytest.mark.full
@@ -98,7 +92,7 @@ def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_what_was_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
     with (directory / "metrics.jsonl").open("a") as file:
@@ -117,12 +111,10 @@ def write_arrays(path: Path, seed: int) -> Path:
     return path
 
 
-NONE = ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
-
-
-def test_an_environment_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_environment_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
-    for text in NONE:
+    other = '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}'
+    for text in ("[]", "[" * 100_000, other):
         (tmp_path / "environment.json").write_text(text)
         found = changed_environment(tmp_path)
         assert all("\n" not in line for line in found)
@@ -131,7 +123,7 @@ def test_an_environment_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:
+def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_path: Path) -> None:
     path, other = (write_arrays(tmp_path / name / "a.npz", seed) for seed, name in enumerate(("here", "other")))
     overrides = ["data=arrays", f"data.path={path}", "trainer.batch_size=32", "data.classes=4"]
     directory = left_at(5, tmp_path / "run", *overrides)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import numpy as np
 
 from hookline.trainer.graph import Call, Shape, graph_calls, is_graph
 from hookline.trainer.network import Network
+from hookline.trainer.run.state import FLOAT, FLOAT_BITS, Forms
 from hookline.trainer.select import layer_paths
 
 CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
@@ -34,52 +35,31 @@ Counts = dict[int, int]
 
 
 def count_macs(call: Call) -> Counts | None:
-    """Return the multiply-accumulates of a call for one example, by identity of the kernel.
-
-    Padding counts as computed: each output of a convolution takes a whole window. Bias additions, batch norm, pooling
-    and activations are not counted.
-    """
+    """Return the multiply-accumulates of kernels in a call for one example, padding included; None if unknown."""
     layer = call.operation
-    if not isinstance(layer, COUNTED) or not _is_of_keras(layer):
+    if not isinstance(layer, COUNTED) or type(layer).call.__module__.partition(".")[0] != "keras":
         return None if _may_multiply(layer) else {}
     outputs, inputs = _size(call.outputs), _size(call.inputs)
     if outputs is None or inputs is None:
         return None
     if isinstance(layer, SEPARABLE):
-        return _separable(layer, call.outputs[0])
+        depthwise, pointwise = layer.depthwise_kernel, layer.pointwise_kernel
+        places = outputs // pointwise.shape[-1]
+        return {id(each): places * math.prod(each.shape) for each in (depthwise, pointwise)}
     return {id(layer.kernel): _kernel_macs(layer, inputs, outputs)}
 
 
 def _kernel_macs(layer: keras.Layer, inputs: int, outputs: int) -> int:
     kernel = tuple(layer.kernel.shape)
-    if isinstance(layer, keras.layers.EinsumDense):
-        return outputs * _contracted(layer.equation, kernel)
+    if isinstance(layer, keras.layers.EinsumDense):  # an equation such as "ab,bc->ac"
+        terms, _, output = layer.equation.replace(" ", "").partition("->")
+        labels = zip(terms.split(",")[1], kernel, strict=True)
+        return outputs * math.prod(size for label, size in labels if label not in output)
     if isinstance(layer, TRANSPOSED):  # kernel [..., outputs, inputs]: each input goes to a whole window
         return inputs * math.prod(kernel[:-1])
     if isinstance(layer, DEPTHWISE):  # kernel [..., channels, multiplier]: each output takes one channel
         return outputs * math.prod(kernel[:-2])
     return outputs * math.prod(kernel[:-1])  # of groups, a kernel holds the channels of one
-
-
-def _separable(layer: keras.Layer, output: Shape) -> Counts:
-    depthwise, pointwise = tuple(layer.depthwise_kernel.shape), tuple(layer.pointwise_kernel.shape)
-    places = math.prod(each or 1 for each in output[1:]) // pointwise[-1]
-    return {
-        id(layer.depthwise_kernel): places * math.prod(depthwise),
-        id(layer.pointwise_kernel): places * math.prod(pointwise),
-    }
-
-
-def _contracted(equation: str, kernel: tuple[int, ...]) -> int:
-    """Return over how many entries of the kernel an output sums, in an equation such as "ab,bc->ac"."""
-    terms, _, output = equation.replace(" ", "").partition("->")
-    labels = terms.split(",")[1]
-    return math.prod(size for label, size in zip(labels, kernel, strict=True) if label not in output)
-
-
-def _is_of_keras(layer: keras.Layer) -> bool:
-    """Return whether a layer computes what its class in Keras does: a subclass may have a `call` of its own."""
-    return type(layer).call.__module__.partition(".")[0] == "keras"
 
 
 def _may_multiply(operation: object) -> bool:
@@ -88,14 +68,11 @@ def _may_multiply(operation: object) -> bool:
         return True
     if not isinstance(operation, keras.Layer):
         return False
-    inner = list(operation._flatten_layers(include_self=False))
-    if any(isinstance(each, COUNTED) or type(each).__name__ in PRODUCTS for each in inner):
+    layers = list(operation._flatten_layers())
+    if any(isinstance(each, COUNTED) or type(each).__name__ in PRODUCTS for each in layers[1:]):
         return True
-    return any(_holds_matrices(each) for each in (operation, *inner))
-
-
-def _holds_matrices(layer: keras.Layer) -> bool:
-    return not isinstance(layer, WITHOUT) and any(len(each.shape) > 1 for each in layer.weights)
+    matrices = (each for each in layers if not isinstance(each, WITHOUT))
+    return any(len(weight.shape) > 1 for each in matrices for weight in each.weights)
 
 
 def _size(shapes: Iterable[Shape]) -> int | None:
@@ -106,24 +83,14 @@ def _size(shapes: Iterable[Shape]) -> int | None:
     return math.prod(size or 0 for size in each[0][1:])
 
 
-FLOAT_BITS = 32.0
-
-
 @dataclass(frozen=True)
 class Size:
-    """Hold counts of one or more networks.
+    """Hold counts of one or more networks; batch norm is folded in the bytes."""
 
-    Attributes:
-        total: weights, moving statistics included, seed state excluded.
-        trainable: latent (trainable) weights of networks that are not fixed.
-        float32_bytes: every weight as float32, batch norm folded.
-        deployed_bytes: every weight at the bits that the hooks store it with, batch norm folded.
-    """
-
-    total: int
-    trainable: int
-    float32_bytes: int
-    deployed_bytes: int
+    total: int  # weights and moving statistics, without seed state
+    trainable: int  # latent weights of networks that are not fixed
+    float32_bytes: int  # with every weight as float32
+    deployed_bytes: int  # with every weight in the bits that the hooks store it with
 
     def as_json(self) -> dict[str, Any]:
         """Return the entries of `summary.json`."""
@@ -146,7 +113,6 @@ class LayerSize:
 
     @property
     def total(self) -> int:
-        """Return the number of its weights, moving statistics included."""
         return sum(math.prod(each.shape) for each in self.weights.values())
 
 
@@ -167,11 +133,7 @@ def add_up(layers: Iterable[LayerSize]) -> Size:
 
 
 def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
-    """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up.
-
-    At inference a batch norm is one scale and one offset per channel, so it counts as two floats per channel, whatever
-    it trains with (the count that Larq's summary makes too).
-    """
+    """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up."""
     layers = {"": network.model, **layer_paths(network.model)}
     owners = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
     owned: dict[str, dict[str, keras.Variable]] = {path: {} for path in layers}
@@ -190,28 +152,15 @@ def _layer_size(
 ) -> LayerSize:
     counts = {name: math.prod(weight.shape) for name, weight in weights.items()}
     trainable = sum(counts[name] for name, weight in weights.items() if id(weight) in trained)
-    if isinstance(layer, keras.layers.BatchNormalization):
+    if isinstance(layer, keras.layers.BatchNormalization):  # at inference a scale and an offset per channel
         floats = 2 * math.prod(layer.moving_mean.shape)
         return LayerSize(path, layer, weights, trainable, floats, FLOAT_BITS * floats)
     deployed = sum((count * bits.get(name, FLOAT_BITS) for name, count in counts.items()), start=0.0)
     return LayerSize(path, layer, weights, trainable, sum(counts.values()), deployed)
 
 
-FLOAT = 32
-FULL = "full precision"
 KINDS = {(True, True): "BNN", (True, False): "BWN", (False, True): "BAN"}
 """The kind of a network, by whether a layer has binary weights, and whether one has binary inputs."""
-INPUT_LAYER = "InputLayer"
-
-
-@dataclass(frozen=True)
-class Forms:
-    """Hold the form in which a network's weights and inputs are shipped; bits where they are not those of a float32."""
-
-    shipped: Mapping[str, np.ndarray] = field(default_factory=dict)  # what evaluation uses in place of each weight
-    stored_bits: Mapping[str, float] = field(default_factory=dict)  # of an entry, by variable name
-    weight_bits: Mapping[str, int] = field(default_factory=dict)  # in which weights are multiplied, by variable name
-    input_bits: Mapping[str, int] = field(default_factory=dict)  # of a layer's input, by its path
 
 
 def precision(input_bits: int, weight_bits: int) -> str:
@@ -220,7 +169,7 @@ def precision(input_bits: int, weight_bits: int) -> str:
 
 
 def summarize_network(network: Network, forms: Forms) -> dict[str, Any]:
-    """Return what `summary.json` says of a network. Its size is that of `measure_size`: both add up the same layers."""
+    """Return the entry of a network in `summary.json`."""
     layers = layer_sizes(network, forms.stored_bits)
     calls = _calls(network)
     rows = [_row(each, network, forms, calls) for each in layers if _is_shown(each, calls)]
@@ -250,14 +199,14 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
     """Return whether a layer has a row: it holds weights itself, or the graph calls it."""
     called = calls is None and layer.path != "" and not list(layer.layer._flatten_layers(include_self=False))
     called = called or (calls is not None and id(layer.layer) in calls)
-    return bool(layer.weights) or (called and type(layer.layer).__name__ != INPUT_LAYER)
+    return bool(layer.weights) or (called and not isinstance(layer.layer, keras.layers.InputLayer))
 
 
 def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, list[Call]] | None) -> dict[str, Any]:
-    """Return what is known of a layer; None stands for what is not, or for what it has not."""
+    """Return the row of a layer; None stands for what is unknown or absent."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
     kernels = {id(weight): name for name, weight in layer.weights.items() if len(weight.shape) > 1}
-    macs = _macs(layer, own) if calls is not None else (None if _multiplies(layer) else {})
+    macs = _macs(layer, own)
     input_bits = forms.input_bits.get(layer.path, FLOAT)
     by_precision: dict[str, int] = {}
     for number, (kernel, count) in enumerate((macs or {}).items()):
@@ -280,8 +229,8 @@ def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, l
 
 def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
     """Return the multiply-accumulates of all calls of a layer by kernel; None if one is not known."""
-    if not calls:  # inside a layer that is one call: what happens there is unknown
-        return None if _multiplies(layer) else {}
+    if not calls:  # no graph, or inside a layer that is one call
+        return None if any(len(weight.shape) > 1 for weight in layer.weights.values()) else {}
     found: dict[int, int] = {}
     for call in calls:
         counted = count_macs(call)
@@ -292,15 +241,11 @@ def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
     return found
 
 
-def _multiplies(layer: LayerSize) -> bool:
-    return any(len(weight.shape) > 1 for weight in layer.weights.values())
-
-
 def _mean_bits(layer: LayerSize, kernels: Iterable[str], bits: Mapping[str, float]) -> float | None:
     sizes = {name: int(np.prod(layer.weights[name].shape)) for name in kernels}
     if not sum(sizes.values()):
         return None
-    return sum(bits.get(name, float(FLOAT)) * size for name, size in sizes.items()) / sum(sizes.values())
+    return sum(bits.get(name, FLOAT_BITS) * size for name, size in sizes.items()) / sum(sizes.values())
 
 
 def _sparsity(kernels: Iterable[str], shipped: Mapping[str, np.ndarray]) -> float | None:
@@ -310,8 +255,8 @@ def _sparsity(kernels: Iterable[str], shipped: Mapping[str, np.ndarray]) -> floa
 
 
 def _kind(layers: list[LayerSize], forms: Forms) -> str:
-    """Return the kind of a network. Its first and last layer may well stay in full precision."""
+    """Return the kind of a network, whose first and last layer may stay in full precision."""
     weights = [forms.weight_bits.get(name, FLOAT) for each in layers for name in each.weights]
     inputs = [forms.input_bits.get(each.path, FLOAT) for each in layers]
     rounded = min([*weights, *inputs], default=FLOAT) < FLOAT
-    return KINDS.get((1 in weights, 1 in inputs), "quantized" if rounded else FULL)
+    return KINDS.get((1 in weights, 1 in inputs), "quantized" if rounded else "full precision")

@@ -11,18 +11,15 @@ from typing import Any
 from hookline.trainer.files import write_whole
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.replicas.strategy import NONE, describe_replicas
+from hookline.trainer.run.machine import FLOAT32, describe_precision, estimated, peak_memory_bytes
 from hookline.trainer.run.network_summary import measure_size, summarize_network
-from hookline.trainer.run.precision import FLOAT32, describe_precision
-from hookline.trainer.run.process import estimated, peak_memory_bytes
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import answer, shipped_forms
 from hookline.trainer.run.times import HOOKS, judge_input
 
 
-def build_summary(
-    run: Run, *, status: str, reason: str | None, test: Mapping[str, Any], failed: bool = False
-) -> dict[str, Any]:
-    """Return what summary.json holds. Its keys are stable and documented in trainer/README.md."""
+def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) -> dict[str, Any]:
+    """Return what summary.json holds: `ending` and the rest of the keys that trainer/README.md documents."""
     journal, times, trainer, settings = run.journal, run.times, run.trainer, run.settings
     forms = shipped_forms(trainer, run.shipped(run.step))
     unknown: dict[str, Any] = {}
@@ -33,8 +30,7 @@ def build_summary(
 
     return {
         "recipe": run.recipe,
-        "status": status,
-        "stop_reason": reason,
+        **ending,
         "steps": run.step,
         "epochs": round(run.epoch, 4),
         "seconds": round(times.elapsed, 3),
@@ -46,10 +42,8 @@ def build_summary(
         "input": judge_input(run, measure=not failed),
         "final": dict(journal.final),
         "best": run.best.as_json(),
-        "test": dict(test),
         "hooks": {hook.name: _of_hook(hook, run) for hook in run.hooks},
         **measure_size(run.networks.values(), stored).as_json(),
-        "digest": run.digest,
         "started_from": list(journal.started_from),
         "resumed_at": list(journal.resumed_at),
         "rolled_back": list(journal.rolled_back),
@@ -66,7 +60,7 @@ def _of_hook(hook: Hook, run: Run) -> dict[str, Any]:
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write summary.json by a temporary name, so that a reader never sees half of it."""
+    """Write summary.json whole, with null for what is not finite."""
     write_whole(directory / "summary.json", json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What hooks ask for, and the best value so far."""
+"""Requests of hooks, and the best value so far."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ def seen(tracker: Best, *values: float, first: int = 0) -> list[bool]:
     return improved
 
 
-@pytest.mark.parametrize(("mode", "best", "step"), [("max", 0.9, 1), ("min", 0.2, 3)])
-def test_best_follows_the_mode_and_ties_do_not_improve(mode: str, best: float, step: int) -> None:
-    tracker = Best("metric/accuracy", mode)
-    found = [index for index, each in enumerate(seen(tracker, 0.5, 0.9, 0.9, 0.2, 0.2)) if each]
-    assert (found, tracker.value, tracker.step) == ([0, step], best, step)
-    assert tracker.values["loss/total"] == pytest.approx(1.0 - best)
-
-
-def test_neither_nan_nor_what_comes_before_the_promised_form_is_the_best() -> None:
+def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early() -> None:
+    for mode, best, step in (("max", 0.9, 1), ("min", 0.2, 3)):
+        tracker = Best("metric/accuracy", mode)
+        found = [index for index, each in enumerate(seen(tracker, 0.5, 0.9, 0.9, 0.2, 0.2)) if each]
+        assert (found, tracker.value, tracker.step) == ([0, step], best, step)
+        assert tracker.values["loss/total"] == pytest.approx(1.0 - best)
     tracker, nan = Best("metric/accuracy", "max"), float("nan")
     assert seen(tracker, nan, 0.3, nan) == [False, True, False]
     assert tracker.value == 0.3
@@ -61,14 +58,14 @@ def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch,
     assert evaluations == sorted(due)
 
 
-def wish(step):
+def asking(step):
     return SimpleNamespace(next_step=lambda _: step)
 
 
-def test_wishes_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
+def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
     cadence = Cadence(1000, 100.0, 1, None)
-    assert cadence.next_edge(10, [wish(37), wish(55)], 1e-9) == 37
-    assert cadence.next_edge(40, [wish(37), wish(None)], 1e-9) == 100
+    assert cadence.next_edge(10, [asking(37), asking(55)], 1e-9) == 37
+    assert cadence.next_edge(40, [asking(37), asking(None)], 1e-9) == 100
     assert cadence.next_edge(0, [], None) == 1
     assert cadence.next_edge(0, [], CHUNK_SECONDS / 10) == 10
     assert cadence.next_edge(0, [], 60.0) == 1

@@ -25,8 +25,8 @@ def run(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("tag", ["best", "last"])
-def test_every_variable_has_the_value_of_the_checkpoint(run: Path, tag: str):
+def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
+    tag = "last"  # the best is restored below
     restored = restore(str(run), read_config(str(run)), tag)
     saved = CheckpointStore(run / "checkpoints").load(tag)
     variables, accumulators = restored.variables, restored.loop.accumulators.variable

@@ -15,7 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, ObjectiveOutput
-from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import VariableValues, assign_variables, run_variables
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
