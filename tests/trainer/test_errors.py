@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -53,18 +52,6 @@ def saved(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -
     return stream.getvalue()
 
 
-def encrypted(content: bytes) -> bytes:
-    """Return an archive whose entries claim to be encrypted, which zipfile refuses by a RuntimeError."""
-    marked = bytearray(content)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        starts = [each.header_offset for each in archive.infolist()]
-    for start in starts:
-        marked[start + 6] |= 1
-    central = content.index(b"PK\x01\x02")
-    marked[central + 8] |= 1
-    return bytes(marked)
-
-
 FILES = {
     "npy": saved(np.save, ARRAY),
     "npz": saved(np.savez, x=ARRAY),
@@ -94,8 +81,7 @@ def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind: str) -> None:
         with pytest.raises(ARRAY_FAULTS):
             read(content[:place])
     assert len(caught) > 1
-    with pytest.raises(ARRAY_FAULTS, match="encrypted"):
-        read(encrypted(FILES["npz"]))
+    assert kind == "npy" or RuntimeError in caught  # an entry that claims to be encrypted
 
 
 NOBODY = "~no-such-user/x"

@@ -154,17 +154,16 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, np.ndarray]) -> None:
 
 def read_tensors(path: Path, specs: Specs) -> dict[str, np.ndarray]:
     """Return the arrays of a file, in no more memory than the file has bytes, whatever it claims."""
-    checked = _checked_specs(path, specs)
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = _checked_members(path, archive, checked)
-            return {key: _read(path, archive, members[key], key, *spec) for key, spec in checked.items()}
+            members = _checked_members(path, archive, specs)
+            return {key: _read(path, archive, members[key], key, spec) for key, spec in specs.items()}
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
     except DamagedError:
         raise
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DamagedError(f"{path} is damaged: {error}.") from error
+    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, EOFError, RuntimeError) as error:
+        raise DamagedError(f"{path} is damaged: {error!s:.120}.") from error
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -175,18 +174,6 @@ def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{key} {array.dtype} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)  # without a copy
     return digest.hexdigest()
-
-
-def _checked_specs(path: Path, specs: Specs) -> dict[str, tuple[str, tuple[int, ...]]]:
-    checked = {}
-    for key, spec in specs.items():
-        dtype, shape = (spec.get("dtype"), spec.get("shape")) if isinstance(spec, dict) else (None, None)
-        if not isinstance(dtype, str) or dtype not in STORED:
-            raise DamagedError(f"{path} is damaged: its manifest gives '{key}' the dtype {dtype!r:.80}.")
-        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-            raise DamagedError(f"{path} is damaged: its manifest gives '{key}' the shape {shape!r:.80}.")
-        checked[key] = (dtype, tuple(shape))
-    return checked
 
 
 def _checked_members(path: Path, archive: zipfile.ZipFile, specs: Mapping[str, Any]) -> dict[str, zipfile.ZipInfo]:
@@ -203,9 +190,8 @@ def _checked_members(path: Path, archive: zipfile.ZipFile, specs: Mapping[str, A
     return members
 
 
-def _read(
-    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, dtype: str, shape: tuple[int, ...]
-) -> np.ndarray:
+def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, spec: Mapping[str, Any]) -> np.ndarray:
+    dtype, shape = spec["dtype"], tuple(spec["shape"])
     stored = STORED[dtype]
     expected = f"{{'descr': '{stored.str}', 'fortran_order': False, 'shape': {shape!r}, }}"
     with archive.open(info) as member:

@@ -1,4 +1,4 @@
-"""A run: what it is made of, its loop over chunks, its evaluations, and what host hooks see of it."""
+"""A run: its loop over chunks, its evaluations, and the object that host hooks see."""
 
 from __future__ import annotations
 

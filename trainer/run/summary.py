@@ -1,4 +1,4 @@
-"""summary.json: how a run ended, and what it has made."""
+"""summary.json: the ending of a run, and its results."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
 
 
 def _sheet(filters: np.ndarray) -> np.ndarray:
-    """Return filters [n, height, width, channels] in rows on white, enlarged where they are small."""
+    """Return filters [n, height, width, channels] in rows on white, enlarged if they are small."""
     largest = float(np.abs(filters).max()) or 1.0
     times = max(1, -(-SMALLEST // min(filters.shape[1:3])))
     tiles = (0.5 + filters / (2.0 * largest)).repeat(times, axis=1).repeat(times, axis=2)
@@ -121,7 +121,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
 
 
 def _sized(image: np.ndarray) -> np.ndarray:
-    """Return an image enlarged where it is small, and thinned out where it is large, by whole factors."""
+    """Return an image, enlarged if it is small or thinned out if it is large, by whole factors."""
     thin = max(1, min(image.shape[:2]) // LARGEST)
     times = max(1, -(-SMALLEST_PANEL // min(image.shape[:2])))
     return image[::thin, ::thin].repeat(times, axis=0).repeat(times, axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import threading
@@ -191,7 +190,7 @@ class ClusterWorkers(Workers):
             if not is_loss(error):
                 raise
             self._over = True
-            raise WorkersError(describe_loss(str(error), self._cluster, self.directory)) from None
+            raise WorkersError(describe_loss(self._cluster, self.directory)) from None
 
     def compare(self, run: Run) -> None:
         all_facts = self._gather({"facts": facts_of(run), "directory": str(run.directory.absolute())})
@@ -321,7 +320,6 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
                 return
 
 
-TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
 LOST = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 ABORTED = "Collective ops is aborted"
 ANSWER_SECONDS = 2.0
@@ -332,11 +330,10 @@ def is_loss(error: tf.errors.OpError) -> bool:
     return isinstance(error, LOST) or ABORTED in str(error)
 
 
-def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
+def describe_loss(cluster: Cluster, directory: str) -> str:
     """Return one line on which workers are gone and how to resume."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
-    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))
     return (
         f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
         f"Resume by starting all workers again with resume={directory or '<run>'}"

@@ -72,25 +72,6 @@ def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
     assert [Cadence(25, 100.0, 1, 10).next_report(step) for step in (0, 9, 10, 20, 24)] == [10, 10, 20, 25, 25]
 
 
-VALUES = {
-    "first/g/ema/distance": 1.0,
-    "first/d/ema/distance": 2.0,
-    "first/loss/g/center": 3.0,
-    "second/d/ema/distance": 4.0,
-    "second/metric/d/within": 5.0,
-    "opt/learning_rate": 6.0,
-}
-
-
-def objective(name, *changes):
-    found = ToyObjective()
-    found.name, found.trains = name, changes
-    return found
-
-
-OBJECTIVES = [objective("first", "g", "d"), objective("second", "d")]
-
-
 def hook(name, network, objective="*"):
     found = StatelessHook(name)
     found.network, found.objective = network, objective
@@ -98,11 +79,15 @@ def hook(name, network, objective="*"):
 
 
 def test_prefixes_are_left_out_and_each_objective_is_a_view():
-    (view,) = own_values(hook("ema@g", "g"), VALUES, OBJECTIVES)
-    assert view == {**VALUES, "ema/distance": 1.0, "loss/center": 3.0}
-    first, second = own_values(hook("ema@d", "d"), VALUES, OBJECTIVES)
-    assert first == {**VALUES, "ema/distance": 2.0}
-    assert second == {**VALUES, "ema/distance": 4.0, "metric/within": 5.0}
-    assert own_values(hook("ema@d", "d", "sec*"), VALUES, OBJECTIVES) == [second]
+    values = {"first/g/ema/distance": 1.0, "first/d/ema/distance": 2.0, "first/loss/g/center": 3.0}
+    values |= {"second/d/ema/distance": 4.0, "second/metric/d/within": 5.0, "opt/learning_rate": 6.0}
+    objectives = [ToyObjective("g", "first"), ToyObjective("d", "second")]
+    objectives[0].trains = ("g", "d")
+    (view,) = own_values(hook("ema@g", "g"), values, objectives)
+    assert view == {**values, "ema/distance": 1.0, "loss/center": 3.0}
+    first, second = own_values(hook("ema@d", "d"), values, objectives)
+    assert first == {**values, "ema/distance": 2.0}
+    assert second == {**values, "ema/distance": 4.0, "metric/within": 5.0}
+    assert own_values(hook("ema@d", "d", "sec*"), values, objectives) == [second]
     values = {"ema/distance": 1.0, "loss/total": 2.0, "metric/accuracy": 0.5}
     assert own_values(hook("ema", "model"), values, [ToyObjective()]) == [values]
