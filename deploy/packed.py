@@ -25,9 +25,9 @@ from hookline.deploy.plain_model import assigned, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.graph import as_functional, is_graph
-from hookline.trainer.run.network_summary import measure_size
 from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.state import shipped_weights, stored_bits
+from hookline.trainer.run.summary import measure_size
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run

@@ -14,7 +14,7 @@ from hookline.hooks.quantization.latent_advice import input_advice, rate_advice
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.run.network_summary import measure_size
+from hookline.trainer.run.summary import measure_size
 from hookline.trainer.step.context import BuildContext
 
 layers = keras.layers

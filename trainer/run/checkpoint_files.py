@@ -202,8 +202,8 @@ def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str,
                 f"Its manifest says {dtype} of shape {list(shape)!s:.80}."
             )
         array = np.empty(shape, stored)
-        left = memoryview(array.reshape(-1).view(np.uint8))
-        while left and (count := member.readinto(left[: 2**24])):
+        left = array.reshape(-1).view(np.uint8).data
+        while left and (count := member.readinto(left[: 2**24])):  # type: ignore[attr-defined]  # of a ZipExtFile
             left = left[count:]
         if left or member.read(1):  # reading to the end compares the checksum
             raise DamagedError(f"{path} is damaged: '{key}' has another length than it says.")

@@ -1,15 +1,20 @@
-"""A finished run, built again from its directory, and a trained model, read as data."""
+"""A finished run, built again from its directory, a trained model, read as data, and the classes of plugins in it."""
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.stored import check_plugins, read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import MAX_BYTES, open_file, parse_json
@@ -169,3 +174,32 @@ def _foreign_parts(config: Any, known: Set[str]) -> Iterator[str]:
     if isinstance(config, list):
         for value in config:
             yield from _foreign_parts(value, known)
+
+
+def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
+    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it."""
+    plugins = list(plugins)
+    if not plugins:
+        return nullcontext()
+    import keras  # readers of other formats do without it
+
+    check_found(plugins)
+    for package in plugins:
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            raise UserError(f"plugins={package} cannot be imported: {type(error).__name__}: {error}.") from error
+    parts = {name: part for module in _modules(plugins) for name, part in vars(module).items() if _is_part(part)}
+    return keras.saving.custom_object_scope(parts)
+
+
+def _modules(plugins: Iterable[str]) -> Iterator[ModuleType]:
+    """Yield the modules of packages that are imported."""
+    for name, module in list(sys.modules.items()):
+        if any(f"{name}.".startswith(f"{package}.") for package in plugins):
+            yield module
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether a value may be part of a model: a class with a config, or a function."""
+    return isinstance(value, FunctionType) or (isinstance(value, type) and hasattr(value, "from_config"))

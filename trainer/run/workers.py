@@ -158,7 +158,7 @@ class Workers:
         """Warn where the variables of a worker are not those of the chief, bit for bit; called after the last step."""
 
     def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
-        """Send the other workers that this one ends."""
+        """Report to the other workers that this one ends."""
 
     def summary(self) -> dict[str, Any]:
         """Return what summary.json holds of the workers."""
