@@ -226,12 +226,7 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
 
 
 def _build_hooks(
-    networks: list[Network],
-    hooks: list[GraphHook],
-    training: Pace,
-    total_steps: int,
-    seed: int,
-    classes: int,
+    networks: list[Network], hooks: list[GraphHook], training: Pace, total_steps: int, seed: int, classes: int
 ) -> None:
     named = {network.name: network for network in networks}
     for index, hook in enumerate(hooks):

@@ -84,10 +84,7 @@ CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
-COUNTED = (
-    *(keras.layers.Dense, keras.layers.EinsumDense),
-    *(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE),
-)
+COUNTED = (keras.layers.Dense, keras.layers.EinsumDense, *CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE)
 PRODUCTS = {
     *("Dot", "Attention", "AdditiveAttention", "Matmul", "Einsum", "Tensordot", "Vdot", "Inner", "Outer"),
     *("Conv", "DepthwiseConv", "SeparableConv", "ConvTranspose", "DotProductAttention", "Lambda"),
@@ -209,11 +206,7 @@ def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
 
 
 def _layer_size(
-    path: str,
-    layer: keras.Layer,
-    weights: dict[str, keras.Variable],
-    trained: set[int],
-    bits: Mapping[str, float],
+    path: str, layer: keras.Layer, weights: dict[str, keras.Variable], trained: set[int], bits: Mapping[str, float]
 ) -> LayerSize:
     counts = {name: math.prod(weight.shape) for name, weight in weights.items()}
     trainable = sum(counts[name] for name, weight in weights.items() if id(weight) in trained)

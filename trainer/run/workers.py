@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import threading
@@ -190,7 +191,7 @@ class ClusterWorkers(Workers):
             if not is_loss(error):
                 raise
             self._over = True
-            raise WorkersError(describe_loss(self._cluster, self.directory)) from None
+            raise WorkersError(describe_loss(str(error), self._cluster, self.directory)) from None
 
     def compare(self, run: Run) -> None:
         all_facts = self._gather({"facts": facts_of(run), "directory": str(run.directory.absolute())})
@@ -256,12 +257,10 @@ class ClusterWorkers(Workers):
 
     def next_order(self, interruption: Interruption) -> Order:
         """Wait for the chief's next order."""
-        return self._exchange(0, 0, 0, _asked_by(interruption))
+        return self._order(0, 0, asked=_asked_by(interruption))
 
-    def _order(self, kind: Kind, step: int, number: int = 0) -> Order:
-        return self._exchange(kind, step, number, 0)
-
-    def _exchange(self, kind: int, step: int, number: int, asked: int) -> Order:
+    def _order(self, kind: int, step: int, number: int = 0, *, asked: int = 0) -> Order:
+        """Return the order of the chief, and which workers were asked to end: the sum of what all workers send."""
         own = np.zeros(3 + self.count, np.int64)
         own[:3] = kind, step, number
         own[3 + self.index] = asked
@@ -320,6 +319,7 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
                 return
 
 
+TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
 LOST = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 ABORTED = "Collective ops is aborted"
 ANSWER_SECONDS = 2.0
@@ -330,10 +330,11 @@ def is_loss(error: tf.errors.OpError) -> bool:
     return isinstance(error, LOST) or ABORTED in str(error)
 
 
-def describe_loss(cluster: Cluster, directory: str) -> str:
+def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
     """Return one line on which workers are gone and how to resume."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
+    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))  # one that stands still
     return (
         f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
         f"Resume by starting all workers again with resume={directory or '<run>'}"
