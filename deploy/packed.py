@@ -157,7 +157,8 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
 
 def _deployed_bytes(run: Run, network: str) -> int:
     trainer = run.trainer
-    return measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
+    deployed: int = measure_size([trainer.networks[network]], stored_bits(trainer, run.step))["bytes"]["deployed"]
+    return deployed
 
 
 def _rows(stored: Sequence[Stored]) -> tuple[tuple[str, ...], ...]:

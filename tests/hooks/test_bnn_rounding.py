@@ -181,7 +181,7 @@ def test_the_tutorial_network_all_binary_has_the_published_size_in_bytes(make_be
     bench = make_bench(BnnRounding(all_binary=True), larq_tutorial_cnn((28, 28, 1), 10))
     assert sum(bench.hook.summary()["kernel_entries"].values()) == 93_088
     size = measure_size([bench.network], {"model": bench.hook.shipped_bits(bench.weights()).stored})
-    assert round(size.deployed_bytes / 1024, 2) == 13.19
+    assert round(size["bytes"]["deployed"] / 1024, 2) == 13.19
 
 
 # Advice about latent weights.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
@@ -19,6 +18,7 @@ from hookline.trainer.run.directory import locked
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.resume import changed_environment
 from hookline.trainer.run.run import Run
+from tests.resume.test_matrix import curves
 from tests.support.command import run_small
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
@@ -47,7 +47,7 @@ def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path:
     summary = run_cut("bnn", *WHOLE, *more, cuts=cuts, run_dir=directory, evaluation=evaluation)
     check_same(directory, summary, *whole)
     assert summary["resumed_at"] == cuts
-    assert curve(directory) == curve(whole[0])
+    assert curves(directory, "train") == curves(whole[0], "train")
 
 
 def left_at(steps: int, directory: Path, *overrides: str) -> Path:
@@ -113,12 +113,12 @@ def write_arrays(path: Path, seed: int) -> Path:
 
 def test_an_invalid_environment_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
-    other = '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}'
-    for text in ("[]", "[" * 100_000, other):
+    other = '{"packages": {}, "cpu_flags": {"a": 1}, "plugins": {}, "python": {"a": {}}}'
+    for text in ("[]", "[" * 100_000, '{"packages": [], "plugins": [1]}', other):
         (tmp_path / "environment.json").write_text(text)
         found = changed_environment(tmp_path)
         assert all("\n" not in line for line in found)
-        assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read")
+        assert len(found) > 1 if text == other else found[0].startswith("environment.json cannot be read")
         assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
 
 
@@ -160,13 +160,6 @@ def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert refused[-1] == 5
     with locked(directory), pytest.raises(UserError, match="is in use"):
         go_on(directory)
-
-
-def curve(directory: Path) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(directory / "tensorboard" / "train"), size_guidance={"tensors": 0})
-    events.Reload()
-    tensors = events.Tensors("loss/total")
-    return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
 
 
 @pytest.mark.full

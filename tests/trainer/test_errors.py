@@ -99,7 +99,7 @@ LOOKS = {
 }
 
 
-def test_a_tilde_is_the_home_directory_and_that_of_nobody_stays(monkeypatch, tmp_path):
+def test_a_tilde_is_the_home_directory_and_an_unknown_user_stays(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_path("~/x", "key") == tmp_path / "x"
     assert user_path(NOBODY, "key") == Path(NOBODY)

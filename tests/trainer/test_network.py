@@ -23,7 +23,7 @@ class Repeated(keras.Model):
         return self.second(self.first(inputs))
 
 
-def test_repeated_paths_are_told_apart_in_order() -> None:
+def test_repeated_paths_are_numbered_in_order() -> None:
     model = Repeated()
     model(np.zeros((1, 3), np.float32))
     names = Network("model", model, keras.optimizers.SGD()).variables

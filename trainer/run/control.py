@@ -78,17 +78,11 @@ class Cadence:
 
 @dataclass(frozen=True)
 class Report:
-    """Hold averaged metrics.
+    """Hold averaged metrics."""
 
-    Attributes:
-        step: optimizer steps made so far.
-        split: "train", "validation" or "test".
-        values: name to float, such as {"loss/total": 0.3, "metric/accuracy": 0.95, "opt/learning_rate": 1e-3}.
-    """
-
-    step: int
-    split: str
-    values: Mapping[str, float]
+    step: int  # optimizer steps made so far
+    split: str  # "train", "validation" or "test"
+    values: Mapping[str, float]  # by name, such as {"loss/total": 0.3, "metric/accuracy": 0.95}
 
 
 @dataclass
@@ -133,25 +127,15 @@ def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, 
 
 @dataclass
 class Best:
-    """Track the best value of the monitored metric.
+    """Track the best value of the monitored metric."""
 
-    Attributes:
-        monitor: the metric's name on the validation split, such as "metric/accuracy".
-        mode: "max" or "min".
-        value: the best value so far; None before the first evaluation.
-        step: the step at which it was reached.
-        improved: whether the latest evaluation set it.
-        values: all metrics of that evaluation.
-        since: the step from which evaluations count: the largest `best_from_step` that hooks declare.
-    """
-
-    monitor: str
-    mode: str
-    value: float | None = None
-    step: int = 0
-    improved: bool = False
-    values: dict[str, float] = field(default_factory=dict)
-    since: int = 0
+    monitor: str  # the metric's name on the validation split, such as "metric/accuracy"
+    mode: str  # "max" or "min"
+    value: float | None = None  # None before the first evaluation
+    step: int = 0  # at which it was reached
+    improved: bool = False  # whether the latest evaluation set it
+    values: dict[str, float] = field(default_factory=dict)  # all metrics of that evaluation
+    since: int = 0  # the step from which evaluations count: the largest `best_from_step` of the hooks
 
     def update(self, report: Report) -> None:
         """Compare a validation report with the best so far; NaN is never the best, nor is a step before `since`."""

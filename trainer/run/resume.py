@@ -71,28 +71,21 @@ def check_place(directory: Path, config: Mapping[str, Any]) -> None:
 
 def changed_environment(directory: Path) -> list[str]:
     """Return, in words, what differs from where the run was started and may change its bits."""
+    plugins = used_plugins(read_stored(str(directory), "resume"))
     try:
         before = read_json(directory / ENVIRONMENT)
-    except (OSError, ValueError):
-        before = None
-    if not isinstance(before, dict):
+        used = [name for name in plugins if before.get("plugins", {}).get(name) is not None]  # installed packages
+        was, now = _facts(before, used), _facts(environment(), used)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
-    known = _mapping(before.get("plugins"))  # only of installed packages
-    used = [name for name in used_plugins(read_stored(str(directory), "resume")) if known.get(name) is not None]
-    was, now = _facts(before, used), _facts(environment(), used)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return [f"{name} was {_short(was.get(name))} and is {_short(now.get(name))}" for name in names]
 
 
 def _facts(stored: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return what to compare by name."""
-    versions = _mapping(stored.get("plugins"))
-    facts = {name: stored.get(name) for name in MATTERS} | _mapping(stored.get("packages"))
-    return facts | {f"the plugin {name}": versions.get(name) for name in plugins}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    facts = {name: stored.get(name) for name in MATTERS} | stored["packages"]
+    return facts | {f"the plugin {name}": stored.get("plugins", {}).get(name) for name in plugins}
 
 
 def _short(value: Any) -> str:

@@ -46,50 +46,31 @@ LOSS_SCALE = "opt/loss_scale"
 class Run:
     """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and host hooks get it as an argument.
 
-    Host hooks read these attributes; the other fields belong to the loop.
-
-    Attributes:
-        directory: of the run; while it trains, it exists and holds config.yaml, unless nothing is written.
-        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
-        config: the resolved config as plain dicts and lists.
-        data: the opened data.
-        training: the batches of the training split.
-        held_out: the evaluations of the splits "validation" and "test", if there are such, by name.
-        hooks: all of them: graph hooks, then host hooks, each in order.
-        total_steps: steps that the run will make.
-        step: steps made so far.
-        best: the best validation value so far.
-        control: for requests of hooks.
-        vetoes: names of the vetoes that held back the latest step; normally empty.
-        from_checkpoint: whether the run continues from a checkpoint: it was resumed, or has just rolled back.
-        error: what ended the run early; None if nothing did.
-        plan: Markdown text: the stages with their hooks, the update ops, the variables.
-        times: where the wall time went.
-        journal: what has happened so far.
+    Host hooks do not need `loop`, `store`, `fingerprint`, `workers` and `checkpoint`.
     """
 
-    directory: Path
-    recipe: str
-    config: dict[str, Any]
+    directory: Path  # while the run trains, it exists and holds config.yaml, unless nothing is written
+    recipe: str  # its name, such as "bnn" or "bnn+frozen_mask"
+    config: dict[str, Any]  # resolved, as plain dicts and lists
     data: Data
-    training: TrainingBatches
+    training: TrainingBatches  # the batches of the training split
     loop: ChunkLoop  # traced, of all replicas of this process
-    held_out: Mapping[str, HeldOut]
-    hooks: list[Hook]
-    total_steps: int
-    best: Best
+    held_out: Mapping[str, HeldOut]  # evaluations of the splits "validation" and "test", if there are such
+    hooks: list[Hook]  # graph hooks, then host hooks, each in order
+    total_steps: int  # that the run will make
+    best: Best  # validation value so far
     store: Store  # of the checkpoints
     fingerprint: str = ""  # of the data
     workers: Workers = field(default_factory=Workers)  # the other processes of the run; this one is the chief
-    plan: str = ""
+    plan: str = ""  # Markdown: the stages with their hooks, the update ops, the variables
     checkpoint: str = ""  # the tag of the checkpoint that a finished run was restored from
-    control: Control = field(default_factory=Control)
-    step: int = 0
-    vetoes: list[str] = field(default_factory=list)
-    from_checkpoint: bool = False
-    error: BaseException | None = None
-    times: Times = field(default_factory=Times)
-    journal: Journal = field(default_factory=Journal)
+    control: Control = field(default_factory=Control)  # takes the requests of hooks
+    step: int = 0  # steps made so far
+    vetoes: list[str] = field(default_factory=list)  # names of those that held back the latest step
+    from_checkpoint: bool = False  # whether the run was resumed, or has just rolled back
+    error: BaseException | None = None  # what ended the run early
+    times: Times = field(default_factory=Times)  # where the wall time went
+    journal: Journal = field(default_factory=Journal)  # what has happened so far
     _unwritten: set[str] = field(default_factory=set)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) 
         "final": dict(journal.final),
         "best": run.best.as_json(),
         "hooks": {hook.name: _of_hook(hook, run) for hook in run.hooks},
-        **measure_size(run.networks.values(), stored).as_json(),
+        **measure_size(run.networks.values(), stored),
         "started_from": list(journal.started_from),
         "resumed_at": list(journal.resumed_at),
         "rolled_back": list(journal.rolled_back),
@@ -145,23 +145,6 @@ def _size(shapes: Iterable[Shape]) -> int | None:
     return math.prod(size or 0 for size in each[0][1:])
 
 
-@dataclass(frozen=True)
-class Size:
-    """Hold counts of one or more networks; batch norm is folded in the bytes."""
-
-    total: int  # weights and moving statistics, without seed state
-    trainable: int  # latent weights of networks that are not fixed
-    float32_bytes: int  # with every weight as float32
-    deployed_bytes: int  # with every weight in the bits that the hooks store it with
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the entries of `summary.json`."""
-        return {
-            "params": {"total": self.total, "trainable": self.trainable},
-            "bytes": {"float32": self.float32_bytes, "deployed": self.deployed_bytes},
-        }
-
-
 @dataclass(frozen=True, eq=False)
 class LayerSize:
     """Hold counts of a layer's own weights, without those of layers inside it; batch norm is folded."""
@@ -178,20 +161,17 @@ class LayerSize:
         return sum(math.prod(each.shape) for each in self.weights.values())
 
 
-def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[str, float]]) -> Size:
-    """Return the size of networks."""
-    return add_up(each for network in networks for each in layer_sizes(network, stored_bits.get(network.name, {})))
+def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return "params" and "bytes" of networks together, as `summary.json` holds them."""
+    return _add_up([each for network in networks for each in layer_sizes(network, stored_bits.get(network.name, {}))])
 
 
-def add_up(layers: Iterable[LayerSize]) -> Size:
-    """Return the size of layers together."""
-    each = list(layers)
-    return Size(
-        total=sum(layer.total for layer in each),
-        trainable=sum(layer.trainable for layer in each),
-        float32_bytes=4 * sum(layer.floats for layer in each),
-        deployed_bytes=math.ceil(sum(layer.deployed_bits for layer in each) / 8),
-    )
+def _add_up(layers: Sequence[LayerSize]) -> dict[str, Any]:
+    deployed = math.ceil(sum(layer.deployed_bits for layer in layers) / 8)
+    return {
+        "params": {"total": sum(each.total for each in layers), "trainable": sum(each.trainable for each in layers)},
+        "bytes": {"float32": 4 * sum(each.floats for each in layers), "deployed": deployed},
+    }
 
 
 def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
@@ -240,7 +220,7 @@ def summarize_network(network: Network, forms: Forms) -> dict[str, Any]:
         "by_precision": dict(sorted(counted.items(), key=lambda each: -each[1])),
         "uncounted": [row["layer"] for row in rows if row["macs"] is None],
     }
-    return {**add_up(layers).as_json(), "kind": _kind(layers, forms), "macs": macs, "layers": rows}
+    return {**_add_up(layers), "kind": _kind(layers, forms), "macs": macs, "layers": rows}
 
 
 def _calls(network: Network) -> dict[int, list[Call]] | None:

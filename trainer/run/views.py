@@ -69,18 +69,15 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
         return {}
     values, image = np.asarray(weights[kernel], np.float32), network.model.inputs[0].shape[1:]
     filters = np.moveaxis(values if values.ndim == 4 else values.reshape(*image, -1), -1, 0)
+    filters = filters[:MOST_FILTERS]  # [n, height, width, channels]
     if not np.isfinite(filters).all():
         return {}
-    return {f"filters/{kernel.rpartition('/')[0] or kernel}": _sheet(filters[:MOST_FILTERS])}
-
-
-def _sheet(filters: np.ndarray) -> np.ndarray:
-    """Return filters [n, height, width, channels] in rows on white, enlarged if they are small."""
     largest = float(np.abs(filters).max()) or 1.0
     times = max(1, -(-SMALLEST // min(filters.shape[1:3])))
     tiles = (0.5 + filters / (2.0 * largest)).repeat(times, axis=1).repeat(times, axis=2)
     columns = math.ceil(math.sqrt(len(tiles)))
-    return _panel([tiles[start : start + columns] for start in range(0, len(tiles), columns)], GAP)
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    return {f"filters/{kernel.rpartition('/')[0] or kernel}": _panel(rows, GAP)}
 
 
 def _panel(rows: Sequence[Sequence[np.ndarray] | np.ndarray], gap: int, apart: int = 0) -> np.ndarray:

@@ -131,7 +131,7 @@ def largest_file(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_once_a_save_and_takes_nothing(directory: Path) -> None:
+def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory: Path) -> None:
     before = sorted(directory.rglob("*"))
     store = CheckpointStore(directory)
     with largest_file(1000):
@@ -148,7 +148,7 @@ def test_a_full_disk_is_told_once_a_save_and_takes_nothing(directory: Path) -> N
 
 
 def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp_path_factory, monkeypatch) -> None:
-    root, countdown, told = tmp_path_factory.mktemp("refusing"), [0], []
+    root, countdown, reported = tmp_path_factory.mktemp("refusing"), [0], []
 
     def refusing(function):
         def call(*arguments, **keywords):
@@ -171,7 +171,7 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp
             store.wait()
             over = countdown[0] > 0
         problems = store.problems()
-        told.append(bool(problems))
+        reported.append(bool(problems))
         found = look(here)
         assert (found["whole"], found["tagged are whole"], found["problems"]) == (True, True, [])
         assert found["step"] == 4 or "step 4 could not be written: No space left on device" in problems[0]
@@ -182,5 +182,5 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp
         assert look(here)["step"] == 5
         if over:
             break
-    assert sum(told) > 10
-    assert not told[-1]
+    assert sum(reported) > 10
+    assert not reported[-1]
