@@ -70,8 +70,8 @@ class _Deferred(ModuleType):
 class _DeferredLoader(Loader):
     """Execute a module on first use, once, whichever thread comes first."""
 
-    def __init__(self, loader: Loader, finder: _Finder) -> None:
-        self._loader, self._finder = loader, finder
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
         self._lock = threading.RLock()
         self._executing = False
 
@@ -83,7 +83,7 @@ class _DeferredLoader(Loader):
 
     def execute(self, module: ModuleType) -> None:
         """Execute the module; modules that it imports see it partly executed, as with any import."""
-        if self._finder.forbidding and module.__name__ in FRAMEWORKS:
+        if FINDER.forbidding and module.__name__ in FRAMEWORKS:
             raise NeedsFramework(module.__name__)
         with self._lock:
             content = object.__getattribute__(module, "__dict__")
@@ -111,28 +111,25 @@ class _Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _DeferredLoader(spec.loader, self)
+            spec.loader = _DeferredLoader(spec.loader)
         return spec
+
+
+FINDER = _Finder()
 
 
 def defer_frameworks() -> None:
     """Defer every later import of TensorFlow, Keras and unused packages of Keras to the first use of the module."""
-    if _finder() is None:
-        sys.meta_path.insert(0, _Finder())
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
 
 
 @contextmanager
 def without_frameworks() -> Iterator[None]:
     """Defer TensorFlow and Keras, and raise `NeedsFramework` inside the block if one would have to be imported."""
     defer_frameworks()
-    finder = _finder()
-    assert finder is not None
-    finder.forbidding += 1
+    FINDER.forbidding += 1
     try:
         yield
     finally:
-        finder.forbidding -= 1
-
-
-def _finder() -> _Finder | None:
-    return next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
+        FINDER.forbidding -= 1

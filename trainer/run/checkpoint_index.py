@@ -79,7 +79,7 @@ def check_files(manifest: Manifest) -> None:
         except OSError as error:
             raise DamagedError(f"{manifest.path / name} cannot be read: {error.strerror}.") from error
         if found != expected:
-            raise DamagedError(f"{manifest.path / name} is damaged: its size and sha256 are not those in {MANIFEST}.")
+            raise DamagedError(f"{manifest.path / name} is damaged: its sha256 is not the one in {MANIFEST}.")
 
 
 def _is_manifest(content: Mapping[str, Any]) -> bool:

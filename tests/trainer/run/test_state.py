@@ -12,7 +12,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.state import VariableValues, answer, assign_variables, evaluation_keys, trainer_variables
+from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
 from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
@@ -70,10 +70,6 @@ def test_missing_variables_and_other_shapes_are_named_and_nothing_changes() -> N
         np.testing.assert_array_equal(value, before[key])
 
 
-LOOP: list = []
-LOOP.append(LOOP)
-
-
 class Raising(StatelessHook):
     """Answer nothing of use in every stage that is asked after training."""
 
@@ -82,17 +78,6 @@ class Raising(StatelessHook):
 
     def shipped_bits(self, shipped):
         return Bits({next(iter(shipped)): "four"})
-
-
-def test_an_invalid_answer_is_left_out_in_one_line() -> None:
-    hook = StatelessHook("probe")
-    for found in (None, [], {1: 2}, {"layers": np.zeros(2)}, {"a": LOOP}):
-        hook.summary = lambda found=found: found
-        with pytest.warns(UserWarning, match="^The hook 'probe', stage summary: ") as caught:
-            assert answer(hook, "summary", {}) == {}
-        assert len(caught) == 1
-    hook.summary = lambda: {"layers": [{"layer": "dense", "share": 0.5}], "nothing": None}
-    assert answer(hook, "summary", {}) == hook.summary()
 
 
 def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ class Painter(StatelessHook):
         return Shown({"probe/mean": mean}, {"probe": Embedding(observed["outputs"])})
 
 
-class Blind(StatelessHook):
-    """Show how much was observed for a hook that observes nothing."""
-
-    def show(self, observed):
-        return Shown({"blind": np.full((1, 1, 1), float(len(observed)))})
-
-
 class Album(ToyObjective):
     """Show the row whose logits are the largest, and the logits of the split with the inputs as labels."""
 
@@ -75,10 +68,10 @@ def made_views() -> tuple[Views, list[Network]]:
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
-    networks, painter, blind = [toy_network("first"), toy_network("second")], Painter(), Blind("blind")
-    painter.network, blind.network = "first", "second"
+    networks, painter = [toy_network("first"), toy_network("second")], Painter()
+    painter.network = "first"
     objectives = [Album("first", "album_1"), Album("second", "album_2")]
-    trainer = Trainer(networks, objectives, [painter, blind], seed=0)
+    trainer = Trainer(networks, objectives, [painter], seed=0)
     held_out = {name: HeldOut(trainer, split, batch_size=16) for name, split in splits.items()}
     for each in held_out.values():
         each.run(1)
@@ -102,7 +95,7 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated() -> None:
     inputs = toy_arrays()[0]
     for split, rows in OF_SPLIT.items():
         made, found = views.pictures(1, split), views.embeddings(1, split)
-        assert made.keys() == {"probe/mean", "blind", "album_1/row", "album_2/row"}
+        assert made.keys() == {"probe/mean", "album_1/row", "album_2/row"}
         assert found.keys() == {"probe", "album_1", "album_2"}
         for number, network in enumerate((first, second), start=1):
             logits, shown = logits_of(network, rows), found[f"album_{number}"]
@@ -114,7 +107,6 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated() -> None:
         np.testing.assert_allclose(found["probe"].vectors, observed, atol=1e-5)
         mean = np.full((2, 2, 1), 1 / (1 + np.exp(-observed.mean())))
         np.testing.assert_allclose(made["probe/mean"], mean, atol=1e-5)
-        assert made["blind"] == 0.0
 
 
 def test_latent_weights_stand_beside_used_ones_where_they_differ() -> None:
