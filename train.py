@@ -120,12 +120,12 @@ def say(text: str, end: str = "\n") -> None:
 def train_job(job: Job) -> dict[str, Any]:
     """Train, and return the summary."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
-    from hookline.trainer.run.start_time import process_began
 
     several = cluster_of(job.config["trainer"]) is not None  # its mistakes show before TensorFlow is imported
     with quiet_start(errors=not several):
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
+        from hookline.trainer.run.times import process_began
     with plain_warnings():
         return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began())
 

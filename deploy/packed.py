@@ -24,9 +24,9 @@ from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.graph import as_functional, is_graph
-from hookline.trainer.run.network_summary import measure_size
 from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.state import shipped_weights, stored_bits
+from hookline.trainer.run.summary import measure_size
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
@@ -96,7 +96,7 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
         input_name, nodes, output = packed_nodes(shipped, evaluate)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
     trainer = run.trainer
-    deployed = measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
+    deployed = measure_size([trainer.networks[network]], stored_bits(trainer, run.step))["bytes"]["deployed"]
     model = trainer.networks[network].model
     card = card_of(run, network)
     data = sum(each.nbytes for each in tensors.values())

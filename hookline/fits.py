@@ -27,13 +27,12 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import Checkpoint, MemoryStore, Store
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
-from hookline.trainer.run.fingerprint import data_fingerprint
 from hookline.trainer.run.interruption import Interruption
-from hookline.trainer.run.resume import restore_run
+from hookline.trainer.run.resume import data_fingerprint, restore_run
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import complete, open_existing, open_store
-from hookline.trainer.run.start_time import StartTime
 from hookline.trainer.run.state import assign_variables
+from hookline.trainer.run.times import StartTime
 from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 

@@ -13,7 +13,7 @@ from hookline.hooks import catalogue
 from hookline.trainer.config.schema import TARGET
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import GraphHook, Hook, again
-from hookline.trainer.run.build import BINDING, build_hook
+from hookline.trainer.run.blueprint import BINDING, build_hook
 
 ALWAYS = ("fused_batch_norm", "nan_guard", "randomness_guard", "advisor")
 """Of configs/hooks/default.yaml: what every run has."""

@@ -34,7 +34,7 @@ from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON
-from hookline.trainer.run.process import memory_errors, released_graphs
+from hookline.trainer.run.machine import memory_errors, released_graphs
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 FUSED = {

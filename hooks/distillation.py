@@ -15,8 +15,7 @@ from hookline.trainer.graph import as_functional, is_graph, layer_output
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.network import name_variables
 from hookline.trainer.objective import SOFT_TARGETS
-from hookline.trainer.run.finished import PYTHON
-from hookline.trainer.run.trained_model import model_digest, read_model
+from hookline.trainer.run.finished import PYTHON, model_digest, read_model
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, weighted_mean

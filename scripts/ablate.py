@@ -95,7 +95,7 @@ def _reasons(jobs: Sequence[list[str]]) -> list[str | None]:
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        from hookline.trainer.run.process import released_graphs
+        from hookline.trainer.run.machine import released_graphs
         from hookline.trainer.run.session import prepare
     reasons: list[str | None] = []
     for job in jobs:

@@ -21,7 +21,7 @@ from hookline.deploy.formats import FORMATS, Format, check_place, put_in_place, 
 from hookline.deploy.options import ExportOptions
 from hookline.scripts.command import make_main, parse_options, plain_table
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:
     from hookline.deploy.compare import Difference
@@ -130,7 +130,6 @@ def write(
 ) -> tuple[Contents, dict[str, float], Difference | None]:
     """Write under another name, check that it loads and is as good as the run, then rename it."""
     from hookline.deploy.compare import compare
-    from hookline.trainer.own_classes import own_classes
 
     with put_in_place(path, form) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))

@@ -52,7 +52,6 @@ FULL = (
     "recipes/test_sgan.py",
     "resume/test_every_hook_goes_on",
     "resume/test_matrix",
-    "resume/test_several_networks",
     "scripts/planning/test_trace.py",
     "scripts/sweep/test_search.py",
     "scripts/sweep/test_signals.py",
@@ -145,7 +144,7 @@ def graphs_go_with_their_module() -> Iterator[None]:
     if "tensorflow" not in sys.modules:
         yield
         return
-    from hookline.trainer.run.process import released_graphs
+    from hookline.trainer.run.machine import released_graphs
 
     with released_graphs():
         yield

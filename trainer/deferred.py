@@ -17,9 +17,9 @@ ATTRIBUTE = "precheck"
 
 
 def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
-    """Give a data source, model, task or schedule a check that is called before TensorFlow is imported.
+    """Give a data source, model, task or schedule a check of its arguments that runs before TensorFlow is imported.
 
-    Mistakes then show at once. The function itself must find them as well: it may be called without the check.
+    The function itself must make the check as well: it may be called alone.
     """
 
     def give(function: Function) -> Function:
@@ -30,37 +30,30 @@ def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
 
 
 def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Call the check of a function, if it has one, with what its node of the config gives, or else its defaults."""
+    """Call the check of a function, if it has one, with the arguments of its config node, or else the defaults."""
     check = getattr(function, ATTRIBUTE, None)
     if check is None:
         return
     parameters = inspect.signature(function).parameters
     known = {name: each.default for name, each in parameters.items() if each.default is not each.empty} | dict(given)
     wanted = inspect.signature(check).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in wanted.values()):  # it takes all that the function takes
+    if any(each.kind is each.VAR_KEYWORD for each in wanted.values()):  # it takes all arguments of the function
         wanted = parameters
     if all(name in known for name in wanted):
         check(**{name: known[name] for name in wanted})
 
 
 FRAMEWORKS = frozenset(("tensorflow", "keras"))
-SELDOM = frozenset(
-    (
-        *("keras.visualization", "keras.wrappers", "keras.src.visualization"),
-        *("keras._tf_keras.keras.visualization", "keras._tf_keras.keras.wrappers"),
-    )
-)
+VISUALIZATION = ("keras.visualization", "keras.src.visualization", "keras._tf_keras.keras.visualization")
+UNUSED = frozenset((*VISUALIZATION, "keras.wrappers", "keras._tf_keras.keras.wrappers"))
 """Packages that Keras imports, scikit-learn and Matplotlib with them, and that no run uses."""
 KNOWN = frozenset(("__class__", "__spec__", "__name__", "__loader__", "__package__", "__file__", "__warningregistry__"))
-"""Attributes of a module that can be asked for before it is executed."""
+"""Attributes of a module that can be read before it is executed."""
 WAITING = "_deferred_loader"
 
 
 class NeedsFramework(BaseException):
-    """Say that TensorFlow or Keras is needed where neither may be imported yet.
-
-    It is not an `Exception`, so that code which tolerates a missing package does not mistake it for one.
-    """
+    """Report a use of TensorFlow or Keras before they may be imported; not an `Exception`, which might be tolerated."""
 
 
 class _Deferred(ModuleType):
@@ -77,8 +70,8 @@ class _Deferred(ModuleType):
 class _DeferredLoader(Loader):
     """Execute a module on first use, once, whichever thread comes first."""
 
-    def __init__(self, loader: Loader, finder: _Finder) -> None:
-        self._loader, self._finder = loader, finder
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
         self._lock = threading.RLock()
         self._executing = False
 
@@ -89,8 +82,8 @@ class _DeferredLoader(Loader):
         object.__setattr__(module, WAITING, self)
 
     def execute(self, module: ModuleType) -> None:
-        """Execute the module; what it imports meanwhile sees it half executed, as with any import."""
-        if self._finder.forbidding and module.__name__ in FRAMEWORKS:
+        """Execute the module; modules that it imports see it partly executed, as with any import."""
+        if FINDER.forbidding and module.__name__ in FRAMEWORKS:
             raise NeedsFramework(module.__name__)
         with self._lock:
             content = object.__getattribute__(module, "__dict__")
@@ -114,38 +107,29 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """Return the spec of such a module with a loader that waits; None for any other."""
-        if fullname not in FRAMEWORKS | SELDOM:
+        if fullname not in FRAMEWORKS | UNUSED:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _DeferredLoader(spec.loader, self)
+            spec.loader = _DeferredLoader(spec.loader)
         return spec
 
 
-def defer_frameworks() -> None:
-    """Defer every later `import tensorflow` and `import keras` of this process to the first use of the module.
+FINDER = _Finder()
 
-    If they are imported already, nothing changes. Packages that Keras imports and no run uses are deferred, too.
-    """
-    if _finder() is None:
-        sys.meta_path.insert(0, _Finder())
+
+def defer_frameworks() -> None:
+    """Defer every later import of TensorFlow, Keras and unused packages of Keras to the first use of the module."""
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
 
 
 @contextmanager
 def without_frameworks() -> Iterator[None]:
-    """Defer TensorFlow and Keras, and raise `NeedsFramework` inside the block where one would have to be imported.
-
-    Modules whose import ends that way count as not imported. If TensorFlow is imported already, nothing changes.
-    """
+    """Defer TensorFlow and Keras, and raise `NeedsFramework` inside the block if one would have to be imported."""
     defer_frameworks()
-    finder = _finder()
-    assert finder is not None
-    finder.forbidding += 1
+    FINDER.forbidding += 1
     try:
         yield
     finally:
-        finder.forbidding -= 1
-
-
-def _finder() -> _Finder | None:
-    return next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
+        FINDER.forbidding -= 1

@@ -1,4 +1,4 @@
-"""Mistakes that a user can fix, each one line, and how names from outside are printed."""
+"""Mistakes that a user can fix, each one line, and the printing of names from outside."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from tokenize import TokenError
 
 
 class UserError(ValueError):
-    """Report a mistake in what the user gave.
+    """Report a mistake of the user in one line: what was received, what was expected, how to fix it.
 
-    The message is one line: what was received, what was expected, how to fix it. The command line prints it
-    without a traceback and exits with code 2. What it names may come from a file that anybody has made.
+    The command line prints it without a traceback and exits with code 2.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(as_typed(one_line(message)))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows in place of a traceback."""
+        """Return the lines that a notebook shows instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class WriteError(UserError):
-    """Report that something beside the checkpoints could not be written. Training continues without it."""
+    """Report that something other than a checkpoint could not be written. Training continues without it."""
 
 
 class UnsavedError(RuntimeError):
@@ -45,7 +44,7 @@ class NonFiniteError(ArithmeticError):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with escape sequences and all else that a terminal obeys, or that hides how it reads, escaped."""
+    """Return a text with all characters escaped that control a terminal or hide how the text reads."""
     return "".join(each if each in keep or _is_shown(each) else ascii(each)[1:-1] for each in text)
 
 
@@ -65,11 +64,7 @@ EXTRA = re.compile(r"'\.\[(\w+)\]', in a clone of this project")
 
 
 def as_typed(text: str) -> str:
-    """Return a text with its commands as they are typed here: files in a clone, `hookline <command>` elsewhere.
-
-    Args:
-        text: with commands as in a clone, such as "python scripts/export.py run=runs/first".
-    """
+    """Return a text with commands such as "python scripts/export.py" as they are typed here: unchanged in a clone."""
     if IS_CLONE:
         return text
     text = SCRIPT.sub(lambda found: f"hookline {(found[1] or found[2]).replace('_', '-')}", text)
@@ -77,7 +72,7 @@ def as_typed(text: str) -> str:
 
 
 def nearest(received: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that was probably meant: a similar one, or what "lr" or "acc" is short for."""
+    """Return the known name that was probably meant: a similar one, or one that "lr" or "acc" abbreviates."""
     names = list(known)
     close = difflib.get_close_matches(received, names, n=1, cutoff=cutoff)
     return close[0] if close else next((name for name in names if _is_short_for(received, name)), None)
@@ -103,10 +98,7 @@ def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:
 
 
 def user_path(text: str | Path, key: str) -> Path:
-    """Return the path that a text names; "~" at its beginning is the home directory.
-
-    The name of a user who does not exist stays as it is, so that whoever looks for the path says that it is not there.
-    """
+    """Return the path that a text names; "~" at its beginning is the home directory."""
     path = Path(os.path.expanduser(text))
     try:
         path.exists()

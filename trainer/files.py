@@ -16,7 +16,7 @@ from typing import Any
 from hookline.trainer.errors import UserError
 
 MAX_BYTES = 10 * 2**20
-"""The largest file that is read as a whole where nothing else is said."""
+"""The largest file that is read as a whole by default."""
 MAX_LINE = 2**20
 MAX_DEPTH = 100
 """How deep JSON and YAML may be nested: code that walks them stays below Python's recursion limit."""
@@ -35,12 +35,12 @@ def open_new(path: Path) -> BufferedWriter:
 
 
 def open_append(path: Path) -> FileIO:
-    """Open an ordinary file for writing at its end, without a buffer; it is made where it is missing."""
+    """Open an ordinary file for writing at its end, without a buffer; it is made if it is missing."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
 
 
 def open_lock(path: Path) -> int:
-    """Return the descriptor of an ordinary file to be locked, which is made where it is missing."""
+    """Return the descriptor of an ordinary file to be locked, which is made if it is missing."""
     return _descriptor(path, os.O_RDWR | os.O_CREAT)
 
 
@@ -70,7 +70,7 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where they are missing."""
+    """Make a folder and its parents if they are missing."""
     path.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         raise _link(path)

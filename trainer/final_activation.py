@@ -1,4 +1,4 @@
-"""The softmax or sigmoid at the end of a model: left out where the loss takes logits, and put back in what ships."""
+"""The softmax or sigmoid at the end of a model: removed if the loss takes logits, and restored in exports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FinalActivation:
 
 
 def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
-    """Return a model that returns logits, and the final activations that it lacks: the same layers and variables."""
+    """Return a model of the same layers that returns logits, and the final activations that were removed."""
     found = []
     for output in range(len(as_functional(model).outputs) if is_graph(model) else 0):
         operation = _last_operation(model, output)
@@ -56,7 +56,7 @@ def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ..
 
 @contextmanager
 def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iterator[keras.Model]:
-    """Give the model that ends as it did before `take_off`, while the block runs."""
+    """Give the model with its final activations, within the block."""
     try:
         yield with_final(model, activations)
     finally:
@@ -66,7 +66,7 @@ def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iter
 
 
 def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return the model that ends as it did before `take_off`; a layer that had one as its attribute has it again."""
+    """Return the model with its final activations, also those that are attributes of layers."""
     for each in activations:
         if each.attribute:
             each.operation.activation = getattr(keras.activations, each.name)
@@ -83,7 +83,7 @@ def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Mo
 
 
 def check_logits(model: keras.Model, data: Data) -> None:
-    """Refuse a model whose outputs are probabilities though no final activation could be taken off."""
+    """Refuse a model whose outputs are probabilities although no final activation was found."""
     if not model.built or ends_linear(model):
         return
     outputs = first_outputs(model, data)
@@ -96,13 +96,13 @@ def check_logits(model: keras.Model, data: Data) -> None:
 
 
 def first_outputs(model: keras.Model, data: Data) -> Any:
-    """Return what a model gives for the first training examples; None where it cannot be run on them."""
+    """Return a model's outputs for the first training examples; None if it fails on them."""
     inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
     listed = (model.trainable_variables, model.non_trainable_variables)
     trained, others = ([each.value for each in variables] for variables in listed)
     try:
         outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
-    except Exception:  # noqa: BLE001 - the first step says what is wrong with it
+    except Exception:  # noqa: BLE001 - the first step reports the error
         return None
     return outputs
 

@@ -11,12 +11,10 @@ import keras
 from hookline.trainer.errors import UserError
 
 BELONGS_TO = "belongs_to"
-"""Attribute of a layer that a hook inserted right before or after another, as a part of it: the other's identity.
+"""Attribute of a layer that a hook inserted next to another, as a part of it: the other's identity.
 
-It returns its first inputs as they are, in their order.
+It returns its first inputs unchanged, in their order.
 """
-
-
 Shape = tuple[int | None, ...]
 
 
@@ -30,11 +28,7 @@ class Call:
 
 
 def graph_calls(model: keras.Model) -> list[Call]:
-    """Return every call in a model's graph in topological order.
-
-    A nested model whose graph is known is expanded: its own calls take its place, once for each time it is called.
-    Other layers that hold layers are one call.
-    """
+    """Return every call in a model's graph in topological order; nested models whose graph is known are expanded."""
     calls: list[Call] = []
     for node in _nodes(model):
         if is_graph(node.operation):
@@ -68,11 +62,7 @@ def as_functional(model: keras.Model) -> keras.Model:
 
 
 def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the tensor that goes into a layer in a model's own graph.
-
-    `layer.input` may be another graph's: of the model as it was before a hook rebuilt it. What a hook put before the
-    layer as a part of it, by `BELONGS_TO`, is passed over.
-    """
+    """Return the input tensor of a layer in a model's own graph, or of the layer that `BELONGS_TO` it before it."""
     tensor = _single(_node(model, layer).input_tensors, layer, "inputs")
     for node in reversed(_nodes(model)):
         if getattr(node.operation, BELONGS_TO, None) == id(layer):
@@ -129,10 +119,7 @@ FOLDING = ("Dense", *CONVOLUTIONS, "DepthwiseConv1D", "DepthwiseConv2D")
 
 
 def folded_norms(model: keras.Model) -> list[tuple[keras.Layer, keras.Layer]]:
-    """Return the layers that have a kernel, each with the batch norm that can be folded into it; inner models too.
-
-    The layer has no activation, is called once, and nothing but the batch norm takes its output.
-    """
+    """Return linear layers that are called once, each with the batch norm that alone takes its output."""
     pairs = []
     for graph in (each for each in model._flatten_layers() if is_graph(each)):
         nodes = _nodes(graph)
@@ -140,8 +127,10 @@ def folded_norms(model: keras.Model) -> list[tuple[keras.Layer, keras.Layer]]:
             source = maker(graph, node.input_tensors[0], node)
             layer = None if source is None else source.operation
             once = [sum(each.operation is part for each in nodes) for part in (node.operation, layer)] == [1, 1]
-            if once and is_linear(layer) and not _is_output(graph, node.input_tensors[0]) and _is_last(node):
-                pairs.append((layer, node.operation))
+            tensor, norm = node.input_tensors[0], node.operation
+            inner = not any(each is tensor for each in graph.outputs)
+            if once and is_linear(layer) and inner and norm.axis in (-1, len(tensor.shape) - 1):
+                pairs.append((layer, norm))
     return pairs
 
 
@@ -155,12 +144,3 @@ def fold_shape(layer: keras.Layer, kernel: Any) -> tuple[int, ...]:
     if is_of(layer, ["DepthwiseConv1D", "DepthwiseConv2D"]):
         return tuple(kernel.shape[-2:])
     return (-1, 1) if type(layer).__name__.endswith("Transpose") else (-1,)
-
-
-def _is_output(model: keras.Model, tensor: Any) -> bool:
-    return any(each is tensor for each in model.outputs)
-
-
-def _is_last(node: Any) -> bool:
-    """Return whether a batch norm's axis is the last one."""
-    return node.operation.axis in (-1, len(node.input_tensors[0].shape) - 1)

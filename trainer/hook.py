@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Shown
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -25,39 +24,23 @@ Gradients: TypeAlias = "dict[str, tf.Tensor | None]"
 Arrays = dict[str, np.ndarray]
 AT = "@"  # between a hook's key and its network in the name of an instance
 
-RENAMED: dict[str, dict[str, str]] = {
-    "Hook": dict.fromkeys(("pictures", "embeddings", "distributions"), "show"),
-    "GraphHook": {
-        **dict.fromkeys(("state", "writes", "frozen", "projected", "best_from_step"), "declare"),
-        **dict.fromkeys(("stored_bits", "weight_bits", "input_bits"), "shipped_bits"),
-        **dict.fromkeys(("collect", "split_metrics", "observe"), "evaluate"),
-        "transform_statistics": "transform_weights, which may add statistics in an evaluation",
-        "transform_batch": "an augmentation",
-    },
-    "HostHook": {
-        "before_save": "state_dict",
-        "on_resume": "on_fit_begin, where run.from_checkpoint says so",
-        "on_exception": "on_fit_end, where run.error says so",
-    },
-}
-"""Methods of earlier versions, by interface, and what takes their place. A hook that has one would be ignored there."""
-
 
 @dataclass(frozen=True)
 class Declaration:
-    """Say what a built graph hook holds, writes, leaves alone and promises.
+    """Declare the state of a built graph hook, what it writes, what it leaves alone and what it promises.
 
     Attributes:
         state: its variables by name; they are in every checkpoint.
         writes: the variables that `update_ops` writes; the audit refuses a run in which nothing writes them.
-        frozen: names of the network's variables that are left alone on purpose: latent ones that get no gradient, and
-            state variables that `transform_state` leaves out.
+        frozen: names of variables of the network that do not change on purpose: latent variables without a gradient,
+            and state variables that `transform_state` leaves out.
         projected: names of latent variables that `project` may rewrite; shown in the plan.
-        rounded: names of latent variables that the hook rounds, and no hook after it; `BuildContext` names them there.
-        best_from_step: the step from which the network has the final form that the hook promises, such as its sparsity.
-            Earlier evaluations never count as the best, and early stopping waits for it.
-        outside: digests of what the hook uses and no checkpoint holds, such as another network, by what it is called in
-            an error. A run continues with the same alone.
+        rounded: names of latent variables that the hook rounds; later hooks, which must not, find them in
+            `BuildContext`.
+        best_from_step: the step from which the network has its final form, such as the final sparsity. Earlier
+            evaluations never count as the best, and early stopping waits for it.
+        outside: digests of data outside the checkpoints, such as a teacher network, by the name that errors give it.
+            A run resumes only with the same.
     """
 
     state: Mapping[str, tf.Variable] = field(default_factory=dict)
@@ -71,15 +54,13 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Bits:
-    """Say in how many bits a hook's forms hold what is shipped. What a form cannot hold exactly is left out.
-
-    Where several hooks name a variable or a layer, the fewest bits count.
+    """Give the bits of the forms that hold shipped weights and inputs exactly; of several hooks, the fewest count.
 
     Attributes:
-        stored: bits per entry of the form in which weights would be stored, by variable name.
-        weights: bits in which weights can be multiplied, by variable name, if they are not floats. They encode the
-            values; scales, and what a sparse form saves, do not count.
-        inputs: bits of the inputs of layers, by the layer's path, where the hook quantizes them.
+        stored: bits per entry in which weights would be stored, by variable name.
+        weights: bits in which weights can be multiplied, by variable name, if they are not floats; without scales and
+            the savings of a sparse form.
+        inputs: bits of the inputs of layers that the hook quantizes, by the layer's path.
     """
 
     stored: Mapping[str, float] = field(default_factory=dict)
@@ -89,13 +70,13 @@ class Bits:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Hold what a hook makes of an evaluation batch.
+    """Hold the results of a hook for an evaluation batch.
 
     Attributes:
         metrics: by name, each of shape [batch] or []; reported as "metric/<name>", averaged over the split.
         collected: tensors [batch, ...] by name to keep over all examples.
-        split_metrics: returns metrics that no average over batches gives, scalars by name, of what was collected:
-            [examples, ...] by name. Traced once and pure.
+        split_metrics: takes all collected tensors, [examples, ...] by name, and returns metrics that are not averages
+            over batches, scalars by name. Traced once and pure.
     """
 
     metrics: Tensors = field(default_factory=dict)
@@ -107,7 +88,7 @@ AnyHook = TypeVar("AnyHook", bound="Hook")
 
 
 class Hook(ABC):
-    """Carry what both kinds of hooks declare.
+    """Declare what both kinds of hooks have.
 
     Attributes:
         name: unique in a run; set by the builder: the key under `hooks` in the config, and "@<network>" where the hook
@@ -116,7 +97,7 @@ class Hook(ABC):
         after: names of hooks that must come before this one, if present.
         conflicts: names of hooks that cannot run beside this one.
         priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered.
-        given: what the constructor was given, by place and by name.
+        given: the constructor's arguments, positional and by name.
     """
 
     name: str = ""
@@ -127,22 +108,21 @@ class Hook(ABC):
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep what the constructor is given, of which one more instance can be made."""
-        _refuse_renamed(cls)
+        """Keep the constructor's arguments, for further instances."""
         hook = super().__new__(cls)
         hook.given = (args, kwargs)
         return hook
 
     @property
     def key(self) -> str:
-        """Return the key under `hooks` in the config; the instances of a hook on several networks share it.
+        """Return the key under `hooks` in the config, which the instances of a hook on several networks share.
 
-        Declarations, options and the names of measures speak of the key, state and draws of the name.
+        Declarations, options and the names of measures use the key; state and random draws use the name.
         """
         return self.name.partition(AT)[0]
 
     def summary(self) -> dict[str, Any]:
-        """Return what the hook adds to `summary.json` under its name: JSON values only.
+        """Return the entries of `summary.json` under the hook's name: JSON values only.
 
         A list of flat dicts under "layers" is also printed as a table at the end of the run.
         """
@@ -153,43 +133,32 @@ class Hook(ABC):
 
         Args:
             observed: what a graph hook's `evaluate` collected over all observed examples; empty for other hooks, and
-                where distributions alone are asked for.
+                if only distributions are needed.
         """
         return Shown()
 
     def advise(self, run: Run) -> Sequence[str]:
-        """Return lines for the user on what will silently go wrong, judged before training by config and networks.
+        """Return warnings, before training, of settings that will silently go wrong.
 
-        Each says what was found, what it costs, in numbers, and which override fixes it. They are shown once, and are
-        kept in summary.json. What is certain to fail is not advice but a UserError, raised in `build`.
+        Each is a line with the finding, its cost in numbers, and the override that fixes it; shown once and kept in
+        summary.json. A certain failure is not advice but a UserError, raised in `build`.
 
         Args:
-            run: about to begin. Its networks are those that are trained, after every `rebuild_model`.
+            run: about to begin; its networks are those after every `rebuild_model`.
         """
         return ()
 
     def warning(self, values: Mapping[str, float]) -> str | None:
-        """Return one line for the user when training metrics show that something goes wrong, else None.
+        """Return a line if training metrics show that something goes wrong, else None; the first one is shown.
 
         Args:
-            values: of a training report, by name. The first warning of a hook is shown; later ones are not.
+            values: of a training report, by name.
         """
         return None
 
 
-def _refuse_renamed(hook_class: type[Hook]) -> None:
-    old = {name: new for kind in hook_class.__mro__ for name, new in RENAMED.get(kind.__name__, {}).items()}
-    for kind in hook_class.__mro__:
-        if found := next((name for name, each in vars(kind).items() if name in old and callable(each)), None):
-            raise UserError(f"The hook {kind.__name__} has a method '{found}'. Expected {old[found]} in its place.")
-
-
 def again(hook: AnyHook) -> AnyHook:
-    """Return a new hook of the same arguments, name and binding, not yet built.
-
-    Args:
-        hook: perhaps built.
-    """
+    """Return a new hook with the arguments, name and binding of another, not yet built."""
     args, kwargs = hook.given
     new = type(hook)(*args, **kwargs)
     vars(new).update({key: value for key, value in vars(hook).items() if key in ("name", "network", "objective")})
@@ -207,22 +176,19 @@ class GraphHook(Hook):
     instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are
     several. What such instances report has "<network>/" before its name.
 
-    A network is the same everywhere: in each objective that runs it, and in evaluations, which do not distinguish
-    objectives. So the stages that define it are called wherever it runs: `rebuild_model`, `request_taps`,
-    `frozen_entries`, `transform_weights`, `around_forward`. So is `project`, which keeps a promise about its variables,
-    after every objective that changes them. The other stages of a step and of evaluations, those of training, run
-    within the objectives that change the network: `add_losses`, `evaluate`, `gradient_point`, `transform_gradients`,
-    `transform_state`, `veto`, `update_ops`, `measure`. Of these objectives a hook takes part in those that match
-    `objective`. Its state is thus written by them alone, and read by all.
+    A network is the same in each objective that runs it, and in evaluations. So the stages that define it are called
+    wherever it runs: `rebuild_model`, `request_taps`, `frozen_entries`, `transform_weights`, `around_forward`; and
+    `project` after every objective that changes it. The other stages run only within objectives that change the
+    network and match `objective`: `add_losses`, `evaluate`, `gradient_point`, `transform_gradients`, `transform_state`,
+    `veto`, `update_ops`, `measure`. So only these objectives write the hook's state, and all read it.
 
     Attributes:
         network: name of the network that the hook works on; in a config, or before a run is assembled, a pattern.
-        objective: pattern on the names of the objectives that the hook takes part in; `hooks.<name>.objective` in the
-            config sets it for any hook.
+        objective: pattern on the names of the objectives that the hook takes part in.
         reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
-        supports_xla: whether XLA can compile what it traces; not so for a hook that calls NumPy.
-        observed_examples: of how many examples of the validation split `show` gets what `evaluate` collects, with
-            `context.observing` set; 0 for none.
+        supports_xla: whether XLA can compile the hook; false for one that calls NumPy.
+        observed_examples: for how many examples of the validation split `evaluate` runs with `context.observing` set
+            and collects for `show`; 0 for none.
     """
 
     network: str = "model"
@@ -233,7 +199,7 @@ class GraphHook(Hook):
 
     @property
     def scope(self) -> str:
-        """Return what stands before the names of all that the hook reports: "<network>/" for an instance of several."""
+        """Return the prefix of all names that the hook reports: "<network>/" for one of several instances."""
         return f"{self.network}/" if AT in self.name else ""
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
@@ -249,10 +215,10 @@ class GraphHook(Hook):
 
     @abstractmethod
     def declare(self) -> Declaration:
-        """Return what the hook holds, writes, leaves alone and promises; `Declaration()` declares: no state."""
+        """Return the hook's declaration; `Declaration()` declares that it has no state."""
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return in how many bits the hook's forms hold weights and inputs; other hooks may have changed them since.
+        """Return the bits of the forms in which the hook can hold weights and inputs exactly.
 
         Args:
             shipped: what evaluation uses in place of weights and moving statistics, after every hook, by name.
@@ -260,20 +226,20 @@ class GraphHook(Hook):
         return Bits()
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        """Return the model to ship: the same outputs, variables and layers, without what `rebuild_model` put in.
+        """Return the model to ship: the same outputs, variables and layers, without those of `rebuild_model`.
 
-        It holds the shipped weights when it is saved, and must load with nothing but Keras installed.
+        It has the shipped weights when it is saved, and must load with nothing but Keras installed.
         """
         return model
 
     def frozen_entries(self, context: StepContext) -> Tensors:
-        """Return which entries of the network's variables this hook keeps as they are, by variable name.
+        """Return which entries of the network's variables this hook keeps constant, by variable name.
 
-        Called in evaluations only. A hook that evaluates with other than the current values, such as averages over
-        steps, leaves the entries that any hook holds at their current value: `context.frozen_entries` has them all.
+        Called in evaluations only. A hook that evaluates with other values than the current ones, such as averages,
+        must keep the entries of all hooks, `context.frozen_entries`, at their current values.
 
         Returns:
-            bool, of the variable's shape or [], True where held; a variable without such entries may be left out.
+            bool, of the variable's shape or [], True for frozen entries; other variables may be left out.
         """
         return {}
 
@@ -314,9 +280,9 @@ class GraphHook(Hook):
     def gradient_point(self, latent: Tensors, context: StepContext) -> Tensors:
         """Return the values of the latent variables at which the gradients are taken, under the same names.
 
-        `context.gradients` are those at the variables' own values. Where a hook overrides this, a second forward and
-        backward pass gives the gradients of the step: on the same batch with the same draws, at these values. All else
-        is that of the first pass: losses, metrics, moving statistics, and what hooks see in later stages.
+        `context.gradients` are those at the variables' own values. If a hook overrides this, a second forward and
+        backward pass, on the same batch with the same draws, gives the gradients of the step. Losses, metrics, moving
+        statistics and the context of later stages are those of the first pass.
         """
         return latent
 
@@ -327,18 +293,16 @@ class GraphHook(Hook):
     def batch_sums(self, context: StepContext) -> Tensors:
         """Return sums over the examples of the batch that `update_ops` needs, by name: float, of fixed shapes.
 
-        If replicas share the batch, each sees a part of it: values that depend on examples must be summed before they
-        change state, or the replicas drift apart. Later stages find the sums over the whole batch in `context.sums`, as
-        "<hook>/<name>". Values that depend only on weights and gradients are the same on every replica.
+        Replicas see parts of the batch: values that depend on examples must be summed before they change state, or the
+        replicas diverge. Later stages find the sums over the whole batch in `context.sums`, as "<hook>/<name>".
         """
         return {}
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return named bool scalars; when one is True, nothing of this step is written and the loop stops.
+        """Return named bool scalars; if one is True, nothing of this step is written and the loop stops.
 
-        With several objectives, a veto in one of them holds back that one and those after it in the step: they would
-        train against a network that did not move. Those before it have been written already, since each reads the
-        weights as the one before left them.
+        With several objectives, a veto holds back its own and those after it in the step; those before it have been
+        written already.
         """
         return {}
 
@@ -358,7 +322,7 @@ class GraphHook(Hook):
 
 
 class HostHook(Hook):
-    """Watch a run from the edges of its traced chunks, and ask for things through `run.control`.
+    """Watch a run from the ends of its traced chunks, and make requests through `run.control`.
 
     A host hook never changes a variable. Stages run in the hooks' order; `on_fit_end` runs for every hook even when
     one of them raises.
@@ -370,13 +334,13 @@ class HostHook(Hook):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs: JSON values only. An empty dict declares: no state.
+        """Return the state that a resumed run needs: JSON values only; an empty dict for no state.
 
-        Asked for when a checkpoint is about to be written: what a resumed run must find on disk is written here.
+        Called before a checkpoint is written: files that a resumed run needs must be written here.
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
     def on_fit_begin(self, run: Run) -> None:
         """Start: the networks are built, the step is traced and audited.
@@ -385,13 +349,13 @@ class HostHook(Hook):
         """
 
     def on_veto(self, run: Run) -> None:
-        """See which vetoes (`run.vetoes`) held back the step after `run.step`; raise, or ask `run.control.skip_step()`.
+        """See which vetoes (`run.vetoes`) held back the step after `run.step`.
 
-        Where no hook asks for that, the run ends.
+        Call `run.control.skip_step()` or `run.control.roll_back()`; if no hook does, the run ends.
         """
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        """See the edge of a chunk; `report` holds the training metrics when a report is due, else None."""
+        """See the end of a chunk; `report` holds the training metrics if a report is due, else None."""
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         """See the metrics of a split ("validation" or "test")."""

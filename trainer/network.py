@@ -24,12 +24,12 @@ class Network:
         name: unique among the networks of a run, such as "model" or "generator".
         model: any built Keras 3 model. Hooks may replace it once, before training, by `rebuild_model`.
         optimizer: the Keras optimizer of this network alone. Two networks never share one.
-        taps: inner tensors that hooks asked for, by name. Functional models only.
+        taps: inner tensors that hooks requested, by name. Functional models only.
         tapped: the model with the taps as further outputs; made on first use.
-        shared: whether several objectives may change it; otherwise a second one is refused.
-        fixed: whether it is meant that no objective changes it; otherwise a network that nothing trains is refused.
-        final_activations: that the model lacks, since the loss takes logits; what is shipped has them.
-        started_from: lines on the weights that it started from; none if they are its own.
+        shared: whether several objectives may train it.
+        fixed: whether no objective trains it.
+        final_activations: left out of the model, since the loss takes logits; exports have them.
+        started_from: lines on initial weights that are not its own.
     """
 
     name: str
@@ -80,10 +80,7 @@ class Network:
 
     @property
     def optimizer_variables(self) -> dict[str, keras.Variable]:
-        """Return the optimizer's variables (iterations, slots) by unique name, without the optimizer's own.
-
-        Keras numbers optimizers by the process's history: their names would not be the same in the next run.
-        """
+        """Return the optimizer's variables (iterations, slots) by unique name, without the optimizer's own name."""
         variables = self.optimizer.variables
         return name_variables(variables, {id(v): v.path.partition("/")[2] or v.path for v in variables})
 
@@ -103,11 +100,7 @@ class Network:
             self.optimizer.learning_rate = float(self.optimizer.learning_rate) * factor
 
     def optimizer_slots(self, name: str) -> dict[str, keras.Variable]:
-        """Return the optimizer's slots of a latent variable that have its shape, by the optimizer's attribute.
-
-        For example {"_momentums": ..., "_velocities": ..., "_model_variables_moving_average": ...}. Slots of another
-        shape (Adafactor's factors) are left out.
-        """
+        """Return the optimizer's slots of a latent variable that have its shape, by attribute, such as "_momentums"."""
         variable = self.variables[name]
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         index = optimizer._get_variable_index(variable)
@@ -126,11 +119,7 @@ class Network:
 def name_variables(
     variables: Iterable[keras.Variable], names: Mapping[int, str] | None = None
 ) -> dict[str, keras.Variable]:
-    """Return variables keyed by their Keras path; a path that repeats gets "_1", "_2", ... in order.
-
-    Keras does not promise unique paths (two layers of one name in a subclassed model share theirs). `names` says what
-    to call some of them instead, by the identity of the variable.
-    """
+    """Return variables by their Keras path, or by `names` (of identities); a path that repeats gets "_1", "_2", ..."""
     named: dict[str, keras.Variable] = {}
     for variable in variables:
         named[unique_name((names or {}).get(id(variable), variable.path), named)] = variable

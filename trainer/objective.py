@@ -1,4 +1,4 @@
-"""What is trained: objectives, batches, and what a recipe returns."""
+"""Objectives, their batches, and the checks that networks and objectives fit together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Embedding:
 
     Attributes:
         vectors: float [examples, d].
-        labels: what to write beside each example, by the name of the column: [examples] each.
+        labels: texts or numbers beside each example, by the name of the column: [examples] each.
         images: numbers [examples, height, width, 1 or 3] in any range, such as thumbnails; None for none.
     """
 
@@ -31,7 +31,7 @@ class Embedding:
 
 @dataclass
 class Shown:
-    """Hold what is worth a look, by name.
+    """Hold pictures, embeddings and distributions to show, by name.
 
     Attributes:
         pictures: float [height, width, channels] in [0, 1], 1 or 3 channels.
@@ -44,7 +44,7 @@ class Shown:
     distributions: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, other: Shown, scope: str = "") -> None:
-        """Add what another shows, with a prefix before its names."""
+        """Add the entries of another, with a prefix before its names."""
         self.pictures |= {scope + name: each for name, each in other.pictures.items()}
         self.embeddings |= {scope + name: each for name, each in other.embeddings.items()}
         self.distributions |= {scope + name: each for name, each in other.distributions.items()}
@@ -54,12 +54,10 @@ Batch: TypeAlias = "dict[str, tf.Tensor]"
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
 SOFT_TARGETS = "target_shares"
-"""The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row adds up to 1. So
-code that reads "targets" can never mistake a mixed example for one of a single class."""
+"""The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row adds up to 1."""
 SAMPLE_WEIGHTS = "sample_weights"
-"""How much each example counts, where a source gives it: float32 [batch], 0 or more, as Keras's `sample_weight`.
-Losses of shape [batch] are multiplied by it, and divided by the number of examples: heavy examples make larger steps.
-Metrics of shape [batch] are averages in these weights."""
+"""The weight of each example, if a source gives it: float32 [batch], 0 or more, as Keras's `sample_weight`.
+Losses of shape [batch] are multiplied by it, and divided by the number of examples. Metrics are weighted averages."""
 
 
 class ForwardFunction(Protocol):
@@ -90,12 +88,11 @@ class ForwardFunction(Protocol):
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
         """Return gradients that are part of the loss, such as the slope in a gradient penalty: float32, one per source.
 
-        They can be differentiated again, as those of `tf.gradients`. In the training of networks that compute in
-        float16 they are kept from vanishing; a step in which they overflow is left out, see `LossScale`.
+        They can be differentiated again, as those of `tf.gradients`, and are scaled in float16, see `LossScale`.
 
         Args:
-            value: scalar, finite where nothing is wrong with the networks.
-            sources: tensors that it depends on; the gradient of one that it does not depend on is None.
+            value: scalar.
+            sources: tensors; the gradient of one that `value` does not depend on is None.
         """
 
 
@@ -123,7 +120,7 @@ def hard_labels(batch: Batch, reader: str) -> tf.Tensor:
 
 @dataclass
 class ObjectiveOutput:
-    """Hold what an objective computed for one batch.
+    """Hold the results of an objective for one batch.
 
     Attributes:
         losses: name to tensor of shape [batch] (one loss per example) or [] (a mean already). Their sum is minimised.
@@ -143,12 +140,12 @@ class Objective(ABC):
 
     Attributes:
         name: unique among the objectives of a run.
-        trains: names of the networks whose variables this objective may change. Others it runs with all that they
-            have, and leaves alone: weights, moving statistics, seed state and optimizer.
-        class_losses: names of its losses that are one for each example, [batch], of the class in "targets" or of the
-            classes in "target_shares"; `trainer.class_weights` weighs them.
-        updates: how many times a step runs this objective, one run after the other, each on its own equal part of the
-            batch (n_critic of a GAN). Metrics are averages over the runs.
+        trains: names of the networks whose variables this objective may change. It runs other networks without
+            changing their weights, moving statistics, seed state or optimizer.
+        class_losses: names of its losses of shape [batch] that `trainer.class_weights` weighs by the classes in
+            "targets" or "target_shares".
+        updates: how many times a step runs this objective, each time on its own equal part of the batch (n_critic of a
+            GAN). Metrics are averages over the runs.
     """
 
     name: str = "objective"
@@ -157,11 +154,10 @@ class Objective(ABC):
     updates: int = 1
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
-        """Create and return ops that must have run before this objective reads any variable, such as `copy_network`.
+        """Create and return ops that must run before this objective reads any variable, such as `copy_network`.
 
-        They run once for each run of the objective (`updates` times a step), in the order in which they were made. What
-        they write belongs to networks in `trains`. A veto that comes later in the same run does not undo them; one
-        that came earlier in the step holds them back.
+        They run once for each run of the objective (`updates` times a step), in order, and write variables of networks
+        in `trains`. A veto earlier in the step holds them back; a later one does not undo them.
 
         Args:
             networks: of the run, by name.
@@ -181,11 +177,10 @@ class Objective(ABC):
         """
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
-        """Return what the networks make without data, such as generated samples: tensors of any shape by name.
+        """Return tensors that the networks make without data, such as generated samples, by name.
 
-        Runs once for each evaluation of a split, after all batches, with the weights that evaluation uses. What it
-        returns joins what `compute` collected: `split_metrics`, `pictures` and `embeddings` see it under its name.
-        Traced once and pure; what it draws must be a function of the run's seed, so that evaluations compare.
+        Runs once for each evaluation of a split, after all batches, with the weights that evaluation uses; the result
+        is added to the collected tensors of `compute`. Traced once and pure; draws are functions of the run's seed.
 
         Args:
             forward: `forward(network_name, inputs)` runs a network with its transformed weights, not in training mode.
@@ -193,7 +188,7 @@ class Objective(ABC):
         return {}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return metrics that no average over batches gives, such as recall@k: scalars by name.
+        """Return metrics that are not averages over batches, such as recall@k: scalars by name.
 
         Traced once and pure.
 
@@ -213,15 +208,10 @@ class Objective(ABC):
         return Shown()
 
 
-RENAMED = {"changes": "trains", "pictures": "show", "embeddings": "show"}
-"""Names of earlier versions, and what takes their place. An objective that has one would be ignored there."""
-
-
 def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]) -> None:
-    """Refuse networks and objectives that do not fit together.
+    """Refuse networks and objectives that do not fit together: each network is trained by exactly one objective.
 
-    Names are unique, no variable and no optimizer belongs to two networks, every objective trains networks that exist,
-    and every network is trained by one objective, unless it says that it is shared or fixed.
+    Unless it is shared or fixed. Names are unique, and no variable and no optimizer belongs to two networks.
     """
     _check_names("network", [network.name for network in networks])
     _check_names("objective", [objective.name for objective in objectives])
@@ -238,9 +228,6 @@ def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
 
 
 def _check_objective(objective: Objective, networks: Sequence[str]) -> None:
-    for old, new in RENAMED.items():
-        if hasattr(objective, old):
-            raise UserError(f"Objective '{objective.name}' has '{old}'. Expected '{new}' in its place.")
     for name in objective.trains:
         if name not in networks:
             raise UserError(

@@ -70,18 +70,14 @@ def _refuse_attributes(hook: Hook) -> None:
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
     for hook in named.values():
         for other in named.values():
-            if other.key in hook.conflicts and _meet(hook, other):
+            # Graph hooks on different networks do not conflict.
+            apart = isinstance(hook, GraphHook) and isinstance(other, GraphHook) and hook.network != other.network
+            watching = isinstance(hook, HostHook) or isinstance(other, HostHook)
+            if other.key in hook.conflicts and (watching or not apart):
                 raise UserError(
                     f"The hooks '{hook.name}' and '{other.name}' cannot run together. "
                     f"Remove one of them, for example with hooks.{other.key}=null."
                 )
-
-
-def _meet(first: Hook, second: Hook) -> bool:
-    """Return whether two hooks work on one network, or watch the whole run."""
-    if isinstance(first, HostHook) or isinstance(second, HostHook):
-        return True
-    return not (isinstance(first, GraphHook) and isinstance(second, GraphHook)) or first.network == second.network
 
 
 def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:

@@ -13,10 +13,7 @@ from hookline.trainer.errors import one_line
 
 
 def open_streams() -> None:
-    """Discard what is written to a standard stream that was closed at the start.
-
-    Otherwise the next file to be opened would get its number, and whatever libraries print.
-    """
+    """Open standard streams that were closed at the start, or the next file would get their number and their output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -27,13 +24,9 @@ def open_streams() -> None:
 
 @contextmanager
 def quiet_start(*, errors: bool = True) -> Iterator[None]:
-    """Import TensorFlow and look for devices; discard what the C++ libraries print meanwhile.
-
-    They print device notices before TensorFlow's own log level applies, and once more when devices are first looked
-    for. A Python exception is not affected.
-    """
+    """Import TensorFlow and look for devices; discard the notices that the C++ libraries print meanwhile."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if errors else "3")
-    defer_frameworks()  # also what Keras imports for no run's sake
+    defer_frameworks()  # also packages of Keras that no run uses
     with silent():
         import tensorflow as tf
 
@@ -61,13 +54,8 @@ def silent() -> Iterator[None]:
 def plain_warnings() -> Iterator[None]:
     """Show a warning to the user as one line, without the place in the code that raised it."""
     before = warnings.formatwarning
-    warnings.formatwarning = _one_line
+    warnings.formatwarning = lambda message, *place, **more: f"Warning: {one_line(str(message))}\n"
     try:
         yield
     finally:
         warnings.formatwarning = before
-
-
-def _one_line(message: Warning | str, *place: object, **more: object) -> str:
-    del place, more
-    return f"Warning: {one_line(str(message))}\n"

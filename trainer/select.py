@@ -42,7 +42,7 @@ def _collect(parent: keras.Layer, prefix: str, found: dict[str, keras.Layer], se
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return a name; with "_1", "_2", ... behind it where it is taken."""
+    """Return a name, with "_1", "_2", ... after it if it is taken."""
     names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
     return next(each for each in names if each not in taken)
 

@@ -10,7 +10,7 @@ from hookline.trainer.errors import IS_CLONE
 
 
 def own_version() -> str:
-    """Return the version: in a clone that of pyproject.toml, else that of what is installed."""
+    """Return the version of pyproject.toml in a clone, else of the installed package."""
     if IS_CLONE:
         text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
         return str(tomllib.loads(text)["project"]["version"])

@@ -10,8 +10,7 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.graph import as_functional, is_graph, is_of, maker
-from hookline.trainer.own_classes import own_classes
-from hookline.trainer.run.trained_model import check_parts
+from hookline.trainer.run.finished import check_parts, own_classes
 
 ENDING = ".keras"
 HEAD = "outputs"

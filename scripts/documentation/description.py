@@ -17,7 +17,7 @@ from hookline.hooks import CONFIG_DIRECTORY, HookEntry, catalogue, load
 from hookline.scripts.planning.trace import DECLARATIONS
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.build import build_hook
+from hookline.trainer.run.blueprint import build_hook
 from hookline.trainer.step.context import BuildContext
 
 ROOT = CONFIG_DIRECTORY.parents[1]

@@ -54,7 +54,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
     """Return the data of a config."""
     from hookline.trainer.input.data import Data
-    from hookline.trainer.run.build import build_part
+    from hookline.trainer.run.blueprint import build_part
 
     return build_part("data", config, Data, plugins=plugins)
 

@@ -25,7 +25,7 @@ from hookline.scripts.planning.plan import (
 from hookline.scripts.planning.text import as_markdown
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.process import estimated
+from hookline.trainer.run.machine import estimated
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.stage import in_stage, takes_part
 from hookline.trainer.step.trainer import Trainer

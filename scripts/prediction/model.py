@@ -43,7 +43,7 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
 
     form, card = format_of(place), read_card(place)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
-    from hookline.trainer.own_classes import own_classes
+    from hookline.trainer.run.finished import own_classes
 
     with silent(), own_classes(plugins):
         predict = form.load(place)

@@ -20,7 +20,7 @@ from hookline.trainer.config.help import purpose
 from hookline.trainer.config.preflight import preflight, preflight_each
 from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.build import split_binding
+from hookline.trainer.run.blueprint import split_binding
 
 OF_KERAS = ("mnist", "fashion_mnist", "cifar10")
 """Options of data=keras_dataset with a file of their own."""

@@ -15,7 +15,7 @@ import pytest
 from hookline import train
 from hookline.trainer.config.command import Command
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
-from hookline.trainer.run.start_time import process_began
+from hookline.trainer.run.times import process_began
 
 ROOT = Path(__file__).resolve().parents[2]
 

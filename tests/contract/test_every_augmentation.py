@@ -16,7 +16,7 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import SOFT_TARGETS
-from hookline.trainer.run.build import build_augments
+from hookline.trainer.run.blueprint import build_augments
 from tests.support.batches import assert_same_bits, eager_batches, traced_batches
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "augment"

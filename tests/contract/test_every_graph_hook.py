@@ -15,8 +15,8 @@ from hookline.hooks import catalogue, load
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.run.build import build_hook
-from hookline.trainer.run.precision import POLICIES, computing_in, loss_scale_for
+from hookline.trainer.run.blueprint import build_hook
+from hookline.trainer.run.machine import POLICIES, computing_in, loss_scale_for
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop

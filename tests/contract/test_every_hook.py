@@ -13,7 +13,7 @@ from hookline.scripts.planning.trace import own_stages
 from hookline.trainer.config.build import bind, build, resolve
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook, HostHook
-from hookline.trainer.run.build import split_binding
+from hookline.trainer.run.blueprint import split_binding
 from tests.support.command import overrides_for, run_small
 
 HOOKS = sorted(catalogue())

@@ -14,7 +14,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.run.initial_weights import load_file
 from tests.support.spread import spread
 from tests.trainer.run.test_initial_weights import X as SEQUENCES
-from tests.trainer.run.test_initial_weights import recurrent, transformer
+from tests.trainer.run.test_initial_weights import transformer
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 32, 32, 3)).astype(np.float32)
 QUIET = [{"advisor": None}, {"nan_guard": None}]
@@ -33,6 +33,11 @@ HOOKS = {
 GRAPHS_ONLY = ("center_loss", "gradient_override")
 APPLICATIONS = ("DenseNet121", "EfficientNetB0", "MobileNetV3Small")
 TOGETHER = ("prune", "frozen_mask", "freeze_layers", "ema", "clip_gradients")
+
+
+def recurrent() -> keras.Model:
+    units = [keras.layers.GRU(5, return_sequences=True), keras.layers.GRU(5)]
+    return keras.Sequential([keras.Input((12, 4)), *units, keras.layers.Dense(3, name="head")])
 
 
 def of_keras(name: str) -> Callable[[], keras.Model]:

@@ -12,7 +12,7 @@ from hookline.deploy.formats import FORMATS, Format
 from hookline.deploy.plain_model import finished_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.machine import computing_in
 from tests.support.finished import Halve, finished_run
 from tests.support.toy import StatelessHook, toy_arrays
 

@@ -23,7 +23,7 @@ from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer

@@ -16,7 +16,7 @@ from hookline.deploy.plain_model import (
 )
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.machine import computing_in
 from tests.support.finished import Halve, finished_run
 
 layers = keras.layers

@@ -11,7 +11,7 @@ from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.precision import loss_scale_for
+from hookline.trainer.run.machine import loss_scale_for
 from hookline.trainer.run.state import share_variables
 from tests.support.replicas import assert_same_run, replica_loop, trained, values
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network

@@ -14,7 +14,7 @@ from hookline.hooks.quantization.latent_advice import input_advice, rate_advice
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.run.network_summary import measure_size
+from hookline.trainer.run.summary import measure_size
 from hookline.trainer.step.context import BuildContext
 
 layers = keras.layers
@@ -181,7 +181,7 @@ def test_the_tutorial_network_all_binary_has_the_published_size_in_bytes(make_be
     bench = make_bench(BnnRounding(all_binary=True), larq_tutorial_cnn((28, 28, 1), 10))
     assert sum(bench.hook.summary()["kernel_entries"].values()) == 93_088
     size = measure_size([bench.network], {"model": bench.hook.shipped_bits(bench.weights()).stored})
-    assert round(size.deployed_bytes / 1024, 2) == 13.19
+    assert round(size["bytes"]["deployed"] / 1024, 2) == 13.19
 
 
 # Advice about latent weights.

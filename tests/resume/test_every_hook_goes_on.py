@@ -1,7 +1,4 @@
-"""Every technique hook resumes where a run was left, which makes three fits in one process.
-
-A new hook is covered by being there.
-"""
+"""Every technique hook, and several networks, resume where a run was left, which makes three fits in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tests.support.command import overrides_for, run_small
 from tests.support.resumed import check_same, run_cut
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
-"""What the trainer and the classification report by themselves."""
+"""Names that the trainer and the classification report by themselves."""
 CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
 
 
@@ -35,7 +32,7 @@ def check_reported(names: Iterable[str], directory: Path) -> None:
 
 
 def differing_names(entries: Mapping[str, str], reported: Iterable[str]) -> list[str]:
-    """Return which names are reported and not described, and which are described and not reported."""
+    """Return which names are reported and not described, or described and not reported."""
     own = [name for name in reported if not OF_ALL_RUNS.fullmatch(name)]
     patterns = {name: re.compile("(metric/)?" + re.escape(name).replace("<layer>", ".+")) for name in entries}
     unknown = [name for name in sorted(own) if not any(pattern.fullmatch(name) for pattern in patterns.values())]
@@ -50,8 +47,6 @@ def differing_names(entries: Mapping[str, str], reported: Iterable[str]) -> list
 HOOKS = [
     name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)
 ]
-
-
 TOGETHER = [
     ("bernoulli_attention", "synchronized_batch_norm"),
     ("bnn_rounding", "gradient_override"),
@@ -76,3 +71,10 @@ def test_a_run_with_the_hook_resumes_with_its_bits(names: tuple[str, ...], tmp_p
     for name in names:
         assert found["hooks"][name] == whole["hooks"][name]
     check_reported(names, tmp_path / "whole")
+
+
+def test_networks_that_copy_one_another_resume_with_their_bits(tmp_path: Path) -> None:
+    overrides = ["task.messenger_every=3", "task.messenger_optimizer=reset", "trainer.batch_size=60"]
+    whole = run_small("sgan", *overrides, run_dir=tmp_path / "whole")
+    found = run_cut("sgan", *overrides, cuts=[4], run_dir=tmp_path / "cut")  # copies before the cut and after it
+    check_same(tmp_path / "cut", found, tmp_path / "whole", whole)

@@ -92,7 +92,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Whole:
-    """Hold a run that was never left, and copies of it as a kill leaves it after each step and in each evaluation."""
+    """Hold an uninterrupted run, and copies of it as a kill leaves it after each step and in each evaluation."""
 
     directory: Path
     copies: Path
@@ -101,7 +101,7 @@ class Whole:
 
 
 def changed_now_and_then(states: Mapping[int, Checkpoint]) -> list[int]:
-    """Return the steps after which a variable of a hook had other values than before, where most steps leave it."""
+    """Return the steps that changed a variable of a hook which most steps leave unchanged."""
     found: set[int] = set()
     steps = sorted(states)
     for key in (key for key in states[steps[0]].tensors if key.startswith("hook/")):
@@ -116,7 +116,6 @@ def changed_now_and_then(states: Mapping[int, Checkpoint]) -> list[int]:
 
 
 def make_whole(case: Case, directory: Path) -> Whole:
-    """Make the run that is never left."""
     run, copies = directory / "whole", directory / "copies"
     hook = f"+hooks.copies={{_target_:tests.support.copies.Copies,to:{copies}}}"
     summary = run_small(case.recipe, *case.overrides(), PLUGIN, hook, run_dir=run)
@@ -126,17 +125,17 @@ def make_whole(case: Case, directory: Path) -> Whole:
 
 
 def choose_cuts(whole: Whole) -> dict[tuple[str, int], str]:
-    """Return cuts as the name of a copy and the step that it goes on from, each with its kind; each kind has one."""
+    """Return cuts, one of each kind: the name of a copy and the step that it resumes from."""
     total, epochs = whole.summary["steps"], whole.summary["epochs"]
     end = math.ceil(total / epochs - 1e-9)  # of the first epoch
     between = next(step for step in range(end + 1, total) if step % REPORT)
     changes = [step for step in changed_now_and_then(whole.states) if 1 < step < total]
     cuts = [
-        (_after(1), "first step"),
-        (_after(between), BETWEEN),
+        (("after_2", 1), "first step"),  # killed within the next step
+        ((f"after_{between + 1}", between), BETWEEN),
         ((f"in_evaluation_{end}", end - 1), EVALUATION),
-        (_after(end), "end of an epoch"),
-        *((_after(step), CHANGE) for step in changes[:1]),
+        ((f"after_{end + 1}", end), "end of an epoch"),
+        *(((f"after_{step + 1}", step), CHANGE) for step in changes[:1]),
     ]
     kinds: dict[tuple[str, int], str] = {}
     for cut, kind in cuts:
@@ -144,21 +143,8 @@ def choose_cuts(whole: Whole) -> dict[tuple[str, int], str]:
     return kinds
 
 
-def _after(step: int) -> tuple[str, int]:
-    """Return the copy that was killed within the step after one."""
-    return f"after_{step + 1}", step
-
-
-def check_cut(whole: Whole, name: str, step: int, kind: str) -> None:
-    """Go on from a copy and compare all that there is at the end with the whole run."""
-    try:
-        _check_cut(whole, name, step)
-    except BaseException as error:
-        error.add_note(f"cut: {kind}, from step {step}")
-        raise
-
-
-def _check_cut(whole: Whole, name: str, step: int) -> None:
+def check_cut(whole: Whole, name: str, step: int) -> None:
+    """Resume a copy and compare everything at the end with the whole run."""
     run = whole.copies / name
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Copies, "silent", True)
@@ -175,7 +161,7 @@ def _check_cut(whole: Whole, name: str, step: int) -> None:
 
 
 def _check_state(found: Checkpoint, expected: Checkpoint) -> None:
-    """Compare two checkpoints: every variable, what the run knew, what its hooks knew."""
+    """Compare two checkpoints: every variable, and the state of the run and its hooks."""
     assert found.step == expected.step
     assert found.tensors.keys() == expected.tensors.keys()
     assert [key for key, value in expected.tensors.items() if value.tobytes() != found.tensors[key].tobytes()] == []
@@ -193,7 +179,7 @@ def _untimed(values: Any) -> Any:
 
 
 def curves(run: Path, split: str) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard shows of a split, without what a clock has measured, by name."""
+    """Return the curves of a split in TensorBoard, without times, by name."""
     events = EventAccumulator(str(run / "tensorboard" / split), size_guidance={"tensors": 0})
     events.Reload()
     found: dict[str, list[tuple[int, float]]] = {}
@@ -205,10 +191,10 @@ def curves(run: Path, split: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def refusal(error: UserError, case: Case) -> str:
-    """Return the one line that says why a recipe does not take a hook, once it is found to be one that helps."""
-    line, told = str(error), "".join(traceback.format_exception_only(error))
+    """Return the one line that says why a recipe does not take a hook, which must name it."""
+    line, shown = str(error), "".join(traceback.format_exception_only(error))
     assert "\n" not in line
-    assert case.hook in told or "trainer.accumulation_steps" in line, told
+    assert case.hook in shown or "trainer.accumulation_steps" in line, shown
     return line
 
 
@@ -218,7 +204,7 @@ ALL = [Case(recipe, hook, parts) for parts in (1, 2) for recipe in RECIPES for h
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory that goes with its test: all the runs of a matrix would fill a disk, their garbage memory."""
+    """Return a directory that is removed after its test: the runs of a matrix would fill a disk, and memory."""
     yield tmp_path / "runs"
     shutil.rmtree(tmp_path)
     gc.collect()
@@ -229,8 +215,8 @@ def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory: Pa
     assert list(whole.directory.glob("pictures/*.gif"))
     cuts = {cut: kind for cut, kind in choose_cuts(whole).items() if CHANGE in kind or EVALUATION in kind}
     assert len(cuts) == 2
-    for (name, step), kind in cuts.items():
-        check_cut(whole, name, step, kind)
+    for name, step in cuts:
+        check_cut(whole, name, step)
 
 
 @pytest.mark.long
@@ -245,4 +231,4 @@ def test_a_recipe_with_a_hook_resumes_from_every_cut(case: Case, directory: Path
     assert case.hook not in MASKS or any(CHANGE in kind for kind in cuts.values())
     for (name, step), kind in cuts.items():
         if case.parts == 1 or BETWEEN in kind or CHANGE in kind:
-            check_cut(whole, name, step, kind)
+            check_cut(whole, name, step)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
@@ -19,12 +18,13 @@ from hookline.trainer.run.directory import locked
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.resume import changed_environment
 from hookline.trainer.run.run import Run
+from tests.resume.test_matrix import curves
 from tests.support.command import run_small
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
-"""With a loss as what is best when it is large, the best step lies before all cuts but the first."""
+"""The largest loss is the best, so that the best step lies before all cuts but the first."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path:
     summary = run_cut("bnn", *WHOLE, *more, cuts=cuts, run_dir=directory, evaluation=evaluation)
     check_same(directory, summary, *whole)
     assert summary["resumed_at"] == cuts
-    assert curve(directory) == curve(whole[0])
+    assert curves(directory, "train") == curves(whole[0], "train")
 
 
 def left_at(steps: int, directory: Path, *overrides: str) -> Path:
@@ -60,21 +60,11 @@ def left_at(steps: int, directory: Path, *overrides: str) -> Path:
 
 
 @pytest.mark.full
-def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["digest"], summary["test"]) == ("interrupted", 5, None, {})
     assert "SIGTERM after step 5" in summary["stop_reason"]
-    first = go_on(directory)
-    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
-    with pytest.warns(UserWarning, match="is complete: nothing is left to do"):
-        assert go_on(directory) == json.loads(json.dumps(first))
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.full
-def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Path) -> None:
-    directory = left_at(5, tmp_path / "run")
     path = directory / "config.yaml"
     text = path.read_text()
     rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
@@ -84,7 +74,11 @@ def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Pa
         go_on(directory)
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
     path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
-    assert go_on(directory, "trainer.threads=null")["status"] == "completed"
+    first = go_on(directory, "trainer.threads=null")
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
+    with pytest.warns(UserWarning, match="is complete: nothing is left to do"):
+        assert go_on(directory) == json.loads(json.dumps(first))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 @pytest.mark.full
@@ -98,7 +92,7 @@ def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_what_was_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
     with (directory / "metrics.jsonl").open("a") as file:
@@ -117,21 +111,19 @@ def write_arrays(path: Path, seed: int) -> Path:
     return path
 
 
-NONE = ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
-
-
-def test_an_environment_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_environment_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
-    for text in NONE:
+    other = '{"packages": {}, "cpu_flags": {"a": 1}, "plugins": {}, "python": {"a": {}}}'
+    for text in ("[]", "[" * 100_000, '{"packages": [], "plugins": [1]}', other):
         (tmp_path / "environment.json").write_text(text)
         found = changed_environment(tmp_path)
         assert all("\n" not in line for line in found)
-        assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read")
+        assert len(found) > 1 if text == other else found[0].startswith("environment.json cannot be read")
         assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
 
 
 @pytest.mark.full
-def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:
+def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_path: Path) -> None:
     path, other = (write_arrays(tmp_path / name / "a.npz", seed) for seed, name in enumerate(("here", "other")))
     overrides = ["data=arrays", f"data.path={path}", "trainer.batch_size=32", "data.classes=4"]
     directory = left_at(5, tmp_path / "run", *overrides)
@@ -168,13 +160,6 @@ def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert refused[-1] == 5
     with locked(directory), pytest.raises(UserError, match="is in use"):
         go_on(directory)
-
-
-def curve(directory: Path) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(directory / "tensorboard" / "train"), size_guidance={"tensors": 0})
-    events.Reload()
-    tensors = events.Tensors("loss/total")
-    return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from hookline.trainer.hook import GraphHook, Hook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
-from hookline.trainer.run.build import bind_hooks
+from hookline.trainer.run.blueprint import bind_hooks
 from hookline.trainer.run.build_run import _build_hooks, _prepare_networks
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer

@@ -1,9 +1,8 @@
-"""What a terminal obeys, or what hides how a text reads, is shown escaped."""
+"""Messages are one printable line, faults of array files are known, and paths that lead nowhere are reported."""
 
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from hookline.trainer.run.directory import choose_directory, initial_checkpoints
 from hookline.trainer.run.resume import existing_directory
 
 
-def test_a_name_is_shown_as_it_is_written():
+def test_a_name_and_a_message_are_printable_lines():
     for text, shown in (
         ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
         ("cat\u202egnp.exe", r"cat\u202egnp.exe"),
@@ -33,15 +32,9 @@ def test_a_name_is_shown_as_it_is_written():
     ):
         assert printable(text) == shown
     assert "'adam'" in str(unknown_name("optimizer", "adm", ["sgd", "adam"]))
-
-
-def test_a_message_is_one_line_of_print():
     assert str(UserError("The class 'a\n\x1b[31mb' is\tunknown.")) == r"The class 'a \x1b[31mb' is unknown."
     assert one_line("a\n b") == "a b"
     assert printable("a\n\x1b", keep="\n") == "a\n\\x1b"
-
-
-def test_a_notebook_shows_one_line_in_place_of_a_traceback():
     assert UserError("loss=mze")._render_traceback_() == ["UserError: loss=mze"]
 
 
@@ -57,18 +50,6 @@ def saved(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -
     stream = io.BytesIO()
     save(stream, *arrays, **named)
     return stream.getvalue()
-
-
-def encrypted(content: bytes) -> bytes:
-    """Return an archive whose entries claim to be encrypted, which zipfile refuses by a RuntimeError."""
-    marked = bytearray(content)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        starts = [each.header_offset for each in archive.infolist()]
-    for start in starts:
-        marked[start + 6] |= 1
-    central = content.index(b"PK\x01\x02")
-    marked[central + 8] |= 1
-    return bytes(marked)
 
 
 FILES = {
@@ -100,11 +81,7 @@ def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind: str) -> None:
         with pytest.raises(ARRAY_FAULTS):
             read(content[:place])
     assert len(caught) > 1
-
-
-def test_entries_that_zip_cannot_read_raise_a_known_fault() -> None:
-    with pytest.raises(ARRAY_FAULTS, match="encrypted"):
-        read(encrypted(FILES["npz"]))
+    assert kind == "npy" or RuntimeError in caught  # an entry that claims to be encrypted
 
 
 NOBODY = "~no-such-user/x"
@@ -122,7 +99,7 @@ LOOKS = {
 }
 
 
-def test_a_tilde_is_the_home_directory_and_that_of_nobody_stays(monkeypatch, tmp_path):
+def test_a_tilde_is_the_home_directory_and_an_unknown_user_stays(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_path("~/x", "key") == tmp_path / "x"
     assert user_path(NOBODY, "key") == Path(NOBODY)
@@ -130,16 +107,14 @@ def test_a_tilde_is_the_home_directory_and_that_of_nobody_stays(monkeypatch, tmp
     assert cache_folder("~/kept") == tmp_path / "kept"
 
 
-@pytest.mark.parametrize("name", LOOKS)
-def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp_path, name):
+def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for path in (NOBODY, LONG):
-        with pytest.raises(UserError, match=path):
-            LOOKS[name](path)
+    for look in LOOKS.values():
+        for path in (NOBODY, LONG):
+            with pytest.raises(UserError, match=path):
+                look(path)
     assert not list(tmp_path.iterdir())
 
-
-def test_a_refusal_of_the_system_names_the_key_and_the_reason(monkeypatch):
     def closed(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -1,4 +1,4 @@
-"""Files that anybody may have made: links are not followed, pipes not waited for, and what is read is bounded."""
+"""Untrusted files: links are not followed, pipes not waited for, and reads are bounded."""
 
 from __future__ import annotations
 
@@ -30,19 +30,16 @@ USES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_what_is_no_file_of_its_own_is_refused_at_once(use, kind: str, victim: Path):
-    path = victim.with_name("file")
-    {"link": lambda: path.symlink_to(victim), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
-    with pytest.raises(
-        OSError, match="symbolic link" if kind == "link" else r"not an ordinary|is a dir|No such device|Is a"
-    ):
-        use(path)
+def test_anything_but_an_ordinary_file_is_refused_at_once(victim: Path):
+    (linked := victim.with_name("linked")).symlink_to(victim)
+    os.mkfifo(piped := victim.with_name("piped"))
+    (folder := victim.with_name("folder")).mkdir()
+    for use in USES.values():
+        for path in (linked, piped, folder):
+            with pytest.raises(OSError, match=r"symbolic link|not an ordinary|is a dir|No such device|Is a") as caught:
+                use(path)
+            assert ("symbolic link" in str(caught.value)) == (path == linked)
     assert victim.read_text() == "precious"
-
-
-def test_a_file_that_the_user_names_may_be_a_link_and_no_pipe(victim: Path):
     link = victim.with_name("link")
     link.symlink_to(victim)
     assert files.read_bytes(link, follow=True) == b"precious"
@@ -117,8 +114,8 @@ YAML = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), YAML.values(), ids=YAML)
-def test_yaml_that_no_run_writes_is_refused(tmp_path: Path, text: str, message: str):
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises((ValueError, OSError), match=message):
-        read_yaml(tmp_path / "a.yaml")
+def test_yaml_that_no_run_writes_is_refused(tmp_path: Path):
+    for text, message in YAML.values():
+        (tmp_path / "a.yaml").write_text(text)
+        with pytest.raises((ValueError, OSError), match=message):
+            read_yaml(tmp_path / "a.yaml")

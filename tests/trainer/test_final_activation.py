@@ -1,4 +1,4 @@
-"""Final activations: taken off where they are found, put back as they were, refused where they are not found."""
+"""Final activations: removed if they are found, restored as they were, refused if they are not found."""
 
 from __future__ import annotations
 
@@ -105,28 +105,23 @@ def subclassed() -> keras.Model:
 DATA = SimpleNamespace(train=SimpleNamespace(source=Rows(), indices=np.arange(20)))
 
 
-@pytest.mark.parametrize("make", [shared, used_inside, averaged, subclassed])
-def test_an_activation_whose_layer_does_more_stays(make) -> None:
-    model = make()
-    before = [np.array(each) for each in keras.tree.flatten(model(INPUTS))]
-    same, activations = take_off(model)
-    assert same is model
-    assert activations == ()
-    for found, expected in zip(keras.tree.flatten(model(INPUTS)), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
+def test_an_activation_whose_layer_does_more_stays() -> None:
+    for make in (shared, used_inside, averaged, subclassed):
+        model = make()
+        before = [np.array(each) for each in keras.tree.flatten(model(INPUTS))]
+        assert take_off(model) == (model, ())
+        for found, expected in zip(keras.tree.flatten(model(INPUTS)), before, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("make", [averaged, subclassed])
-def test_probabilities_of_an_unknown_end_are_refused(make) -> None:
-    with pytest.raises(UserError, match=r"returns probabilities .* a second softmax. Expected logits"):
-        check_logits(make(), DATA)
-
-
-@pytest.mark.parametrize("last", [layers.Dense(3, activation="relu"), layers.UnitNormalization()])
-def test_other_ends_are_taken_for_logits(last: keras.Layer) -> None:
-    model = stack(last)
-    assert take_off(model) == (model, ())
-    check_logits(model, DATA)
+def test_probabilities_of_an_unknown_end_are_refused_and_other_ends_are_logits() -> None:
+    for make in (averaged, subclassed):
+        with pytest.raises(UserError, match=r"returns probabilities .* a second softmax. Expected logits"):
+            check_logits(make(), DATA)
+    for last in (layers.Dense(3, activation="relu"), layers.UnitNormalization()):
+        model = stack(last)
+        assert take_off(model) == (model, ())
+        check_logits(model, DATA)
 
 
 def test_two_heads_lose_one_activation_each() -> None:

@@ -62,7 +62,7 @@ def test_which_models_have_a_graph() -> None:
     assert not is_graph(keras.Model(name="bare"))  # Keras's own `call`, and no layers
 
 
-def test_tensors_at_a_layer_of_a_sequential_and_of_its_functional_model() -> None:
+def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph() -> None:
     model = sequential()
     made = as_functional(model)
     assert (made.name, made.layers[1:]) == ("two", model.layers)
@@ -71,9 +71,6 @@ def test_tensors_at_a_layer_of_a_sequential_and_of_its_functional_model() -> Non
         first, second = each.get_layer("first"), each.get_layer("second")
         np.testing.assert_array_equal(values(each, layer_output(each, first)), values(each, layer_input(each, second)))
         assert layer_output(each, second) is each.outputs[0]
-
-
-def test_after_a_rebuild_the_tensors_are_those_of_the_new_graph() -> None:
     old = sequential()
     new = rebuilt(old)
     second = new.get_layer("second")

@@ -1,11 +1,10 @@
-"""Networks and objectives that do not fit together are refused, as are names of earlier versions."""
+"""Networks and objectives that do not fit together are refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.objective import RENAMED
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, toy_network
 
@@ -33,11 +32,3 @@ def test_what_does_not_fit_is_refused() -> None:
         objectives[1].updates = change.get("updates", 1)
         with pytest.raises(UserError, match=match):
             Trainer([first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)
-
-
-@pytest.mark.parametrize("old", ["changes", "pictures"])
-def test_a_name_of_earlier_versions_is_refused_with_its_new_one(old: str) -> None:
-    objective = ToyObjective()
-    setattr(objective, old, ("model",))
-    with pytest.raises(UserError, match=f"Objective 'objective' has '{old}'. Expected '{RENAMED[old]}'"):
-        Trainer([toy_network()], [objective], [], seed=0)

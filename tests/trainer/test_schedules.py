@@ -54,7 +54,7 @@ def test_an_exponential_and_one_cycle_follow_their_formulas() -> None:
     assert rates(again, 101) == found
 
 
-def test_an_optimizer_follows_the_schedule() -> None:
+def test_an_optimizer_follows_its_schedule_and_survives_its_config() -> None:
     optimizer = keras.optimizers.SGD(schedules.step(1.0, 4, milestones=[0.5], factor=0.5, warmup_steps=1))
     variable = keras.Variable(0.0)
     changes = []
@@ -63,24 +63,17 @@ def test_an_optimizer_follows_the_schedule() -> None:
         optimizer.apply([keras.ops.ones(())], [variable])
         changes.append(before - float(variable))
     assert changes == pytest.approx([0.0, 1.0, 0.5, 0.5])
-
-
-def test_an_optimizer_with_a_warm_up_survives_its_config() -> None:
     optimizer = keras.optimizers.Adam(rate_schedules.Warmup(keras.optimizers.schedules.CosineDecay(0.3, 10), 4))
     again = keras.optimizers.Adam.from_config(optimizer.get_config())
     assert rates(again._learning_rate, 8) == rates(optimizer._learning_rate, 8)
 
 
-def test_several_updates_in_a_step_have_the_rate_of_that_step() -> None:
+def test_several_updates_have_the_rate_of_their_step_and_a_rate_is_scaled_exactly() -> None:
     once = schedules.cosine(1.0, 8, warmup_steps=2)
     several = rate_schedules.SeveralUpdates(once, 3)  # type: ignore[arg-type]
     expected = [rate for rate in rates(once, 8) for _ in range(3)]
     assert rates(several, 24) == expected
     assert rates(rate_schedules.SeveralUpdates.from_config(several.get_config()), 24) == expected
-
-
-def test_a_scaled_rate_is_the_rate_until_it_is_lowered() -> None:
-    once = schedules.cosine(0.3, 8, warmup_steps=2)
     scaled = rate_schedules.ScaledRate(once)  # type: ignore[arg-type]
     assert rates(scaled, 8) == rates(once, 8)  # to the bit
     scaled.factor.assign(0.5)

@@ -1,24 +1,25 @@
-"""What a run is made of, as Python objects and what makes them: the command line has them from its config."""
+"""The parts of a run as Python objects; the command line builds them from its config."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from hookline.trainer.config.build import TARGET, build, parameters_of, resolve
-from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Hook
+from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.data import Data
 from hookline.trainer.model_checks import check_names, told_in_one_line
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
 from hookline.trainer.order import order_hooks
-from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
 from hookline.trainer.recipe import Parts, Recipe
-from hookline.trainer.run.build import build_augments, build_hook, build_part
 from hookline.trainer.run.early import part_checks
 
 Config = Mapping[str, Any]
@@ -26,38 +27,22 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Hold what a run is made of. Each function is called once a run, and once more for each further replica.
+    """Hold the parts of a run. Each function is called once a run, and once more for each further replica."""
 
-    Attributes:
-        config: as config.yaml says it; of it are read "seed" and the section "trainer", where `epochs` and `steps` say
-            how long.
-        recipe: the recipe's name.
-        open_data: returns the data.
-        build_recipe: returns networks and objectives, of the data and the number of steps.
-        build_hooks: returns the hooks, in order, not yet bound to networks.
-        build_hook: returns one more instance of a hook, by its key, for another network.
-        build_augments: returns the augmentations.
-        check: refuses what is wrong before anything is built.
-        init_from: the run or file whose weights the networks start from; None for their own.
-        first_step: the step at which the first epoch of the data begins; above 0 where a run continues with other data.
-        planned_steps: over how many steps hooks lay out their schedules; None for those of the run.
-    """
-
-    config: Config
-    recipe: str
+    config: Config  # of which "seed" and the section "trainer" are read
+    recipe: str  # its name
     open_data: Callable[[], Data]
-    build_recipe: Callable[[Data, int], Recipe]
-    build_hooks: Callable[[], list[Hook]]
-    build_hook: Callable[[str], Hook]
+    build_recipe: Callable[[Data, int], Recipe]  # takes the data and the number of steps
+    build_hooks: Callable[[], list[Hook]]  # in order, not yet bound to networks
+    build_hook: Callable[[str], Hook]  # one more instance of a hook, by its key
     build_augments: Callable[[], list[Augment]] = list
-    check: Callable[[], None] = lambda: None
-    init_from: str | None = None
-    first_step: int = 0
-    planned_steps: int | None = None
+    check: Callable[[], None] = lambda: None  # refuses mistakes before anything is built
+    init_from: str | None = None  # the run or file that gives the initial weights
+    first_step: int = 0  # at which the first epoch of the data begins; above 0 if a run continues with other data
+    planned_steps: int | None = None  # over which hooks lay out their schedules; None for those of the run
 
     @property
     def seed(self) -> int:
-        """Return the seed of the run."""
         return int(self.config["seed"])
 
     @property
@@ -90,7 +75,7 @@ def from_config(config: Config, recipe: str = "") -> Blueprint:
 
 def build_hooks(config: Config) -> list[Hook]:
     """Return the hooks that a config names, in order, not yet bound to networks."""
-    keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
+    keras.utils.set_random_seed(config["seed"])  # a hook may have layers among its arguments
     nodes = _hook_nodes(config)
     return order_hooks([build_hook(name, node, plugins=config["plugins"]) for name, node in nodes.items()])
 
@@ -100,7 +85,7 @@ def _hook_nodes(config: Config) -> dict[str, Any]:
 
 
 def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, Any]) -> None:
-    """Refuse a network of ours for several inputs; that of a file may have them."""
+    """Refuse a built-in network for several inputs; that of a file may have them."""
     if data.preparations and target.__module__.startswith("hookline.") and "packages" not in wanted:
         raise UserError(
             f"Data '{data.name}' has the inputs {', '.join(data.preparations)}, and {target.__name__} takes one. "
@@ -109,6 +94,8 @@ def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, 
 
 
 def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
+    from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates  # classes of Keras: not before it is needed
+
     plugins: Sequence[str] = config["plugins"]
 
     def build_model(**injected: Any) -> keras.Model:
@@ -135,3 +122,120 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
 
     parts = Parts(data, build_model, build_optimizer, tuple(plugins))
     return build_part("task", config["task"], Recipe, plugins=plugins, parts=parts)
+
+
+Part = TypeVar("Part")
+
+
+def build_part(
+    key: str, node: Mapping[str, Any], kind: type[Part], *, plugins: Sequence[str] = (), **injected: Any
+) -> Part:
+    """Return the object that a section of the config describes."""
+    part = build(node, group=key, plugins=plugins, **injected)
+    if not isinstance(part, kind):
+        raise UserError(
+            f"{key}._target_={node[TARGET]} returned a value of type {type(part).__name__}. "
+            f"Expected {kind.__module__.partition('.')[0]}'s {kind.__name__}."
+        )
+    return part
+
+
+GROUP = "hooks"
+BINDING = ("network", "objective")
+"""Attributes of every graph hook that its config may set, whether or not its constructor names them."""
+
+
+def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> Hook:
+    """Return the hook that a node of the config describes."""
+    if AT in name:
+        raise UserError(f"hooks.{name}: '{AT}' stands between a hook and its network. Expected a name without it.")
+    try:
+        arguments, binding = split_binding(node, plugins=plugins)
+        hook = build(arguments, group=GROUP, kind=Hook, plugins=plugins)
+        if not isinstance(hook, Hook):
+            raise UserError(f"a {type(hook).__name__} received. Expected a GraphHook or a HostHook.")
+        for key, pattern in binding.items():
+            if not isinstance(hook, GraphHook):
+                raise UserError(f"{key}={pattern} received, but it changes no step. Expected no {key}.")
+            setattr(hook, key, pattern)
+        for key in BINDING if isinstance(hook, GraphHook) else ():
+            if not isinstance(pattern := getattr(hook, key), str) or not pattern:
+                raise UserError(f"{key}={pattern!r} received. Expected a name, or a pattern such as '*'.")
+    except UserError as error:
+        raise UserError(f"hooks.{name}: {error}") from error
+    hook.name = name
+    return hook
+
+
+def split_binding(node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the target of a hook's node with the constructor's arguments, and the settings that bind the hook."""
+    parameters, takes_any = parameters_of(resolve(node[TARGET], group=GROUP, plugins=plugins))
+    binding = {key: node[key] for key in BINDING if key in node and key not in parameters and not takes_any}
+    return {key: value for key, value in node.items() if key not in binding}, binding
+
+
+def build_augments(nodes: Mapping[str, Any], plugins: Sequence[str]) -> list[Augment]:
+    """Return the augmentations of a config, without those that were removed."""
+    augments = []
+    for name, node in nodes.items():
+        if node is not None:
+            try:
+                augment = build(node, group="augment", kind=Augment, plugins=plugins)
+            except UserError as error:
+                raise UserError(f"augment.{name}: {error}") from error
+            if not isinstance(augment, Augment):
+                raise UserError(f"augment.{name} builds a {type(augment).__name__}. Expected an Augment.")
+            augment.name = name
+            augments.append(augment)
+    return augments
+
+
+ANY = "*"
+
+
+def bind_hooks(
+    hooks: Sequence[Hook],
+    networks: Sequence[Network],
+    objectives: Sequence[Objective],
+    build_again: Callable[[str], Hook],
+) -> list[Hook]:
+    """Return the hooks of a run, each graph hook bound to one network.
+
+    A hook that works on several networks becomes an instance for each, named "<hook>@<network>".
+    """
+    bound: list[Hook] = []
+    for hook in hooks:
+        if not isinstance(hook, GraphHook):
+            bound.append(hook)
+            continue
+        names = _matching(hook, [network.name for network in networks], objectives)
+        for name in names:
+            instance = hook if len(names) == 1 else build_again(hook.key)
+            assert isinstance(instance, GraphHook)
+            instance.name = hook.key if len(names) == 1 else f"{hook.key}{AT}{name}"
+            instance.network = name
+            bound.append(instance)
+    return bound
+
+
+def _matching(hook: GraphHook, networks: Sequence[str], objectives: Sequence[Objective]) -> list[str]:
+    """Return the names of the networks that a hook works on."""
+    found = [name for name in networks if fnmatchcase(name, hook.network)]
+    if not found:
+        raise UserError(
+            f"The hook '{hook.key}' works on the network '{hook.network}', which matches none."
+            f"{did_you_mean(hook.network, networks)} Expected hooks.{hook.key}.network to be one of these, or a "
+            f"pattern such as '*': {', '.join(networks)}."
+        )
+    if hook.objective == ANY:
+        return found
+    changing = {name: [each.name for each in objectives if name in each.trains] for name in found}
+    taking_part = [name for name in found if any(fnmatchcase(each, hook.objective) for each in changing[name])]
+    if not taking_part:
+        known = list(dict.fromkeys(each for name in found for each in changing[name]))
+        raise UserError(
+            f"The hook '{hook.key}' takes part in the objective '{hook.objective}', but no such objective changes the "
+            f"network {' or '.join(found)}.{did_you_mean(hook.objective, known)} Expected hooks.{hook.key}.objective "
+            f"to be one of these, or a pattern such as '*': {', '.join(known) or 'none'}."
+        )
+    return taking_part

@@ -24,18 +24,16 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
 from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.run.blueprint import Blueprint
-from hookline.trainer.run.build import bind_hooks
+from hookline.trainer.run.blueprint import Blueprint, bind_hooks
 from hookline.trainer.run.checkpoint import MemoryStore, Store
 from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
-from hookline.trainer.run.fingerprint import data_fingerprint
 from hookline.trainer.run.initial_weights import load_file, load_run
-from hookline.trainer.run.precision import FLOAT32, computing_in, loss_scale_for
+from hookline.trainer.run.machine import FLOAT32, computing_in, loss_scale_for
+from hookline.trainer.run.resume import data_fingerprint
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.start_time import StartTime
 from hookline.trainer.run.state import share_variables
-from hookline.trainer.run.times import Times
+from hookline.trainer.run.times import StartTime, Times
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.context import BuildContext
@@ -57,20 +55,9 @@ def build_run(
     workers: Workers | None = None,
     started: StartTime | None = None,
 ) -> Run:
-    """Build everything that a blueprint says, then trace and audit the step; nothing is written.
+    """Build the parts of a blueprint for the replicas of this process, then trace and audit the step.
 
-    All names and arguments are checked before the data is opened, the data before a network is built.
-
-    Args:
-        blueprint: of the run.
-        replicas: those of this process.
-        directory: of the run, perhaps not made yet.
-        store: for its checkpoints; None to keep them in memory.
-        workers: the other processes of the run; None for none.
-        started: the time to the first step, up to here.
-
-    Raises:
-        UserError: a mistake that the user can fix.
+    Nothing is written. Names and arguments are checked before the data is opened, the data before a network is built.
     """
     started = started or StartTime()
     with computing_in(_precision(blueprint.settings)):
@@ -121,7 +108,7 @@ def _build_parts(
         seed=blueprint.seed,
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
-        class_shares=_class_shares(data, settings.get("class_sampling")),
+        class_shares=_by_class(class_shares, data, settings.get("class_sampling")),
         augmentation=Augmentation(augments, classes=data.classes) if augments else None,
         first_step=blueprint.first_step,
     )
@@ -129,19 +116,14 @@ def _build_parts(
     trainer, hooks = build_trainer(blueprint, hooks, data, training, total_steps, replicas[0])
     trainers = [trainer]
     for replica in replicas[1:]:
-        _forget_names()
+        policy = keras.config.dtype_policy()
+        keras.utils.clear_session()  # Keras numbers layers by what was built before: names as in the first replica
+        keras.config.set_dtype_policy(policy)
         again = blueprint.build_hooks()
         keras.utils.set_random_seed(blueprint.seed)
         trainers.append(build_trainer(blueprint, again, data, training, total_steps, replica)[0])
         share_variables([trainer, trainers[-1]])
     return data, training, total_steps, trainers, [hook for hook in hooks if isinstance(hook, HostHook)]
-
-
-def _forget_names() -> None:
-    """Let one more replica get the names of the first: Keras numbers layers by what was built before."""
-    policy = keras.config.dtype_policy()
-    keras.utils.clear_session()
-    keras.config.set_dtype_policy(policy)
 
 
 def _precision(settings: Mapping[str, Any]) -> str:
@@ -157,14 +139,13 @@ def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
             )
 
 
-def _class_shares(data: Data, setting: Setting | None) -> np.ndarray | None:
-    if setting is None:
-        return None
-    return class_shares(setting, data.train.labels, data.classes, data.class_names)
+def _by_class(compute: Callable[..., np.ndarray], data: Data, setting: Setting | None) -> np.ndarray | None:
+    """Return the shares or weights of classes that a setting describes, of the training examples."""
+    return None if setting is None else compute(setting, data.train.labels, data.classes, data.class_names)
 
 
 def _trace_loop(trainers: list[Trainer], training: TrainingBatches, mode: str) -> ChunkLoop:
-    """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
+    """Return the traced loop, compiled by XLA if that is wanted and possible, which may only show after tracing."""
     xla = use_xla(mode, trainers[0].hooks, replicas=trainers[0].replica.count)
     batches = [_batches_of(each.replica, training) for each in trainers]
     loop = ChunkLoop(trainers, batches, xla=xla)
@@ -180,14 +161,12 @@ def _batches_of(replica: Replica, training: TrainingBatches) -> Callable[[tf.Ten
 
 
 class Pace(Protocol):
-    """Say how a run proceeds through its data; `TrainingBatches` do."""
+    """Say how a run proceeds through its data, as `TrainingBatches` do."""
 
     batch_size: int
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Return the steps of an epoch."""
-        ...
+    def steps_per_epoch(self) -> float: ...
 
 
 def build_trainer(
@@ -204,18 +183,20 @@ def build_trainer(
         recipe = blueprint.build_recipe(data, total_steps)
         bound = order_hooks(bind_hooks(hooks, recipe.networks, recipe.objectives, blueprint.build_hook))
         graph_hooks = [hook for hook in bound if isinstance(hook, GraphHook)]
-        keras.utils.set_random_seed(_seed_of_hooks(blueprint.seed))
+        # The seed of what hooks put into models does not depend on how many numbers the models have drawn.
+        keras.utils.set_random_seed(zlib.crc32(f"{blueprint.seed}/hooks".encode()) & 0x7FFFFFFF)
         _prepare_networks(recipe.networks, graph_hooks, blueprint.init_from)
         planned = blueprint.planned_steps or total_steps
         _build_hooks(recipe.networks, graph_hooks, training, planned, blueprint.seed, data.classes)
         settings = blueprint.settings
+        weights = _by_class(class_weights, data, settings.get("class_weights"))
         trainer = Trainer(
             recipe.networks,
             recipe.objectives,
             graph_hooks,
             seed=blueprint.seed,
             accumulation_steps=settings["accumulation_steps"],
-            class_weights=_class_weights(data, settings.get("class_weights")),
+            class_weights=None if weights is None else tf.constant(weights),
             loss_scale=loss_scale_for(_precision(settings)),
             replica=replica,
             norms_every=norms_every(settings["report_every_steps"] or training.steps_per_epoch),
@@ -223,18 +204,10 @@ def build_trainer(
     return trainer, bound
 
 
-def _seed_of_hooks(seed: int) -> int:
-    """Return the seed of what hooks put into models: the same however many numbers the models themselves have drawn."""
-    return zlib.crc32(f"{seed}/hooks".encode()) & 0x7FFFFFFF
-
-
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
-    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers.
-
-    Weights of a file are those of the models as they come; a run has those of the layers that hooks put in, too.
-    """
+    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
     of_file = init_from is not None and user_path(init_from, "init_from").is_file()
-    if init_from is not None and of_file:
+    if init_from is not None and of_file:  # which does not know the layers that hooks add; a run does
         load_file(networks, init_from)
     for network in networks:
         for hook in hooks:
@@ -250,12 +223,7 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
 
 
 def _build_hooks(
-    networks: list[Network],
-    hooks: list[GraphHook],
-    training: Pace,
-    total_steps: int,
-    seed: int,
-    classes: int,
+    networks: list[Network], hooks: list[GraphHook], training: Pace, total_steps: int, seed: int, classes: int
 ) -> None:
     named = {network.name: network for network in networks}
     for index, hook in enumerate(hooks):
@@ -274,7 +242,7 @@ def _build_hooks(
 
 
 def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
-    """Return the state of hooks by "hook/variable"; of several instances, that of the reader's network has the key."""
+    """Return the state of hooks by "hook/variable"; "hook" is the key if the instance is on the reader's network."""
     given = [(hook, name, variable) for hook in built for name, variable in ask(hook, "declare").state.items()]
     states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
     beside = [each for each in given if each[0].network == reader.network]
@@ -285,9 +253,3 @@ def _rounded(reader: GraphHook, built: list[GraphHook]) -> dict[str, str]:
     """Return the variables of the reader's network that hooks round, with the key of the hook."""
     beside = [hook for hook in built if hook.network == reader.network]
     return {name: hook.key for hook in beside for name in ask(hook, "declare").rounded}
-
-
-def _class_weights(data: Data, setting: Setting | None) -> tf.Tensor | None:
-    if setting is None:
-        return None
-    return tf.constant(class_weights(setting, data.train.labels, data.classes, data.class_names))

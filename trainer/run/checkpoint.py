@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from hookline.trainer.run.checkpoint_files import (
     checkpoint_names,
     describe_tensors,
     hide_directories,
+    leftovers,
     make_synced,
     read_json,
     read_tensors,
-    remove_leftovers,
     replace_synced,
     set_aside,
     to_json,
@@ -50,30 +51,25 @@ from hookline.trainer.run.checkpoint_index import (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Hold what a checkpoint will hold, as it is now."""
+    """Hold what a checkpoint will contain."""
 
     tags: frozenset[str]
     step: int
-    tensors: Mapping[str, np.ndarray]  # which nobody changes any more; until it is submitted, what gives them
-    state: bytes | None  # None where it is too large to be written
+    tensors: Mapping[str, np.ndarray]  # read from the variables on access, until it is submitted
+    state: bytes | None  # None if it is too large to be written
 
 
 class BackgroundWriter:
-    """Write one snapshot after another in a thread, which is there only while there is something to write.
+    """Write one snapshot after another in a thread that exists only while there is something to write.
 
-    One is being written, one may wait. A waiting one that is only the "last" gives way to a later one, which is better
-    to continue from and takes its tag; any other is waited for. So memory holds two copies of a run at most besides the
-    run, and training stalls only where two saves that must both stay come faster than the disk writes one.
+    One is being written, one may wait. A waiting one that is only the "last" gives way to a later one, which takes its
+    tag; any other is waited for. So memory holds two copies of a run at most besides the run.
 
-    What could not be written is kept, one more copy for each tag, until a later snapshot has its tags, and tried again
-    before the next one is. Nothing is written past it: at any moment, the disk holds what a kill could have left.
-
-    Attributes:
-        unwritten: what could not be written so far, in the order in which it came.
+    What could not be written is kept in `unwritten`, one more copy for each tag, until a later snapshot has its tags,
+    and tried again before the next one. Nothing is written past it: the disk always holds what a kill could have left.
     """
 
     def __init__(self, write: Callable[[Snapshot], bool]) -> None:
-        """Set up; no thread is started."""
         self._write = write
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
@@ -81,7 +77,7 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot written soon. Its tensors are asked for here, once there is room for them."""
+        """Have a snapshot written soon. Its tensors are read here, once there is room for them."""
         with self._changed:
             while self._waiting is not None and self._waiting.tags != {LAST}:
                 self._changed.wait()
@@ -92,10 +88,7 @@ class BackgroundWriter:
             self._waiting = replace(snapshot, tensors=dict(snapshot.tensors))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="checkpoints")  # an exit waits for it
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the system has no thread left
-                    self._work()
+                self._thread.start()
 
     def wait(self) -> None:
         """Return when nothing is left to write."""
@@ -109,7 +102,7 @@ class BackgroundWriter:
         self._write_all(self.unwritten)
 
     def forget(self) -> None:
-        """Let go of what could not be written: training goes back to before it."""
+        """Drop what could not be written: training goes back to before it."""
         self.wait()
         self.unwritten = []
 
@@ -125,7 +118,7 @@ class BackgroundWriter:
             self.unwritten = snapshots[written:]
 
     def _next(self) -> Snapshot | None:
-        """Return what waits; where nothing does, this thread is over."""
+        """Return the waiting snapshot; if there is none, this thread ends."""
         with self._changed:
             snapshot, self._waiting = self._waiting, None
             if snapshot is None:
@@ -141,23 +134,16 @@ def _without(snapshots: list[Snapshot], tags: frozenset[str]) -> list[Snapshot]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Hold a loaded checkpoint.
-
-    Attributes:
-        step: steps made when it was written.
-        tensors: arrays by key, such as "network/model/dense/kernel".
-        state: JSON values.
-        environment: what the bits may depend on, as it was when the checkpoint was written.
-    """
+    """Hold a loaded checkpoint."""
 
     step: int
-    tensors: dict[str, np.ndarray]
-    state: dict[str, Any]
-    environment: dict[str, Any]
+    tensors: dict[str, np.ndarray]  # by key, such as "network/model/dense/kernel"
+    state: dict[str, Any]  # JSON values
+    environment: dict[str, Any]  # what the bits may depend on, as it was when the checkpoint was written
 
 
 def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: Mapping[str, Any]) -> None:
-    """Write a checkpoint under a temporary name, sync it, then give it its own."""
+    """Write a checkpoint under a temporary name, sync it, then rename it."""
     content = {"step": snapshot.step, "number": number, "tags": sorted(snapshot.tags)}
     content |= {"tensors": describe_tensors(snapshot.tensors), "environment": dict(environment)}
     temporary = path.with_name(f".{path.name}.tmp")
@@ -192,23 +178,17 @@ class CheckpointStore:
     """Write and read the checkpoints of one run directory.
 
     A checkpoint is a directory `step_<n>`; `index.json` says which one each tag means. Everything is written under a
-    temporary name and synced: the files, the manifest with their sha256, the directory. Then it gets its name, the
-    index follows, and what is not kept any more goes. So at any moment the directory holds the old or the new, whole.
-    A write that fails is told by `problems` and never stops training; what was there before stays. It is tried again
-    with the next save, and by `finish`; `unsaved` says what is on no disk yet.
-
-    Attributes:
-        directory: <run>/checkpoints.
-        keep_last: how many checkpoints that were "last" stay, 1 or more.
+    temporary name and synced: the files, the manifest with their sha256, the directory. Then it is renamed, the index
+    follows, and checkpoints that are no longer kept are removed: the directory always holds the old or the new, whole.
+    A failed write appears in `problems` and never stops training; it is tried again with the next save, and by
+    `finish`. `keep_last` checkpoints that were "last" stay.
     """
 
     def __init__(self, directory: Path, *, keep_last: int = 2, environment: Mapping[str, Any] | None = None) -> None:
-        """Work in `directory`, which is made at the first save."""
         self.directory, self.keep_last = directory, keep_last
         self._environment = dict(environment or {})
         self._writer = BackgroundWriter(self._write)
-        self._problems: list[str] = []
-        self._told: set[str] = set()
+        self._problems: dict[str, bool] = {}  # whether each has been returned
         self._reason = ""
         self._aside: set[str] = set()
 
@@ -226,16 +206,16 @@ class CheckpointStore:
         self._writer.wait()
 
     def finish(self) -> None:
-        """Return when everything is on the disk; try once more where something could not be written."""
+        """Return when everything is on the disk; try failed writes once more."""
         self._writer.retry()
 
     def unsaved(self) -> dict[str, int]:
-        """Return the step of each tag that means a state which is not on the disk."""
+        """Return the step of each tag whose state is not on the disk."""
         self.wait()
         return {tag: each.step for each in self._writer.unwritten for tag in sorted(each.tags)}
 
     def unsaved_text(self) -> str | None:
-        """Return which states are not on the disk, why, and what to do; None where all are there."""
+        """Return which states are not on the disk, why, and what to do; None if all are."""
         steps = self.unsaved()
         if not steps:
             return None
@@ -243,11 +223,14 @@ class CheckpointStore:
         manifests = read_manifests(self.directory)
         newest = f"step {manifests[-1].step}" if manifests else None
         there = f"{newest.capitalize()} is on disk" if newest else "No checkpoint is on disk"
-        return f"Not saved: {named}: {self._reason}. {there}. Make room, then resume from {newest or 'the start'}"
+        resume = f"resume from {newest or 'the start'}: python train.py resume={self.directory.parent}"
+        return f"Not saved: {named}: {self._reason}. {there}. Make room, then {resume}"
 
     def problems(self) -> list[str]:
-        """Return what went wrong since the last call, one line each."""
-        return [self._problems.pop(0) for _ in range(len(self._problems))]
+        """Return what went wrong and was not returned before, one line each."""
+        new = [problem for problem, returned in self._problems.items() if not returned]
+        self._problems |= dict.fromkeys(new, True)
+        return new
 
     def tags(self) -> dict[str, str]:
         """Return the name of the checkpoint that each tag means."""
@@ -264,12 +247,12 @@ class CheckpointStore:
         return read_checkpoint(read_manifest(self.directory / tags[tag]))
 
     def newest(self) -> Checkpoint | None:
-        """Return the checkpoint that was written last and is sound; None where none ever was. Set damaged ones aside.
+        """Return the checkpoint that was written last and is sound; None if none was ever written.
 
-        What could not be written is forgotten: training continues from what could.
+        Damaged ones are set aside. Failed writes are forgotten: training continues from what is on the disk.
         """
         self._writer.forget()
-        self._index()  # tells what is named and gone
+        self._index()  # reports what is named and missing
         checkpoint = self._first_sound()
         if checkpoint is not None:
             self._index(repair=True)
@@ -281,16 +264,15 @@ class CheckpointStore:
         return checkpoint
 
     def sweep(self) -> None:
-        """Remove what killed writers left behind. For the one who trains in this directory."""
+        """Remove what killed writers left behind, before training in this directory."""
         self.wait()
-        try:
-            remove_leftovers(self.directory)
-        except OSError as error:
-            self._tell(f"Leftovers in {self.directory} could not be removed: {_reason(error)}.")
+        with suppress(OSError):  # they do no harm, and the next save tries again
+            for path in leftovers(self.directory):
+                remove(path)
 
     def _write(self, snapshot: Snapshot) -> bool:
         """Write a checkpoint and the index, and remove what is not kept; called in the background."""
-        if snapshot.state is None:  # told when it was asked for
+        if snapshot.state is None:  # `save` has reported it
             return False
         try:
             path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
@@ -303,14 +285,14 @@ class CheckpointStore:
             index = replace(index, kept=index.kept[-self.keep_last :])
             write_index(self.directory, index)
             hide_directories(self.directory / each for each in checkpoint_names(self.directory) - index.names)
-            remove_leftovers(self.directory)
+            for each in leftovers(self.directory):
+                remove(each)
         except Exception as error:  # noqa: BLE001 - as above
-            told = f"is written, but what it replaces could not go: {_reason(error)}."
-            self._tell(f"The checkpoint of step {snapshot.step} {told}")
+            self._problem(f"Step {snapshot.step} is saved, but older files could not be removed: {_reason(error)}.")
         return True
 
     def _first_sound(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is sound, and set aside those that are not on the way to it."""
+        """Return the newest checkpoint that is sound, and set aside the damaged ones found on the way."""
         for name in sorted(checkpoint_names(self.directory)):
             try:
                 read_manifest(self.directory / name)
@@ -328,36 +310,33 @@ class CheckpointStore:
         try:
             replace_synced(self.directory / name, path)
             self._aside.add(name)
-            self._tell(f"{error} It is set aside as {path.name}.")
+            self._problem(f"{error} It is set aside as {path.name}.")
         except OSError as failure:
-            self._tell(f"{error} It could not be set aside: {_reason(failure)}.")
+            self._problem(f"{error} It could not be set aside: {_reason(failure)}.")
 
     def _index(self, *, repair: bool = False) -> Index:
-        """Return what the tags mean; problems tell where index.json is damaged or names what is not there."""
-        names = checkpoint_names(self.directory)
+        """Return what the tags mean; problems report an index.json that is damaged or names what is missing."""
+        names, stored = checkpoint_names(self.directory), None
         try:
             stored = read_index(self.directory)
         except DamagedError as error:
-            stored = None
-            self._tell(f"{error} The manifests say which checkpoint is which.")
+            self._problem(f"{error} The manifests say which checkpoint is which.")
         if stored is not None and (missing := sorted(stored.names - names - self._aside)):
-            self._tell(f"{self.directory / INDEX} names {', '.join(missing)}, which is not there.")
+            self._problem(f"{self.directory / INDEX} names {', '.join(missing)}, which is not there.")
         index = complete_index(stored, read_manifests(self.directory), names)
         if repair and index != stored:
             try:
                 write_index(self.directory, index)
             except OSError as error:
-                self._tell(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
+                self._problem(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
         return index
 
     def _fail(self, step: int, error: Exception) -> None:
         self._reason = _reason(error)
-        self._tell(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
+        self._problem(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
 
-    def _tell(self, problem: str) -> None:
-        if problem not in self._told:
-            self._told.add(problem)
-            self._problems.append(problem)
+    def _problem(self, line: str) -> None:
+        self._problems.setdefault(line, False)
 
 
 def _reason(error: Exception) -> str:
@@ -365,49 +344,34 @@ def _reason(error: Exception) -> str:
 
 
 class MemoryStore:
-    """Keep the checkpoints of a run that writes nothing: of each tag the latest. Nothing can fail or be left behind.
-
-    Attributes:
-        keep_last: taken, and of no effect: one of each tag is kept.
-    """
+    """Keep the latest checkpoint of each tag of a run that writes nothing, as `CheckpointStore` does on the disk."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
-        self.keep_last = 1
+        self.keep_last = 1  # of no effect
         self._kept: dict[str, Checkpoint] = {}
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-        """Keep copies of the tensors under each tag."""
         self._kept |= dict.fromkeys(tags, Checkpoint(step, dict(tensors), dict(state), {}))
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def finish(self) -> None: ...
 
-    def sweep(self) -> None:
-        """Do nothing."""
+    def sweep(self) -> None: ...
 
     def unsaved(self) -> dict[str, int]:
-        """Return nothing."""
         return {}
 
-    def unsaved_text(self) -> str | None:
-        """Return nothing."""
-        return None
+    def unsaved_text(self) -> None: ...
 
     def problems(self) -> list[str]:
-        """Return no problem."""
         return []
 
     def tags(self) -> dict[str, str]:
-        """Return the name of the checkpoint that each tag means."""
         return {tag: f"step_{kept.step:08d}" for tag, kept in self._kept.items()}
 
     def load(self, tag: str) -> Checkpoint:
-        """Return the checkpoint that a tag means."""
         return self._kept[tag]
 
     def newest(self) -> Checkpoint | None:
-        """Return the checkpoint of the latest step; None where none was kept."""
         return max(self._kept.values(), key=lambda kept: kept.step, default=None)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from hookline.trainer import files
 from hookline.trainer.errors import UserError
-from hookline.trainer.files import is_own_folder, open_file, open_new, remove, sync_folder
+from hookline.trainer.files import is_own_folder, open_file, open_new, sync_folder
 
 NAME = re.compile(r"step_(\d{8,})(_\d+)?")
-LEFTOVER = re.compile(r"\.(step_\d{8,}(_\d+)?\.(tmp|gone)|index\.json\.tmp)")
+LEFTOVER = re.compile(r"\.(step_\d{8,}(_\d+)?\.(tmp|gone)|index\.json\.(\d+\.)?tmp)")
 DAMAGED = "damaged_"
 LAST = "last"
 """The tag of the checkpoint to resume from."""
@@ -38,19 +38,13 @@ def checkpoint_names(directory: Path) -> set[str]:
 
 
 def set_aside(directory: Path) -> list[Path]:
-    """Return what was set aside because it is damaged."""
+    """Return the damaged checkpoints that were set aside."""
     return sorted(path for path in _paths(directory) if path.name.startswith(DAMAGED))
 
 
 def leftovers(directory: Path) -> list[Path]:
     """Return the leftovers of killed writers."""
     return sorted(path for path in _paths(directory) if LEFTOVER.fullmatch(path.name))
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove the leftovers of writers from a directory in which nobody writes."""
-    for path in leftovers(directory):
-        remove(path)
 
 
 def unused(directory: Path, name: str) -> Path:
@@ -158,66 +152,46 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(member, stored, version=(1, 0), allow_pickle=False)
 
 
-def read_tensors(path: Path, specs: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a file. It takes no more memory than the file has bytes, whatever the file claims."""
-    checked = _checked_specs(path, specs)
+def read_tensors(path: Path, specs: Specs) -> dict[str, np.ndarray]:
+    """Return the arrays of a file, in no more memory than the file has bytes, whatever it claims."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = _checked_members(path, archive, checked)
-            return {key: _read(path, archive, members[key], key, *spec) for key, spec in checked.items()}
+            members = _checked_members(path, archive, specs)
+            return {key: _read(path, archive, members[key], key, spec) for key, spec in specs.items()}
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
     except DamagedError:
         raise
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DamagedError(f"{path} is damaged: {error}.") from error
+    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, EOFError, RuntimeError) as error:
+        raise DamagedError(f"{path} is damaged: {error!s:.120}.") from error
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
     """Return a sha256 of arrays with their names, dtypes and shapes: two runs with one digest have the same bits."""
     digest = hashlib.sha256()
     for key in sorted(tensors):
-        _add_to_digest(digest, key, tensors[key])
+        array = np.ascontiguousarray(tensors[key])
+        digest.update(f"{key} {array.dtype} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # without a copy
     return digest.hexdigest()
 
 
-def _add_to_digest(digest: hashlib._Hash, key: str, array: np.ndarray) -> None:
-    array = np.ascontiguousarray(array)
-    digest.update(f"{key} {array.dtype} {array.shape}".encode())
-    digest.update(array.reshape(-1).view(np.uint8).data)  # the bytes where they are, not a copy
-
-
-def _checked_specs(path: Path, specs: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    if not isinstance(specs, dict):
-        raise DamagedError(f"{path} is damaged: its manifest describes no tensors.")
-    checked = {}
-    for key, spec in specs.items():
-        dtype, shape = (spec.get("dtype"), spec.get("shape")) if isinstance(spec, dict) else (None, None)
-        if not isinstance(dtype, str) or dtype not in STORED:
-            raise DamagedError(f"{path} is damaged: its manifest gives '{key}' the dtype {dtype!r:.80}.")
-        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-            raise DamagedError(f"{path} is damaged: its manifest gives '{key}' the shape {shape!r:.80}.")
-        checked[key] = (dtype, tuple(shape))
-    return checked
-
-
 def _checked_members(path: Path, archive: zipfile.ZipFile, specs: Mapping[str, Any]) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by key: exactly those of the manifest, none of them packed, together not above the file."""
+    """Return the members by key: those of the manifest, none compressed, together no larger than the file."""
     infos = archive.infolist()
     members = {info.filename.removesuffix(".npy"): info for info in infos}
     if len(members) != len(infos) or {info.filename for info in infos} != {f"{key}.npy" for key in specs}:
         raise DamagedError(f"{path} is damaged: its arrays are not those of its manifest.")
     for key, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise DamagedError(f"{path} is damaged: '{key}' is packed. Expected arrays as they are.")
+            raise DamagedError(f"{path} is damaged: '{key}' is compressed.")
     if sum(info.file_size for info in infos) > path.stat().st_size:
         raise DamagedError(f"{path} is damaged: its arrays claim more bytes than the file has.")
     return members
 
 
-def _read(
-    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, dtype: str, shape: tuple[int, ...]
-) -> np.ndarray:
+def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, spec: Mapping[str, Any]) -> np.ndarray:
+    dtype, shape = spec["dtype"], tuple(spec["shape"])
     stored = STORED[dtype]
     expected = f"{{'descr': '{stored.str}', 'fortran_order': False, 'shape': {shape!r}, }}"
     with archive.open(info) as member:
@@ -228,27 +202,18 @@ def _read(
                 f"Its manifest says {dtype} of shape {list(shape)!s:.80}."
             )
         array = np.empty(shape, stored)
-        _fill(member, array.reshape(-1).view(np.uint8))
-        if member.read(1):  # reaches the end, where the checksum is compared
-            raise DamagedError(f"{path} is damaged: '{key}' is longer than it says.")
+        left = array.reshape(-1).view(np.uint8).data
+        while left and (count := member.readinto(left[: 2**24])):  # type: ignore[attr-defined]  # of a ZipExtFile
+            left = left[count:]
+        if left or member.read(1):  # reading to the end compares the checksum
+            raise DamagedError(f"{path} is damaged: '{key}' has another length than it says.")
     return array.view(BFLOAT16) if dtype == "bfloat16" else array
 
 
 def _header(member: IO[bytes]) -> str:
-    """Return the header of an array as text, which is compared and never interpreted; "" where there is none."""
+    """Return the header of an array as text, to be compared and never interpreted; "" if there is none."""
     start = member.read(len(NPY) + 2)
     length = int.from_bytes(start[len(NPY) :], "little")
     if not start.startswith(NPY) or length > MAX_HEADER:
         return ""
     return member.read(length).decode("latin1").rstrip()
-
-
-def _fill(member: IO[bytes], target: np.ndarray) -> None:
-    """Read into an array of bytes until it is full."""
-    place = 0
-    while place < target.size:
-        content = member.read(min(2**24, target.size - place))
-        if not content:
-            raise EOFError("it ends too early")
-        target[place : place + len(content)] = np.frombuffer(content, np.uint8)
-        place += len(content)

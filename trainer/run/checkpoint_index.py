@@ -7,18 +7,18 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.files import open_file
+from hookline.trainer.files import open_file, write_whole
 from hookline.trainer.run.checkpoint_files import (
     LAST,
     DamagedError,
+    Specs,
     checkpoint_names,
     read_json,
-    replace_synced,
     step_of,
     to_json,
     write_synced,
@@ -29,6 +29,7 @@ TENSORS = "tensors.npz"
 STATE = "state.json"
 MANIFEST = "manifest.json"
 DIGEST = "manifest_sha256"
+FIELDS = {"step": int, "number": int, "tags": list, "files": dict, "tensors": dict, "environment": dict}
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Manifest:
 
     path: Path
     step: int
-    number: int  # counts the checkpoints of a run in the order of their writing
-    tags: tuple[str, ...]  # that it was written for
+    number: int  # counts the checkpoints of a run in the order in which they were written
+    tags: list[str]  # that it was written for
     files: dict[str, dict[str, Any]]  # {"sha256": hex, "bytes": int} of each
-    tensors: Any  # {"dtype": name, "shape": list} of each
+    tensors: Specs
     environment: dict[str, Any]  # what the bits may depend on, as it was then
 
 
@@ -67,8 +68,7 @@ def read_manifest(path: Path) -> Manifest:
         )
     if digest is None or not _is_manifest(content):
         raise damaged
-    own = {name: content[name] for name in ("step", "number", "files", "tensors", "environment")}
-    return Manifest(path, tags=tuple(content["tags"]), **own)
+    return Manifest(path, **{name: content[name] for name in FIELDS})
 
 
 def check_files(manifest: Manifest) -> None:
@@ -78,24 +78,16 @@ def check_files(manifest: Manifest) -> None:
             found = _fingerprint(manifest.path / name)
         except OSError as error:
             raise DamagedError(f"{manifest.path / name} cannot be read: {error.strerror}.") from error
-        if found["bytes"] != expected["bytes"]:
-            raise DamagedError(
-                f"{manifest.path / name} is damaged: it has {found['bytes']:,} bytes, {expected['bytes']:,} expected."
-            )
         if found != expected:
             raise DamagedError(f"{manifest.path / name} is damaged: its sha256 is not the one in {MANIFEST}.")
 
 
 def _is_manifest(content: Mapping[str, Any]) -> bool:
-    files, tags = content.get("files"), content.get("tags")
     return (
-        all(type(content.get(name)) is int and content[name] >= 0 for name in ("format", "step", "number"))
-        and isinstance(tags, list)
-        and all(isinstance(tag, str) for tag in tags)
-        and isinstance(content.get("environment"), dict)
-        and isinstance(files, dict)
-        and files.keys() == {TENSORS, STATE}
-        and all(isinstance(each, dict) and type(each.get("bytes")) is int for each in files.values())
+        all(type(content.get(name)) is kind for name, kind in FIELDS.items())
+        and min(content["step"], content["number"]) >= 0
+        and all(isinstance(tag, str) for tag in content["tags"])
+        and content["files"].keys() == {TENSORS, STATE}
     )
 
 
@@ -126,16 +118,11 @@ class Index:
         return {*self.tags.values(), *self.kept}
 
     def with_checkpoint(self, manifest: Manifest) -> Index:
-        """Return the index after a checkpoint was written. It takes the place of one of the same step."""
+        """Return the index after a checkpoint was written, which replaces one of the same step."""
         name, kept = manifest.path.name, self.kept
         if LAST in manifest.tags:
             kept = (*(each for each in kept if step_of(each) != manifest.step), name)
         return Index({**self.tags, **dict.fromkeys(manifest.tags, name)}, kept, manifest.number)
-
-    def only(self, names: set[str]) -> Index:
-        """Return the index without checkpoints that are not there."""
-        tags = {tag: name for tag, name in self.tags.items() if name in names}
-        return replace(self, tags=tags, kept=tuple(name for name in self.kept if name in names))
 
 
 def read_index(directory: Path) -> Index | None:
@@ -144,9 +131,14 @@ def read_index(directory: Path) -> Index | None:
     if not path.exists():
         return None
     content = read_json(path)
-    if not _is_index(content):
+    try:
+        index = Index(dict(content["tags"]), tuple(content["kept"]), int(content["number"]))
+        sound = all(step_of(name) >= 0 for name in index.names)
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
         raise DamagedError(f"{path} is damaged: it is not what was written.")
-    return Index(content["tags"], tuple(content["kept"]), content["number"])
+    return index
 
 
 def read_manifests(directory: Path) -> list[Manifest]:
@@ -161,31 +153,17 @@ def read_manifests(directory: Path) -> list[Manifest]:
 def write_index(directory: Path, index: Index) -> None:
     """Replace `index.json` at once."""
     content = {"tags": dict(sorted(index.tags.items())), "kept": list(index.kept), "number": index.number}
-    temporary = directory / f".{INDEX}.tmp"
-    write_synced(temporary, to_json(content, INDEX))
-    replace_synced(temporary, directory / INDEX)
+    write_whole(directory / INDEX, to_json(content, INDEX))
 
 
 def complete_index(index: Index | None, manifests: Sequence[Manifest], names: set[str]) -> Index:
-    """Return an index without missing checkpoints, but with all that were written after it.
-
-    A kill between a checkpoint and the index leaves a checkpoint that the index does not know yet. Where there is no
-    index, the manifests say all.
-    """
-    found = Index() if index is None else index.only(names)
-    lost = set() if index is None else index.tags.keys() - found.tags.keys()
+    """Return an index without missing checkpoints, and with all that were written after it."""
+    known = index or Index()  # without an index, the manifests say all
+    tags = {tag: name for tag, name in known.tags.items() if name in names}
+    lost = known.tags.keys() - tags.keys()
     again = {tag: manifest.path.name for manifest in manifests for tag in manifest.tags if tag in lost}
-    found = replace(found, tags={**found.tags, **again})
+    found = Index({**tags, **again}, tuple(name for name in known.kept if name in names), known.number)
     for manifest in manifests:
-        if manifest.number > found.number:
+        if manifest.number > found.number:  # a kill between checkpoint and index leaves one that the index lacks
             found = found.with_checkpoint(manifest)
     return found
-
-
-def _is_index(content: Any) -> bool:
-    if not isinstance(content, dict) or type(content.get("number")) is not int:
-        return False
-    tags, kept = content.get("tags"), content.get("kept")
-    if not isinstance(tags, dict) or not isinstance(kept, list):
-        return False
-    return all(isinstance(name, str) and step_of(name) >= 0 for name in (*tags.values(), *kept))

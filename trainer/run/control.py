@@ -1,4 +1,4 @@
-"""What host hooks are told and may ask for, when the loop pauses for them, and what stays known of a run."""
+"""Reports to host hooks and their requests, when the loop pauses for them, and the record of a run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ KINDS = ("", "loss/", "metric/")
 
 
 def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Objective]) -> list[Mapping[str, float]]:
-    """Return the values of a report as a hook knows them, once for each objective that it takes part in.
-
-    The prefix of its names, of an objective among several or of a network, is left out; the other values keep their
-    full names.
-    """
+    """Return the values of a report once for each objective of a hook, its own without the prefixes of their names."""
     if not isinstance(hook, GraphHook):
         return [values]
     views: list[Mapping[str, float]] = []
@@ -41,7 +37,7 @@ def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Obj
 
 
 CHUNK_SECONDS = 0.5
-"""How long a chunk should last at most, so that progress shows and Ctrl-C is heard."""
+"""The longest duration of a chunk, so that progress shows and Ctrl-C has an effect."""
 
 
 @dataclass
@@ -65,10 +61,11 @@ class Cadence:
         return min(self.total_steps, (step // self.report_every_steps + 1) * self.report_every_steps)
 
     def next_edge(self, step: int, hooks: Iterable[HostHook], seconds_per_step: float | None) -> int:
-        """Return the step at which the next chunk ends: the nearest one asked for, or what fits into half a second."""
-        wishes = [wish for hook in hooks if (wish := _wish(hook, step)) is not None and wish > step]
+        """Return the step at which the next chunk ends: the nearest one due, at most half a second away."""
+        asked = [ask(hook, "next_step", step, step=step) for hook in hooks]
+        wanted = [each for each in asked if each is not None and each > step]
         longest = 1 if seconds_per_step is None else max(1, int(CHUNK_SECONDS / max(seconds_per_step, 1e-6)))
-        return min([self.next_evaluation(step), self.next_report(step), step + longest, *wishes])
+        return min([self.next_evaluation(step), self.next_report(step), step + longest, *wanted])
 
     def _next_epoch_end(self, step: int, every: int) -> int:
         step -= self.first_step
@@ -79,54 +76,35 @@ class Cadence:
         return min(self.total_steps, self.first_step + end)
 
 
-def _wish(hook: HostHook, step: int) -> int | None:
-    wish: int | None = ask(hook, "next_step", step, step=step)
-    return wish
-
-
 @dataclass(frozen=True)
 class Report:
-    """Hold averaged metrics.
+    """Hold averaged metrics."""
 
-    Attributes:
-        step: optimizer steps made so far.
-        split: "train", "validation" or "test".
-        values: name to float, such as {"loss/total": 0.3, "metric/accuracy": 0.95, "opt/learning_rate": 1e-3}.
-    """
-
-    step: int
-    split: str
-    values: Mapping[str, float]
+    step: int  # optimizer steps made so far
+    split: str  # "train", "validation" or "test"
+    values: Mapping[str, float]  # by name, such as {"loss/total": 0.3, "metric/accuracy": 0.95}
 
 
 @dataclass
 class Control:
-    """Collect what host hooks ask of the loop; the loop acts at the edge of the chunk.
+    """Collect the requests of host hooks; the loop acts at the end of the chunk."""
 
-    Attributes:
-        stop_reason: why to stop, such as "early stopping: ..."; None to continue.
-        save_tags: tags of checkpoints to write, such as "last" or "best".
-        skip: whether to continue without the step that was held back.
-        rate_factor: what to multiply the learning rates by after rolling back to the newest checkpoint; None to stay.
-        keep_last: how many checkpoints that were "last" stay, 1 or more.
-    """
-
-    stop_reason: str | None = None
-    save_tags: set[str] = field(default_factory=set)
-    skip: bool = False
-    rate_factor: float | None = None
-    keep_last: int = 2
+    stop_reason: str | None = None  # why to stop, such as "early stopping: ..."; None to continue
+    save_tags: set[str] = field(default_factory=set)  # of checkpoints to write, such as "last" or "best"
+    skip: bool = False  # whether to continue without the step that was held back
+    rate_factor: float | None = None  # of the learning rates after a rollback; None for no rollback
+    keep_last: int = 2  # how many checkpoints that were "last" stay
 
     def stop(self, reason: str) -> None:
-        """Ask for the run to end cleanly after this chunk."""
+        """Ask for the run to end after this chunk."""
         self.stop_reason = self.stop_reason or reason
 
     def save(self, tag: str) -> None:
-        """Ask for a checkpoint under `tag`; it replaces the tag's earlier one, of "last" the oldest that was kept."""
+        """Ask for a checkpoint under `tag`, which replaces the earlier one; of "last", `keep_last` are kept."""
         self.save_tags.add(tag)
 
     def skip_step(self) -> None:
-        """Ask, in `on_veto`, to continue after the step that was held back. Nothing of it is written."""
+        """Ask, in `on_veto`, to continue after the step that was held back."""
         self.skip = True
 
     def roll_back(self, rate_factor: float) -> None:
@@ -135,10 +113,7 @@ class Control:
 
 
 def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the metric of the validation split that decides what is best, and whether "max" or "min" of it is.
-
-    Of "auto" it is the accuracy where there is one, else the total loss. Without a validation split there are no names.
-    """
+    """Return the validation metric that decides what is best ("auto": accuracy or total loss), and its mode."""
     if monitor == AUTO:
         losses = (name for name in names if name.endswith("loss/total"))
         monitor = ACCURACY if ACCURACY in names else next(losses, "loss/total")
@@ -152,25 +127,15 @@ def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, 
 
 @dataclass
 class Best:
-    """Track the best value of the monitored metric.
+    """Track the best value of the monitored metric."""
 
-    Attributes:
-        monitor: the metric's name on the validation split, such as "metric/accuracy".
-        mode: "max" or "min".
-        value: the best value so far; None before the first evaluation.
-        step: the step at which it was reached.
-        improved: whether the latest evaluation set it.
-        values: all metrics of that evaluation.
-        since: the step from which evaluations count: the largest `best_from_step` that hooks declare.
-    """
-
-    monitor: str
-    mode: str
-    value: float | None = None
-    step: int = 0
-    improved: bool = False
-    values: dict[str, float] = field(default_factory=dict)
-    since: int = 0
+    monitor: str  # the metric's name on the validation split, such as "metric/accuracy"
+    mode: str  # "max" or "min"
+    value: float | None = None  # None before the first evaluation
+    step: int = 0  # at which it was reached
+    improved: bool = False  # whether the latest evaluation set it
+    values: dict[str, float] = field(default_factory=dict)  # all metrics of that evaluation
+    since: int = 0  # the step from which evaluations count: the largest `best_from_step` of the hooks
 
     def update(self, report: Report) -> None:
         """Compare a validation report with the best so far; NaN is never the best, nor is a step before `since`."""
@@ -185,48 +150,32 @@ class Best:
             self.value, self.step, self.values = value, report.step, dict(report.values)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a checkpoint and `summary.json` hold of it."""
-        return {
-            "monitor": self.monitor,
-            "mode": self.mode,
-            "value": self.value,
-            "step": self.step,
-            "values": dict(self.values),
-        }
+        """Return the entries of a checkpoint and of `summary.json`."""
+        own = {"monitor": self.monitor, "mode": self.mode, "value": self.value}
+        return {**own, "step": self.step, "values": dict(self.values)}
 
     def put_back(self, stored: Mapping[str, Any] | None) -> None:
-        """Take back what `as_json` returned."""
+        """Restore what `as_json` returned; None for no evaluation yet."""
         stored = stored or {"value": None, "step": 0, "values": {}}
         self.value, self.step, self.values = stored["value"], stored["step"], dict(stored["values"])
 
 
 @dataclass
 class Journal:
-    """Keep what has happened to a run; its checkpoints hold it.
+    """Keep what has happened to a run, for its checkpoints and its summary."""
 
-    Attributes:
-        resumed_at: the steps at which the run was resumed.
-        rolled_back: the steps from which it rolled back to a checkpoint.
-        returns: for each of these, the step "to" which it rolled back, and the "rate_factor" of the checkpoint's rates.
-        started_from: lines on the weights that the networks started from; none if they are their own.
-        warnings: what hooks have warned of so far, a line each.
-        warned: names of the hooks whose `warning` has been shown.
-        final: values of the latest training report.
-    """
-
-    resumed_at: list[int] = field(default_factory=list)
-    rolled_back: list[int] = field(default_factory=list)
-    returns: list[dict[str, Any]] = field(default_factory=list)
-    started_from: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    warned: list[str] = field(default_factory=list)
-    final: dict[str, float] = field(default_factory=dict)
+    resumed_at: list[int] = field(default_factory=list)  # steps
+    rolled_back: list[int] = field(default_factory=list)  # the steps from which it rolled back
+    returns: list[dict[str, Any]] = field(default_factory=list)  # for each, the step "to" and the "rate_factor" there
+    started_from: list[str] = field(default_factory=list)  # lines on initial weights that are not the networks' own
+    warnings: list[str] = field(default_factory=list)  # lines
+    warned: list[str] = field(default_factory=list)  # hooks whose `warning` has been shown
+    final: dict[str, float] = field(default_factory=dict)  # values of the latest training report
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
         return asdict(self)
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Journal:
-        """Return what `as_json` has stored, perhaps among other things; older runs have no warnings."""
+        """Return the journal in a stored state, which has other keys too; older runs lack some of these."""
         return cls(**{each.name: deepcopy(stored[each.name]) for each in fields(cls) if each.name in stored})

@@ -1,8 +1,9 @@
-"""The run directory: created once, never overwritten, named by recipe and time, locked by the one who trains in it."""
+"""The run directory: created once, never overwritten, named by recipe and time, locked while a process trains in it."""
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -18,7 +19,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.plugins import plugin_versions
-from hookline.trainer.config.stored import parse_yaml
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import check_folders, open_lock
 from hookline.trainer.version import __version__
@@ -38,7 +38,10 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
                 f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.{more}"
             )
     else:
-        path = _unused(Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S"))
+        path = base = Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S")
+        numbers = itertools.count(1)
+        while path.exists():
+            path = base.with_name(f"{base.name}_{next(numbers)}")
     parent = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(
@@ -52,7 +55,7 @@ WEIGHTS = (".keras", ".h5", ".safetensors")
 
 
 def check_initial(init_from: str) -> None:
-    """Refuse what no network can start from: anything but a run, and a file of weights."""
+    """Refuse anything but a run and a file of weights."""
     given = user_path(init_from, "init_from")
     if given.is_file() and given.suffix not in WEIGHTS:
         raise UserError(
@@ -75,25 +78,12 @@ def initial_checkpoints(init_from: str) -> Path:
     return path
 
 
-def _unused(path: Path) -> Path:
-    candidate, count = path, 0
-    while candidate.exists():
-        count += 1
-        candidate = path.with_name(f"{path.name}_{count}")
-    return candidate
-
-
 def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Make the run directory with config.yaml, overrides.txt and environment.json: at once, or not at all."""
-    text = config_text(config)
-    try:
-        parse_yaml(text)
-    except ValueError as error:
-        raise UserError(f"The config cannot be kept: {error}. Expected shorter values.") from error
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
-        (partial / "config.yaml").write_text(text, encoding="utf-8")
+        (partial / "config.yaml").write_text(config_text(config), encoding="utf-8")
         (partial / "overrides.txt").write_text("".join(f"{each}\n" for each in overrides), encoding="utf-8")
         (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
         os.rename(partial, path)  # an empty directory gives way
@@ -105,13 +95,13 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return what `config.yaml` holds."""
+    """Return the contents of `config.yaml`."""
     return OmegaConf.to_yaml(dict(config))
 
 
 def environment() -> dict[str, Any]:
     """Return what a result may depend on: versions, threads, CPU, the project's commit."""
-    import tensorflow as tf  # what looks at runs alone does without
+    import tensorflow as tf  # scripts that only look at runs do without it
 
     return {
         "python": platform.python_version(),
@@ -162,21 +152,17 @@ def locked(directory: Path) -> Iterator[None]:
             f"{directory} cannot be written: {error.strerror}. Expected a run directory of one's own."
         ) from error
     try:
-        _take(descriptor, directory)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            raise UserError(
+                f"{directory} is in use: the process {holder} trains in it. Expected one process for a run; wait for "
+                "it, or end it."
+            ) from error
         with suppress(OSError):  # on a full disk: the process number only serves a message
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
-
-
-def _take(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-        raise UserError(
-            f"{directory} is in use: the process {holder} trains in it. Expected one process for a run; wait for it, "
-            "or end it."
-        ) from error

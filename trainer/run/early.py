@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from hookline.trainer.replicas.cluster import NONE
 
 
 def part_checks(config: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
-    """Yield a check for each part, that its path, its kind and its arguments are right; nothing is called."""
+    """Yield a check of the path, the kind and the arguments of each part; nothing is constructed."""
     for section in KINDS:
         if section not in NAMED:
             yield partial(bind, config[section], group=section, plugins=config["plugins"])
@@ -31,15 +31,13 @@ def part_checks(config: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
 def _check_named(section: str, name: str, node: Mapping[str, Any], plugins: list[str]) -> None:
     from hookline.trainer.hook import Hook
     from hookline.trainer.input.augment import Augment
-    from hookline.trainer.run.build import split_binding
+    from hookline.trainer.run.blueprint import split_binding
 
     try:
         if section == "hooks":
-            kind: type = Hook
-            node = split_binding(node, plugins=plugins)[0]
+            bind(split_binding(node, plugins=plugins)[0], group=section, kind=Hook, plugins=plugins)
         else:
-            kind = Augment
-        bind(node, group=section, kind=kind, plugins=plugins)
+            bind(node, group=section, kind=Augment, plugins=plugins)
     except UserError as error:
         raise UserError(f"{section}.{name}: {error}") from error
 
@@ -48,16 +46,13 @@ PARTS = ("data", "model", "schedule", "optimizer", "task")
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:
-    """Check what needs neither TensorFlow nor Keras, if they are deferred; other mistakes show when parts are built.
-
-    Hooks and augmentations are constructed, once more than for the run: their constructors check plain arguments.
-    """
+    """Check what needs neither TensorFlow nor Keras; constructors of hooks and augmentations check their arguments."""
     config, plugins = job.config, job.config["plugins"]
     checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
     checks += part_checks(config)
     checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
-    checks += [partial(_check_augment, name, node, plugins) for name, node in config.get("augment", {}).items()]
-    checks.append(partial(_check_hooks, config["hooks"], plugins))
+    checks += [partial(_build_augment, name, node, plugins) for name, node in config.get("augment", {}).items()]
+    checks.append(partial(_build_hooks, config["hooks"], plugins))
     with without_frameworks():
         for check in checks:
             _unless_it_needs_frameworks(check)
@@ -69,16 +64,11 @@ def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
     try:
         return check()
     except NeedsFramework:
-        _forget_orphans(set(sys.modules) - before)
+        for name in sorted(set(sys.modules) - before):  # a package before its modules
+            above = name.rpartition(".")[0]
+            if above and above not in sys.modules:  # a later import would not bind the module to its package
+                del sys.modules[name]
         return None
-
-
-def _forget_orphans(names: Iterable[str]) -> None:
-    """Remove modules whose package's import failed: a later import would find them and not bind them to the package."""
-    for name in sorted(names):  # a package before what it holds
-        above = name.rpartition(".")[0]
-        if above and above not in sys.modules:
-            del sys.modules[name]
 
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
@@ -99,16 +89,16 @@ def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> Non
     run_precheck(target, {name: each for name, each in node.items() if name != TARGET})
 
 
-def _check_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    from hookline.trainer.run.build import build_augments
+def _build_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    from hookline.trainer.run.blueprint import build_augments
 
     build_augments({name: node}, plugins)
 
 
-def _check_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
+def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Construct every hook, and look for conflicts among those that could be constructed."""
     from hookline.trainer.order import order_hooks
-    from hookline.trainer.run.build import build_hook
+    from hookline.trainer.run.blueprint import build_hook
 
     named = [(name, node) for name, node in nodes.items() if node is not None]
     found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in named]

@@ -1,28 +1,39 @@
-"""A finished run, built again from its directory."""
+"""A finished run, built again from its directory, a trained model, read as data, and the classes of plugins in it."""
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.stored import check_plugins, read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.files import MAX_BYTES, open_file, parse_json
 
 if TYPE_CHECKING:
+    import keras
+
     from hookline.trainer.network import Network
     from hookline.trainer.run.run import Run
 
 Made = TypeVar("Made")
 BEST, LAST = "best", "last"
 TARGET, PYTHON = "_target_", "hookline.Trainer"
-"""What stands in the place of a part that Python gave, and no config can name."""
+"""In the config of a run that was trained by Python, the target of every part that only Python has."""
+KERAS_SUFFIX, KERAS_CONFIG = ".keras", "config.json"
 
 
 def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the config of a run, ready to be assembled again."""
+    """Return the config of a run, ready to be built again."""
     config = read_stored(run, "run")
     if (config.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(f"run={run} was trained by Python. Expected hookline.load('{run}') there, and what it offers.")
@@ -32,10 +43,7 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def without_initial(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a run whose weights come from a checkpoint: what it once began with no longer matters.
-
-    That is `init_from`, and the `weights` of a model where they are a file, or a name such as "imagenet".
-    """
+    """Return the config of a run whose weights come from a checkpoint, not from `init_from` or `model.weights`."""
     model = config["model"]
     begins = isinstance(model, Mapping) and isinstance(model.get("weights"), str)
     return {**config, "init_from": None, "model": {**model, "weights": None} if begins else model}
@@ -50,20 +58,16 @@ def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> 
 
 
 def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:
-    """Build a finished run while another one is being built, without affecting how the other is built."""
-    return made_beside(lambda: _restored(run, config, checkpoint))
+    """Build a finished run while another one is being built, without affecting that one."""
+    return _made_beside(lambda: _restored(run, config, checkpoint))
 
 
-def made_beside(make: Callable[[], Made]) -> Made:
-    """Make something of Keras while a run is being built, without affecting how the run is built.
-
-    Keras numbers layers without a name per thread, so this happens in a thread of its own. Random numbers drawn
-    afterwards depend only on the random state before.
-    """
+def _made_beside(make: Callable[[], Made]) -> Made:
+    """Make something of Keras, without affecting the names and random numbers of a run that is being built."""
     import keras
 
     seed = random.randrange(2**31)
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread:  # Keras numbers layers without a name per thread
         made = thread.submit(make).result()
     keras.utils.set_random_seed(seed)
     return made
@@ -92,8 +96,8 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     store = CheckpointStore(directory / "checkpoints")
     tags, problems = store.tags(), store.problems()
     if not tags:
-        told = "".join(f" {problem}" for problem in problems)
-        raise UserError(f"run={run} has no checkpoints.{told} Expected a run with the hook 'checkpoint'.")
+        why = "".join(f" {problem}" for problem in problems)
+        raise UserError(f"run={run} has no checkpoints.{why} Expected a run with the hook 'checkpoint'.")
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     tag = checkpoint or (BEST if BEST in tags else LAST)
@@ -104,3 +108,98 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     assign_variables(trainer_variables(restored.trainer), loaded.tensors, f"run={run}")  # no sums of an open report
     restored.checkpoint, restored.step = tag, loaded.step
     return restored
+
+
+def read_model(path: str, key: str) -> keras.Model:
+    """Return a trained model, of a run directory or a .keras file, without executing code that the file names.
+
+    A run must be of the command line and have one network; it comes without its final activation. `key` is the option
+    that names the path.
+    """
+    given = user_path(path, key)
+    try:
+        if given.suffix == KERAS_SUFFIX:
+            check_parts(given)
+            return _made_beside(lambda: _load(given))
+        return shipped_network(path, read_config(path)).model
+    except UserError as error:
+        raise UserError(f"{key}={path}: {error}") from error
+
+
+def model_digest(model: keras.Model) -> str:
+    """Return a digest of the values of a model's weights and moving statistics, in their order."""
+    from hookline.trainer.run.checkpoint_files import tensors_digest
+
+    return tensors_digest({str(number): each.numpy() for number, each in enumerate(model.weights)})
+
+
+def _load(path: Path) -> keras.Model:
+    import keras
+
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:
+        raise UserError(f"Keras cannot load it: {' '.join(str(error).split()):.200}") from error
+    if not isinstance(model, keras.Model):
+        raise UserError(f"it holds a {type(model).__name__}. Expected a model.")
+    return model
+
+
+def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
+    """Refuse a .keras file that names code other than Keras's, or of packages that the user allows: loading runs it."""
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(KERAS_CONFIG) as stored:
+            if len(text := stored.read(MAX_BYTES + 1)) > MAX_BYTES:
+                raise ValueError("its config is too large")
+        config = parse_json(text)
+    except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"it cannot be read ({reason:.200}). Expected a file of model.save('<name>.keras').") from error
+    if foreign := sorted(set(_foreign_parts(config, {"keras", *packages}))):
+        raise UserError(
+            f"it has parts that are not of Keras: {', '.join(foreign):.200}. Expected a model of Keras's own layers, "
+            "the directory of a run, or a keras.Model in Python."
+        )
+
+
+def _foreign_parts(config: Any, known: Set[str]) -> Iterator[str]:
+    """Yield what a serialized model would have to import or look up outside of known packages."""
+    if isinstance(config, Mapping):
+        if "class_name" in config and "config" in config:
+            module, registered = config.get("module"), str(config.get("registered_name") or "")
+            root = str(module or "keras").partition(".")[0]
+            if root not in known or (">" in registered and len(known) == 1):
+                yield str(config["class_name"])
+        config = list(config.values())
+    if isinstance(config, list):
+        for value in config:
+            yield from _foreign_parts(value, known)
+
+
+def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
+    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it."""
+    plugins = list(plugins)
+    if not plugins:
+        return nullcontext()
+    import keras  # readers of other formats do without it
+
+    check_found(plugins)
+    for package in plugins:
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            raise UserError(f"plugins={package} cannot be imported: {type(error).__name__}: {error}.") from error
+    parts = {name: part for module in _modules(plugins) for name, part in vars(module).items() if _is_part(part)}
+    return keras.saving.custom_object_scope(parts)
+
+
+def _modules(plugins: Iterable[str]) -> Iterator[ModuleType]:
+    """Yield the modules of packages that are imported."""
+    for name, module in list(sys.modules.items()):
+        if any(f"{name}.".startswith(f"{package}.") for package in plugins):
+            yield module
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether a value may be part of a model: a class with a config, or a function."""
+    return isinstance(value, FunctionType) or (isinstance(value, type) and hasattr(value, "from_config"))

@@ -24,7 +24,7 @@ SHOWN = 4
 
 
 def load_file(networks: Sequence[Network], init_from: str) -> None:
-    """Give the only network the weights of a file, before hooks change its model; it keeps what is to be told."""
+    """Give the only network the weights of a file, before hooks change its model."""
     if len(networks) > 1:
         names = ", ".join(each.name for each in networks)
         raise UserError(
@@ -36,7 +36,7 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
 
 
 def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> None:
-    """Give networks the weights of a run's best checkpoint, or of its last one; they keep what is to be told."""
+    """Give networks the weights of a run's best checkpoint, or of its last one."""
     store = CheckpointStore(checkpoints)
     tensors = store.load("best" if "best" in store.tags() else "last").tensors
     stored: dict[str, dict[str, np.ndarray]] = {}
@@ -59,36 +59,21 @@ def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> 
 
 
 def take_weights(network: Network, given: Sequence[Layer], source: str) -> list[str]:
-    """Give a network the weights of layers that fit its own, and return in short lines what came of it.
-
-    A layer is taken whole or not at all. Layers belong together that have the same path; or the same path below the
-    name of their model; or, since Keras numbers what has no name by the history of the process, the same place among
-    the others. Of these three readings the one counts that fits most layers, and of equal ones the first.
-
-    Args:
-        network: with its model, before any step.
-        given: the layers of a file, or of a run.
-        source: what it is called in messages, such as "init_from=net.keras".
-
-    Raises:
-        UserError: no layer fits.
-    """
+    """Give a network the weights of layers that fit its own, each whole or not at all, and return lines on that."""
     own, how, pairs = _match(network.model, network.weights, given, source)
     _assign(pairs)
-    return _told(network, own, given, pairs, source, how)
+    taken, used = ({id(pair[side]) for pair in pairs} for side in (0, 1))
+    values = sum(math.prod(each.shape) for layer, _ in pairs for each in layer.tensors.values())
+    lines = [f"{source}: {len(pairs)} of {len(own)} layers of '{network.name}' ({values:,} values), {how}."]
+    if left := [layer for layer in own if id(layer) not in taken]:
+        lines.append(f"Left as they were: {_listed(left)}.")
+    if unused := [layer for layer in given if id(layer) not in used]:
+        lines.append(f"Not used of {source.partition('=')[2]}: {_listed(unused)}.")
+    return [one_line(line) for line in lines]
 
 
 def load_whole(model: keras.Model, path: Path, source: str) -> None:
-    """Give a model the weights of a file, which must have every layer of it.
-
-    Args:
-        model: built.
-        path: of a .keras, .weights.h5, .h5 or .safetensors file.
-        source: what it is called in messages, such as "model.weights=net.h5".
-
-    Raises:
-        UserError: the file cannot be read, or a layer fits none of it.
-    """
+    """Give a built model the weights of a file, which must have every layer; `source` is an option with its value."""
     with open_weights(path) as given:
         own, _, pairs = _match(model, name_variables(model.weights), given, source)
         taken = {id(mine) for mine, _ in pairs}
@@ -100,7 +85,7 @@ def load_whole(model: keras.Model, path: Path, source: str) -> None:
 def _match(
     model: keras.Model, weights: Mapping[str, keras.Variable], given: Sequence[Layer], source: str
 ) -> tuple[list[Layer], str, Pairs]:
-    """Return the model's layers, by which reading some belong to given ones, and these pairs."""
+    """Return the model's layers, the reading that matches most of them with given ones, and these pairs."""
     own = _layers_of(model) if any(each.numbered for each in given) else by_path(weights)
     how, pairs = max(((how, _pairs(own, given, key)) for how, key in READINGS.items()), key=lambda each: len(each[1]))
     if not pairs:
@@ -117,34 +102,27 @@ def _assign(pairs: Pairs) -> None:
             variable.assign(theirs.tensors[name].read().astype(variable.dtype))
 
 
-def _by_path(layers: Sequence[Layer]) -> list[str]:
-    return [layer.path for layer in layers]
-
-
 def _below_model(layers: Sequence[Layer]) -> list[str]:
     one = len({layer.path.partition("/")[0] for layer in layers}) == 1
     return [layer.path.partition("/")[2] if one else layer.path for layer in layers]
 
 
-def _by_place(layers: Sequence[Layer]) -> list[str]:
-    return [layer.place for layer in layers]
-
-
-READINGS = {
-    "by path": _by_path,
+READINGS: dict[str, Callable[[Sequence[Layer]], list[str]]] = {
+    "by path": lambda layers: [layer.path for layer in layers],
     "by path below the model's name": _below_model,
-    "by place in the model": _by_place,
+    "by place in the model": lambda layers: [layer.place for layer in layers],  # Keras numbers layers without a name
 }
+"""What identifies a layer: the first reading that matches most layers counts."""
 
 
 def _pairs(own: Sequence[Layer], given: Sequence[Layer], read: Callable[[Sequence[Layer]], list[str]]) -> Pairs:
-    """Return the layers that belong together by one reading, and fit."""
+    """Return the layers that match by one reading, and fit."""
     theirs, mine = _once(given, read(given)), _once(own, read(own))
     return [(layer, theirs[key]) for key, layer in mine.items() if key in theirs and _fits(layer, theirs[key])]
 
 
 def _once(layers: Sequence[Layer], keys: Sequence[str]) -> dict[str, Layer]:
-    """Return layers by key, without those whose key is not theirs alone."""
+    """Return layers by key, without keys that repeat."""
     counts = Counter(keys)
     return {key: layer for key, layer in zip(keys, layers, strict=True) if counts[key] == 1}
 
@@ -165,26 +143,22 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 class _Recorder(saving_lib.H5IOStore):
-    """Take what Keras would save into a file, and in which place: variables, of which nothing is read."""
+    """Record which variables Keras would save into a file, and in which place."""
 
     def __init__(self) -> None:
-        """Begin; there is no file."""
         self.names: dict[str, str] = {}
         self.variables: dict[str, dict[str, Any]] = {}
         self._place = ""
 
     def __bool__(self) -> bool:
-        """Return True: Keras saves into nothing else."""
-        return True
+        return True  # or Keras saves nothing
 
     def make(self, path: str, metadata: Any = None) -> _Recorder:
-        """Go to a layer."""
         self._place = path
         self.names[path] = str((metadata or {}).get("name", path.rpartition("/")[2]))
         return self
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Take a variable of the layer."""
         self.variables.setdefault(self._place, {})[key] = value
 
 
@@ -202,25 +176,10 @@ def _layers_of(model: keras.Model) -> list[Layer]:
     return layers
 
 
-def _told(
-    network: Network, own: Sequence[Layer], given: Sequence[Layer], pairs: Pairs, source: str, how: str
-) -> list[str]:
-    """Return what came of it: what was taken, what stays as it was, what the source has beside that."""
-    taken, used = ({id(pair[side]) for pair in pairs} for side in (0, 1))
-    values = sum(math.prod(each.shape) for layer, _ in pairs for each in layer.tensors.values())
-    lines = [f"{source}: {len(pairs)} of {len(own)} layers of '{network.name}' ({values:,} values), {how}."]
-    if left := [layer for layer in own if id(layer) not in taken]:
-        lines.append(f"Left as they were: {_listed(left)}.")
-    if unused := [layer for layer in given if id(layer) not in used]:
-        lines.append(f"Not used of {source.partition('=')[2]}: {_listed(unused)}.")
-    return [one_line(line) for line in lines]
-
-
 def _listed(layers: Sequence[Layer]) -> str:
-    shown = [f"{layer.path or 'the model'} {_shapes(layer)}" for layer in layers[:SHOWN]]
+    shown = []
+    for layer in layers[:SHOWN]:
+        shapes = [str(list(each.shape)) for each in list(layer.tensors.values())[:SHOWN]]
+        shown.append(f"{layer.path or 'the model'} {' '.join(shapes)}")
     more = [f"{len(layers) - SHOWN} more"] if len(layers) > SHOWN else []
     return ", ".join([*shown, *more]) or "nothing"
-
-
-def _shapes(layer: Layer) -> str:
-    return " ".join(str(list(each.shape)) for each in list(layer.tensors.values())[:SHOWN])

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and the wall-clock budget: finish the step, save, close, leave; a second Ctrl-C leaves at once."""
+"""SIGINT, SIGTERM and the time budget: finish the step, save, close, end; a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -17,27 +17,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Report that a run ended early, on request; what it needs to resume is saved.
-
-    Attributes:
-        signal_number: that asked for it; None for the wall-clock budget.
-        outcome: what the run has left until then; None before its end has been written.
-    """
+    """Report that a run ended early, on request; what it needs to resume is saved."""
 
     def __init__(self, message: str, signal_number: int | None) -> None:
         super().__init__(message)
-        self.signal_number = signal_number
-        self.outcome: Any = None
+        self.signal_number = signal_number  # None for the time budget
+        self.outcome: Any = None  # set once the summary is written
 
 
 @dataclass
 class Interruption:
-    """Record what asked the run to end.
-
-    Attributes:
-        max_seconds: wall time after which the run shall end; None for no limit.
-        signal_number: that came; None for none.
-    """
+    """Record what asked the run to end: a signal, or the end of the wall time `max_seconds`."""
 
     max_seconds: float | None = None
     signal_number: int | None = None
@@ -54,16 +44,12 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the first signal instead of being stopped by it; the next one stops the process at once.
-
-        The next one is left to the operating system, which acts even while TensorFlow computes. Only the main thread
-        can handle signals; elsewhere, nothing changes.
-        """
+        """Record the first signal; the next one stops the process at once. Only the main thread can handle signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup wants it
-        before = {number: signal.signal(number, self._note) for number in heard}
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # for nohup
+        before = {number: signal.signal(number, self._note) for number in handled}
         try:
             with _ended_by_a_second():
                 yield
@@ -76,15 +62,14 @@ class Interruption:
         self.signal_number = number
         for each in SIGNALS:
             if signal.getsignal(each) is not signal.SIG_IGN:
-                signal.signal(each, signal.SIG_DFL)
+                signal.signal(each, signal.SIG_DFL)  # the operating system acts even while TensorFlow computes
 
 
 @contextmanager
 def _ended_by_a_second() -> Iterator[None]:
     """End the process at a second signal that arrives before Python has handled the first.
 
-    Python's handlers wait until TensorFlow's computation ends, and then merge several signals into one. `set_wakeup_fd`
-    writes each number at once, so none is lost.
+    Python's handlers wait until TensorFlow's computation ends, and merge several signals; `set_wakeup_fd` does not.
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -101,11 +86,11 @@ def _ended_by_a_second() -> Iterator[None]:
 
 
 def _end_at_a_second(numbers: socket.socket) -> None:
-    heard = 0
-    while received := numbers.recv(1):
-        heard += received[0] in SIGNALS
-        if heard == 2:
-            os._exit(128 + received[0])
+    received = 0
+    while number := numbers.recv(1):
+        received += number[0] in SIGNALS
+        if received == 2:
+            os._exit(128 + number[0])
 
 
 @contextmanager

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
 
 from hookline.trainer.config.plugins import used_plugins
 from hookline.trainer.config.stored import CONFIG_DIGEST, FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import read_json
+from hookline.trainer.input.data import Split
+from hookline.trainer.objective import Batch
+from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.control import Journal
 from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.results import COMPLETE
@@ -34,7 +41,7 @@ def existing_directory(run: str) -> Path:
 
 
 def completed_summary(directory: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that is complete, so that there is nothing to resume; None otherwise."""
+    """Return the summary of a run that is complete; None if there is something to resume."""
     try:
         summary = read_json(directory / "summary.json")
     except (OSError, ValueError):
@@ -53,7 +60,7 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
 
 
 def check_place(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse data from another place for a run without a checkpoint, which would show whether it is the same."""
+    """Refuse data from another place for a run without a checkpoint, whose fingerprint is unknown."""
     if read_stored(str(directory), "resume")["data"] != config["data"]:
         raise UserError(
             f"{directory} has no checkpoint yet, so it is unknown whether the data at another place is the same. "
@@ -63,32 +70,52 @@ def check_place(directory: Path, config: Mapping[str, Any]) -> None:
 
 def changed_environment(directory: Path) -> list[str]:
     """Return, in words, what differs from where the run was started and may change its bits."""
+    plugins = used_plugins(read_stored(str(directory), "resume"))
     try:
         before = read_json(directory / ENVIRONMENT)
-    except (OSError, ValueError):
-        before = None
-    if not isinstance(before, dict):
+        used = [name for name in plugins if before.get("plugins", {}).get(name) is not None]  # installed packages
+        was, now = _facts(before, used), _facts(environment(), used)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
-    known = _mapping(before.get("plugins"))  # of one that was no plugin then, no version is known
-    used = [name for name in used_plugins(read_stored(str(directory), "resume")) if known.get(name) is not None]
-    was, now = _facts(before, used), _facts(environment(), used)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return [f"{name} was {_short(was.get(name))} and is {_short(now.get(name))}" for name in names]
 
 
 def _facts(stored: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
     """Return what to compare by name."""
-    versions = _mapping(stored.get("plugins"))
-    facts = {name: stored.get(name) for name in MATTERS} | _mapping(stored.get("packages"))
-    return facts | {f"the plugin {name}": versions.get(name) for name in plugins}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    facts = {name: stored.get(name) for name in MATTERS} | stored["packages"]
+    return facts | {f"the plugin {name}": stored.get("plugins", {}).get(name) for name in plugins}
 
 
 def _short(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+SAMPLES = 32
+"""How many rows of a split are read for its fingerprint."""
+
+
+def data_fingerprint(splits: Iterable[Split]) -> str:
+    """Return a sha256 of the row numbers of each split, and of the contents of some rows."""
+    digest = hashlib.sha256()
+    for split in splits:
+        rows = np.ascontiguousarray(split.indices)
+        digest.update(f"{split.name} {split.source.size} {rows.size}".encode())
+        digest.update(rows.data)
+        places = np.unique(np.linspace(0, rows.size - 1, SAMPLES).astype(np.int64))
+        batch = split.source.gather(tf.constant(rows[places]))
+        digest.update(tensors_digest(_arrays(batch)).encode())
+    return digest.hexdigest()
+
+
+def _arrays(batch: Batch) -> dict[str, np.ndarray]:
+    """Return the arrays of a batch by name; several inputs are numbered."""
+    named = {name: tf.nest.flatten(value) for name, value in batch.items()}
+    return {
+        name if len(values) == 1 else f"{name}/{place}": value.numpy()
+        for name, values in named.items()
+        for place, value in enumerate(values)
+    }
 
 
 def run_state(run: Run) -> dict[str, Any]:
@@ -129,11 +156,7 @@ def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
 
 
 def roll_back(run: Run, checkpoint: Checkpoint, rate_factor: float) -> None:
-    """Roll a run back to a checkpoint, and lower its learning rates.
-
-    Time that was spent stays spent. The checkpoint holds the rates at its time; they are lowered once for each rollback
-    since then.
-    """
+    """Roll a run back to a checkpoint, and lower its learning rates once for each rollback since it was written."""
     journal = run.journal
     journal.rolled_back.append(run.step)
     _go_to(run, checkpoint)

@@ -1,4 +1,4 @@
-"""A run: what it is made of, its loop over chunks, its evaluations, and what host hooks see of it."""
+"""A run: its loop over chunks, its evaluations, and the object that host hooks see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import Store
-from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.control import Best, Cadence, Control, Journal, Report, own_values
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.resume import roll_back, run_state
@@ -45,58 +44,33 @@ LOSS_SCALE = "opt/loss_scale"
 
 @dataclass(eq=False)
 class Run:
-    """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and every host hook is given it.
+    """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and host hooks get it as an argument.
 
-    Attributes:
-        directory: of the run; while it trains, it exists and holds config.yaml. One that never is, where nothing is
-            written.
-        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
-        config: the resolved config as plain dicts and lists.
-        data: the opened data.
-        training: the batches of the training split.
-        loop: the traced loop of all replicas of this process.
-        held_out: the evaluations of the other splits by name: "validation" and "test" where there are such.
-        hooks: all of them: those of the graph, then those of the host, each in order.
-        total_steps: steps that the run will make.
-        best: the best validation value so far.
-        store: where checkpoints go.
-        fingerprint: of the data.
-        workers: the other processes of the run; this one is the chief.
-        plan: Markdown text: the stages with their hooks, the update ops, the variables.
-        checkpoint: the tag of the checkpoint that the run was restored from, to be looked at; else "".
-        control: where hooks ask.
-        step: steps made so far.
-        vetoes: names of the vetoes that held back the latest step; normally empty.
-        from_checkpoint: whether the run continues from a checkpoint: it was resumed, or has just rolled back.
-        error: what ended the run before its time; None if nothing did.
-        times: where the wall time went.
-        journal: what has happened so far.
-        digest: of all variables after the last step; None before.
+    Host hooks do not need `loop`, `store`, `fingerprint`, `workers` and `checkpoint`.
     """
 
-    directory: Path
-    recipe: str
-    config: dict[str, Any]
+    directory: Path  # while the run trains, it exists and holds config.yaml, unless nothing is written
+    recipe: str  # its name, such as "bnn" or "bnn+frozen_mask"
+    config: dict[str, Any]  # resolved, as plain dicts and lists
     data: Data
-    training: TrainingBatches
-    loop: ChunkLoop
-    held_out: Mapping[str, HeldOut]
-    hooks: list[Hook]
-    total_steps: int
-    best: Best
-    store: Store
-    fingerprint: str = ""
-    workers: Workers = field(default_factory=Workers)
-    plan: str = ""
-    checkpoint: str = ""
-    control: Control = field(default_factory=Control)
-    step: int = 0
-    vetoes: list[str] = field(default_factory=list)
-    from_checkpoint: bool = False
-    error: BaseException | None = None
-    times: Times = field(default_factory=Times)
-    journal: Journal = field(default_factory=Journal)
-    digest: str | None = None
+    training: TrainingBatches  # the batches of the training split
+    loop: ChunkLoop  # traced, of all replicas of this process
+    held_out: Mapping[str, HeldOut]  # evaluations of the splits "validation" and "test", if there are such
+    hooks: list[Hook]  # graph hooks, then host hooks, each in order
+    total_steps: int  # that the run will make
+    best: Best  # validation value so far
+    store: Store  # of the checkpoints
+    fingerprint: str = ""  # of the data
+    workers: Workers = field(default_factory=Workers)  # the other processes of the run; this one is the chief
+    plan: str = ""  # Markdown: the stages with their hooks, the update ops, the variables
+    checkpoint: str = ""  # the tag of the checkpoint that a finished run was restored from
+    control: Control = field(default_factory=Control)  # takes the requests of hooks
+    step: int = 0  # steps made so far
+    vetoes: list[str] = field(default_factory=list)  # names of those that held back the latest step
+    from_checkpoint: bool = False  # whether the run was resumed, or has just rolled back
+    error: BaseException | None = None  # what ended the run early
+    times: Times = field(default_factory=Times)  # where the wall time went
+    journal: Journal = field(default_factory=Journal)  # what has happened so far
     _unwritten: set[str] = field(default_factory=set)
 
     @property
@@ -106,12 +80,10 @@ class Run:
 
     @property
     def networks(self) -> dict[str, Network]:
-        """Return the networks by name."""
         return self.loop.trainer.networks
 
     @property
     def host_hooks(self) -> list[HostHook]:
-        """Return the hooks that watch, in order."""
         return [hook for hook in self.hooks if isinstance(hook, HostHook)]
 
     @property
@@ -122,7 +94,6 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        """Return the examples of a step."""
         return self.training.batch_size
 
     @property
@@ -150,22 +121,20 @@ class Run:
 
     @cached_property
     def variables(self) -> dict[str, tf.Variable]:
-        """Return all that a checkpoint holds, by key."""
+        """Return all variables that a checkpoint holds, by key."""
         return run_variables(self.loop)
 
     @cached_property
     def shipped(self) -> ShippedWeights:
-        """Return what reads the weights that evaluation uses."""
+        """Return a function that reads the weights that evaluation uses."""
         return ShippedWeights(self.trainer)
 
     @cached_property
     def views(self) -> Views:
-        """Return what makes pictures, embeddings and distributions."""
         return Views(self)
 
     @cached_property
     def cadence(self) -> Cadence:
-        """Return when the loop pauses."""
         every = self.settings["evaluate_every_epochs"], self.settings["report_every_steps"]
         return Cadence(self.total_steps, self.steps_per_epoch, *every, self.training.first_step)
 
@@ -174,11 +143,7 @@ class Run:
         return self.loop.step_graph(self.variables)
 
     def fit(self, interruption: Interruption | None = None) -> None:
-        """Train until the last step, a stop that a hook asks for, or an error.
-
-        Args:
-            interruption: what asks the run to end before its time; None for signals and trainer.max_seconds.
-        """
+        """Train until the last step, a stop that a hook asks for, an error, a signal or the end of the time budget."""
         interruption = interruption or Interruption(self.settings.get("max_seconds"))
         with interruption.listening():
             self._begin()
@@ -187,16 +152,9 @@ class Run:
                 if self._train_to(end) and (reason := interruption.reason) is not None:
                     self._leave(reason, interruption.signal_number)
             self.workers.check_equal(trainer_variables(self.trainer))
-            self.digest = tensors_digest(VariableValues(self.variables))
 
     def evaluate(self, split: str = "validation", step: int | None = None) -> dict[str, float]:
-        """Evaluate a held-out split, tell the host hooks, and return the values by name.
-
-        Args:
-            split: its name.
-            step: at which the weights were saved, where they are not the current ones: what hooks do by the step holds
-                as it did then.
-        """
+        """Evaluate a held-out split as at a step (None: now), call the host hooks, and return the values by name."""
         with self.times.taking(EVALUATION):
             values = self.held_out[split].run(self.step if step is None else step)
         report = Report(self.step, split, values)
@@ -206,9 +164,9 @@ class Run:
         return values
 
     def finish(self) -> dict[str, Any]:
-        """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one."""
+        """Evaluate the test split once, with the weights and hook state of the best checkpoint if there is one."""
         self.wait_for_checkpoints()
-        if (unsaved := self._unsaved()) is not None:
+        if (unsaved := self.store.unsaved_text()) is not None:
             raise UnsavedError(unsaved)
         if "test" not in self.held_out:
             return {}
@@ -225,11 +183,7 @@ class Run:
         return best.step
 
     def call(self, stage: str, *arguments: Any, closing: bool = False) -> list[Exception]:
-        """Call a stage of every host hook in order, and keep the time by name.
-
-        What a hook cannot write is reported, once for each hook, and the run continues. In a closing stage the others
-        are called also after one of them failed, and the failures are returned.
-        """
+        """Call a stage of every host hook in order. A closing stage reaches all of them, and returns their failures."""
         failures: list[Exception] = []
         for hook in self.host_hooks:
             try:
@@ -242,17 +196,16 @@ class Run:
         return failures
 
     def wait_for_checkpoints(self) -> None:
-        """Return when all checkpoints are on disk, and say which could not be written, though it was tried again."""
+        """Return when all checkpoints are on disk, and warn of those that could not be written."""
         self.store.finish()
-        self.tell_problems()
+        self._warn_of_problems()
 
-    def tell_problems(self) -> None:
-        """Warn of each checkpoint that could not be written, or that was found damaged, once."""
+    def _warn_of_problems(self) -> None:
         for problem in self.store.problems():
             warnings.warn(problem, stacklevel=2)
 
     def name_what_is_saved(self) -> None:
-        """Let the best evaluation be that of the best state on disk, where a better one could not be written."""
+        """Report the best state on disk as the best, if a better one could not be written."""
         if "best" in self.store.unsaved():
             try:
                 self.best.put_back(self.store.load("best").state["run"]["best"])
@@ -270,27 +223,24 @@ class Run:
         self.times.begin()
 
     def _train_to(self, end: int) -> bool:
-        """Make a chunk of steps with all that is due at its end; return whether it came to its end."""
+        """Make a chunk of steps with all that is due at its end; return whether it reached its end."""
         reports, evaluates = end == self.cadence.next_report(self.step), end == self.cadence.next_evaluation(self.step)
         if (asked := self.workers.run_to(end)) is not None:
             self._leave(*asked)
-        self._chunk(end)
-        if self.vetoes:
-            self._answer_vetoes()
-        if self.step < end:
-            return False  # a step was left out; the others of the chunk are still to come
-        self.call("on_chunk_end", self._report() if reports else None)
-        if "validation" in self.held_out and (evaluates or self.control.stop_reason is not None):
-            self.evaluate()
-        self._save()
-        return True
-
-    def _chunk(self, end: int) -> None:
         start, before = time.perf_counter(), self.step
         with self.workers.watching():
             self.step, self.vetoes = self.loop.run(before, end - before)
         self.times.chunk(time.perf_counter() - start, self.step - before, self.loop.waited)
         self.times.queue = self.training.queue(self.step)
+        if self.vetoes:
+            self._answer_vetoes()
+        if self.step < end:
+            return False  # a step was skipped; the others of the chunk are still to come
+        self.call("on_chunk_end", self._report() if reports else None)
+        if "validation" in self.held_out and (evaluates or self.control.stop_reason is not None):
+            self.evaluate()
+        self._save()
+        return True
 
     def _report(self) -> Report:
         values = self.loop.accumulators.read()
@@ -302,28 +252,28 @@ class Run:
         values[SPEED] = self.images_per_second
         values |= self.times.since_last(self.host_hooks)
         self.journal.final = values
-        self._warn(values)
+        self._show_warnings(values)
         return Report(self.step, "train", values)
 
     def _advise(self) -> None:
-        """Show what hooks see before training, and what networks train without; a run that continues has shown it."""
+        """Show the advice of hooks before training, and which final activations are left out."""
         for name, network in self.networks.items():
             for each in network.final_activations:
-                self._tell(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
+                self._warn_once(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
         for hook in self.hooks:
             for line in ask(hook, "advise", self, step=self.step):
-                self._tell(f"The hook '{hook.name}': {line}")
+                self._warn_once(f"The hook '{hook.name}': {line}")
 
-    def _warn(self, values: dict[str, float]) -> None:
+    def _show_warnings(self, values: dict[str, float]) -> None:
         """Show the first warning of each hook, over the objectives that it takes part in."""
         for hook in self.hooks:
             for view in () if hook.name in self.journal.warned else own_values(hook, values, self.trainer.objectives):
                 if (message := ask(hook, "warning", view, step=self.step)) is not None:
                     self.journal.warned.append(hook.name)
-                    self._tell(f"At step {self.step}, the hook '{hook.name}': {message}")
+                    self._warn_once(f"At step {self.step}, the hook '{hook.name}': {message}")
                     break
 
-    def _tell(self, line: str) -> None:
+    def _warn_once(self, line: str) -> None:
         if line not in self.journal.warnings:
             self.journal.warnings.append(line)
             warnings.warn(line, stacklevel=3)
@@ -341,7 +291,7 @@ class Run:
                 warnings.warn(f"At step {self.step}, the hook '{hook.name}': {line}. The run continues.", stacklevel=3)
 
     def _answer_vetoes(self) -> None:
-        """Leave out the step that was held back, or go back to a checkpoint, as a hook asks."""
+        """Skip the step that was held back, or roll back to a checkpoint, as a hook asks."""
         try:
             self.call("on_veto")
             if self.control.rate_factor is not None:
@@ -350,9 +300,9 @@ class Run:
                 self.step += 1
                 self.workers.move(self.step)
             else:
-                raise self._held_back("no hook went on")
+                raise self._held_back("no hook continues without it")
         except NonFiniteError:
-            self._report()  # for the summary: how it went until here
+            self._report()  # the summary shows the values up to here
             raise
         self.control.skip, self.control.rate_factor, self.vetoes = False, None, []
 
@@ -383,33 +333,28 @@ class Run:
                 self.store.keep_last = self.control.keep_last
                 state = {"run": run_state(self), "hooks": hooks}
                 self.store.save(tags, self.step, VariableValues(self.variables), state)
-        self.tell_problems()
+        self._warn_of_problems()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:
-        """Return a hook's state. What it cannot write first is reported; asked once more, it has its state."""
+        """Return a hook's state. If writing its files fails first, that is reported and the state asked for again."""
         state: dict[str, Any] | None = None
         with self._timed(hook):
             state = ask(hook, "state_dict", step=self.step)
         return ask(hook, "state_dict", step=self.step) if state is None else state
 
     def _leave(self, reason: str, signal_number: int | None) -> NoReturn:
-        """Save and raise, before the run's time; no evaluation, which the whole run would not make."""
+        """Save and end early, without an evaluation, which the uninterrupted run would not make."""
         self.control.save("last")
         self._save()
         self.wait_for_checkpoints()
-        unsaved = self._unsaved()
+        unsaved = self.store.unsaved_text()
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
         raise Interrupted(line + (unsaved or f"Resume with: python train.py resume={self.directory}"), signal_number)
 
-    def _unsaved(self) -> str | None:
-        """Return which states are not on disk, why, and what to do; None where all are there."""
-        unsaved = self.store.unsaved_text()
-        return None if unsaved is None else f"{unsaved}: python train.py resume={self.directory}"
-
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
-    """Return what the learning rate of each network that is trained is called."""
+    """Return the name of the learning rate of each trained network."""
     trained = [name for name, network in networks.items() if not network.fixed]
     return {name: "opt/learning_rate" if len(networks) == 1 else f"{name}/opt/learning_rate" for name in trained}

@@ -1,4 +1,4 @@
-"""One run from its config, or from where it was left, to its summary: open the data, build, trace, train, test."""
+"""A run from its config or its checkpoint to its summary: open the data, build, trace, train, test."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
+from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
 from hookline.trainer.run.finished import without_initial
 from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
-from hookline.trainer.run.precision import check_precision
-from hookline.trainer.run.process import estimated, memory_errors, released_graphs
+from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
 from hookline.trainer.run.resume import (
     changed_environment,
     check_config,
@@ -32,8 +32,9 @@ from hookline.trainer.run.resume import (
     restore_run,
 )
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.start_time import StartTime
+from hookline.trainer.run.state import VariableValues
 from hookline.trainer.run.summary import build_summary, write_summary
+from hookline.trainer.run.times import StartTime
 from hookline.trainer.run.workers import ClusterWorkers, Workers, follow, join_workers
 
 PlanText = Callable[[Run], str]
@@ -41,17 +42,11 @@ PlanText = Callable[[Run], str]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Hold what a run leaves behind.
+    """Hold what a run leaves behind."""
 
-    Attributes:
-        summary: what its summary.json holds; empty for a worker beside the first.
-        directory: of the run; None for a worker beside the first, which writes nothing.
-        run: that was trained; None where it was complete already, so that nothing was built.
-    """
-
-    summary: dict[str, Any]
-    directory: Path | None = None
-    run: Run | None = None
+    summary: dict[str, Any]  # what summary.json holds; empty for a worker other than the first
+    directory: Path | None = None  # None for a worker other than the first, which writes nothing
+    run: Run | None = None  # None if it was complete already, so that nothing was built
 
 
 def execute(
@@ -62,7 +57,7 @@ def execute(
     plan: PlanText | None = None,
     began: float | None = None,
 ) -> dict[str, Any]:
-    """Run as `carry_out` does, and return only what summary.json holds."""
+    """Run as `carry_out` does, and return what summary.json holds."""
     return carry_out(config, recipe, overrides, plan=plan, began=began).summary
 
 
@@ -77,22 +72,9 @@ def carry_out(
     plan: PlanText | None = None,
     began: float | None = None,
 ) -> Outcome:
-    """Run a validated config, or resume a run, and return what it leaves behind.
+    """Run a validated config, or resume a run; `began` is when it was asked for, by `time.monotonic`.
 
-    Of a new run nothing is written before the data is open, the networks are built, and the step is traced and audited.
-
-    Args:
-        config: the resolved config; with `resume`, that of the run to resume.
-        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
-        overrides: the command line's.
-        plan: describes the run for the dashboard; None for no text.
-        began: when the run was asked for, by `time.monotonic`; None for now.
-
-    Raises:
-        UserError: a mistake that the user can fix.
-        NonFiniteError: training produced NaN or infinity; the run directory says so.
-        Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
-        WorkersError: the run has several processes, and they cannot continue together.
+    A new run writes nothing before the data is open, the networks are built, and the step is traced and audited.
     """
     started = StartTime(began)
     started.end("import")
@@ -118,7 +100,7 @@ def carry_out(
 def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **given: Any) -> Outcome:
     """Make a new run."""
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
-    digest = config_digest(yaml.safe_load(config_text(config)))  # of what is read again
+    digest = config_digest(yaml.safe_load(config_text(config)))  # of the config as a resumed run reads it
     run = prepare(config, recipe, directory=directory, store=open_store(directory, digest), **given)
     run.workers.compare(run)
     make_directory(directory, config, overrides)
@@ -127,15 +109,15 @@ def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **g
 
 
 def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
-    """Train beside the chief, which writes; nothing is left here to sum up."""
-    run = prepare(config, workers=workers, begun=config["resume"] is not None)  # the chief gives its variables then
+    """Train beside the chief, which alone writes."""
+    run = prepare(config, workers=workers, begun=config["resume"] is not None)  # the chief sends its variables then
     workers.compare(run)
     follow(run, workers)
     return Outcome({})
 
 
 def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
-    """Resume a run from its newest sound checkpoint; from its start where there is none yet."""
+    """Resume a run from its newest sound checkpoint; from its start if there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
         if (summary := completed_summary(directory)) is not None:
@@ -155,25 +137,12 @@ def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
 
 
 def open_store(directory: Path, digest: str) -> CheckpointStore:
-    """Return the store for the checkpoints of a run directory, which knows this process's environment.
-
-    Args:
-        directory: of the run.
-        digest: of the run's config.
-    """
+    """Return the store of a run directory, which writes the environment and the config's digest into checkpoints."""
     return CheckpointStore(directory / "checkpoints", environment={**environment(), CONFIG_DIGEST: digest})
 
 
 def open_existing(directory: Path, digest: str) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Return the store of a run and its newest sound checkpoint; warn of what is damaged, and of another environment.
-
-    Args:
-        directory: of the run.
-        digest: of the run's config.
-
-    Raises:
-        UserError: no checkpoint is sound any more, or the config has changed since.
-    """
+    """Return the store of a run and its newest sound checkpoint; warn of damage, and of another environment."""
     store = open_store(directory, digest)
     checkpoint = store.newest()
     for problem in store.problems():
@@ -195,22 +164,12 @@ def prepare(
 ) -> Run:
     """Open the data, build everything, trace and audit the step; nothing is written, nothing trained.
 
-    Args:
-        config: the resolved config.
-        recipe: the recipe's name.
-        workers: of a run that is trained; None where it is looked at in this process alone.
-        begun: whether its weights come from a checkpoint, not from what `init_from` names.
-        plan: describes the run; None for no text.
-        **given: to `build_run`.
-
-    Raises:
-        UserError: a mistake that the user can fix.
+    If it has `begun`, its weights come from a checkpoint, not from what `init_from` names.
     """
     keras.utils.clear_session()
     settings, workers = config["trainer"], workers or Workers()
     _set_threads(settings["threads"])
-    blueprint = from_config(without_initial(config) if begun else config, recipe)
-    blueprint = replace(blueprint, config=config)
+    blueprint = replace(from_config(without_initial(config) if begun else config, recipe), config=config)
     run = build_run(blueprint, replicas=workers.replicas(settings), workers=workers, **given)
     if plan is not None:
         describe = plan
@@ -230,26 +189,22 @@ def _set_threads(threads: int | None) -> None:
 
 
 def complete(run: Run, interruption: Interruption | None = None, *, writes: bool = True) -> Outcome:
-    """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close.
-
-    Args:
-        run: from its step on.
-        interruption: as for `Run.fit`.
-        writes: whether there is a run directory; otherwise nothing is left but what is returned.
-    """
+    """Train and test; whatever happens, write a summary.json that says how it ended, and let hooks close."""
     test: dict[str, Any] = {}
     failure: BaseException | None = None
+    digest: str | None = None
     try:
         run.store.sweep()
-        run.tell_problems()
         run.fit(interruption)
+        digest = tensors_digest(VariableValues(run.variables))
         test = run.finish()
-    except BaseException as error:  # noqa: BLE001 - raised again, once the run directory says how it ended
+    except BaseException as error:  # noqa: BLE001 - raised again once the summary is written
         failure = run.error = error
         run.wait_for_checkpoints()
     run.name_what_is_saved()
     status, reason = _ending(failure, run.control.stop_reason)
-    summary = build_summary(run, status=status, reason=reason, test=test, failed=failure is not None)
+    ending = {"status": status, "stop_reason": reason, "test": test, "digest": digest}
+    summary = build_summary(run, ending, failed=failure is not None)
     failures: list[Exception] = []
     if writes:
         try:
@@ -273,8 +228,9 @@ def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str
     if failure is None:
         return ("completed", None) if stop_reason is None else ("stopped", stop_reason)
     if isinstance(failure, Interrupted) and failure.signal_number is None:
-        return "paused", str(failure)
-    status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
-    if isinstance(failure, UnsavedError):
-        status = "unsaved"
+        status = "paused"
+    elif isinstance(failure, KeyboardInterrupt):
+        status = "interrupted"
+    else:
+        status = "unsaved" if isinstance(failure, UnsavedError) else "failed"
     return status, str(failure) or type(failure).__name__

@@ -1,9 +1,10 @@
-"""The variables of a run: what a checkpoint holds, what evaluation uses."""
+"""The variables of a run: in a checkpoint, in an evaluation, and in the form in which they are shipped."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -11,7 +12,6 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import Bits, Hook
-from hookline.trainer.run.network_summary import FLOAT, FLOAT_BITS, Forms
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.returned import checked
 from hookline.trainer.step.trainer import Trainer
@@ -23,11 +23,7 @@ def run_variables(loop: ChunkLoop) -> dict[str, tf.Variable]:
 
 
 def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
-    """Return every variable of a replica that training writes, by key.
-
-    Keys: "network/<network>/<variable>" (weights, moving statistics, seed state), "optimizer/<network>/<variable>",
-    "hook/<hook>/<variable>", "loss_scale/<variable>".
-    """
+    """Return every variable that training writes, by key: network/<network>/, optimizer/<network>/, hook/<hook>/ ..."""
     variables: dict[str, tf.Variable] = {}
     if trainer.loss_scale is not None:
         variables |= {f"loss_scale/{name}": variable for name, variable in trainer.loss_scale.state().items()}
@@ -42,7 +38,7 @@ def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
 
 
 def share_variables(trainers: Sequence[Trainer]) -> None:
-    """Give all replicas of this process the variables of the first, after something outside the step wrote these."""
+    """Copy the variables of the first replica of this process to the others, after something outside the step."""
     for each in trainers[1:]:
         first, own = trainer_variables(trainers[0]), trainer_variables(each)
         if missing := own.keys() - first.keys():
@@ -52,28 +48,24 @@ def share_variables(trainers: Sequence[Trainer]) -> None:
 
 
 def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
-    """Return the keys that an evaluation depends on: the networks' own variables and the hooks' state."""
+    """Return the keys that an evaluation depends on: the variables of networks and the state of hooks."""
     return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
 class VariableValues(Mapping[str, np.ndarray]):
-    """Give the values of variables by key, each read on access: nothing holds all of them at once."""
+    """Give copies of the values of variables by key, each read on access: nothing holds all of them at once."""
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Read nothing yet."""
         self._variables = variables
 
     def __getitem__(self, key: str) -> np.ndarray:
-        """Return a copy of the current value."""
         value: np.ndarray = self._variables[key].numpy()
         return value
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the keys."""
         return iter(self._variables)
 
     def __len__(self) -> int:
-        """Return the number of variables."""
         return len(self._variables)
 
 
@@ -94,18 +86,25 @@ def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str,
         variable.assign(tensors[key])
 
 
+FLOAT, FLOAT_BITS = 32, 32.0
 Number = TypeVar("Number", int, float)
 Answer = TypeVar("Answer")
 
 
-class ShippedWeights:
-    """Read what evaluation uses in place of each weight and moving statistic: after every hook.
+@dataclass(frozen=True)
+class Forms:
+    """Hold the form in which a network's weights and inputs are shipped; bits if they are not those of a float32."""
 
-    Nothing is traced before the first call, and only then.
-    """
+    shipped: Mapping[str, np.ndarray] = field(default_factory=dict)  # what evaluation uses in place of each weight
+    stored_bits: Mapping[str, float] = field(default_factory=dict)  # of an entry, by variable name
+    weight_bits: Mapping[str, int] = field(default_factory=dict)  # in which weights are multiplied, by variable name
+    input_bits: Mapping[str, int] = field(default_factory=dict)  # of a layer's input, by its path
+
+
+class ShippedWeights:
+    """Read what evaluation uses in place of each weight and moving statistic, after every hook; traced once."""
 
     def __init__(self, trainer: Trainer) -> None:
-        """Take what is read."""
         self._trainer = trainer
         self._read: Any = None
 
@@ -123,18 +122,13 @@ class ShippedWeights:
 
 
 def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return what evaluation uses in place of each weight and moving statistic: after every hook."""
+    """Return what evaluation uses in place of each weight and moving statistic, after every hook."""
     return ShippedWeights(trainer)(step)
 
 
 def shipped_forms(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Forms]:
-    """Return the form in which the weights and inputs of every network are shipped.
-
-    Every hook says how many bits its own form takes for the weights that are actually shipped, after all hooks. So each
-    form can hold them, and of several the smallest counts. Kernels that are pruned and then rounded to a sign hold no
-    zeros; the sparse form gains nothing there, and the sign's bit counts.
-    """
-    forms = {}
+    """Return the smallest form that holds what is shipped of every network, after all hooks."""
+    forms = {}  # each hook is asked about the final values: pruned kernels rounded to a sign hold no zeros
     for name, shipped in weights.items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
         given = [answer(each, "shipped_bits", Bits(), shipped, given=shipped) for each in hooks]
@@ -148,13 +142,13 @@ def shipped_forms(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarra
 
 
 def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
-    """Return bits per entry in the shipped network, by network and variable, where they are not those of a float32."""
+    """Return bits per entry in the shipped network, by network and variable, if they are not those of a float32."""
     forms = shipped_forms(trainer, shipped_weights(trainer, step))
     return {name: dict(each.stored_bits) for name, each in forms.items()}
 
 
 def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
-    """Return the checked result of a hook's stage; if it fails, the empty one, with a warning."""
+    """Return the checked result of a hook's stage; if it fails, warn and return an empty one."""
     try:
         return cast("Answer", checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
     except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained

@@ -1,4 +1,4 @@
-"""Where a run's time goes."""
+"""The time of a run: to its first step, between reports, and waiting for its input."""
 
 from __future__ import annotations
 
@@ -9,17 +9,50 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from hookline.trainer.hook import HostHook
-from hookline.trainer.input.batches import QUEUE, TrainingBatches
+from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.run.results import format_bytes, format_share
-from hookline.trainer.run.start_time import StartTime
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
+
+COMMAND_FIELD, START_FIELD = ")", 19
+"""In /proc/self/stat: the end of the command's name, and how many fields after it the start time is (proc(5))."""
+
+
+def process_began() -> float:
+    """Return when this process began, by the clock of `time.monotonic`; now, if the system does not say."""
+    now = time.monotonic()
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(COMMAND_FIELD)[2].split()
+        since_boot = int(fields[START_FIELD]) / os.sysconf("SC_CLK_TCK")
+        return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+
+
+class StartTime:
+    """Measure the time to the first step, part by part."""
+
+    def __init__(self, began: float | None = None) -> None:
+        self.parts: dict[str, float] = {}
+        self._latest = time.monotonic() if began is None else began
+
+    def end(self, part: str) -> None:
+        """End a part; the next one begins now."""
+        now = time.monotonic()
+        self.parts[part], self._latest = now - self._latest, now
+
+    def summary(self) -> dict[str, float]:
+        """Return "seconds", all parts together, and each part by its name."""
+        rounded = {name: round(seconds, 3) for name, seconds in self.parts.items()}
+        return {"seconds": round(sum(self.parts.values()), 3), **rounded}
+
 
 STEP, WAITING = "time/step_ms", "time/waiting_share"
 TRAINING, EVALUATION, SAVE, HOOKS = "training", "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
@@ -44,35 +77,21 @@ def _watching(hooks: Iterable[HostHook]) -> list[str]:
 
 @dataclass
 class Times:
-    """Keep the wall time of a run, by what took it, and break it down for each report.
+    """Keep the wall time of a run, by activity, and break it down for each report.
 
-    In a report, "time/step_ms" is for a step, in the chunks alone, "time/waiting_share" how much of that the steps
-    waited for their batches; both are without the first step, which sets everything up, so a report on it alone has
-    neither. The others are sums: "time/hooks_ms/<hook>" for each host hook that watches, "time/evaluation_ms" for the
-    evaluations of the validation split, and "time/save_ms" for what checkpoints held up the loop, both without what
-    hooks did there, and only where there were any. A report comes before the hooks, the evaluation and the checkpoint
-    of its own step: they count in the next one.
-
-    Attributes:
-        train_seconds: of training chunks, without the first step, evaluation and saving.
-        timed_steps: steps made in that time.
-        waited_seconds: how much of that time the steps waited for their batches.
-        first_step_seconds: of the first step, which pays for set-up and XLA's compilation.
-        seconds_per_step: in the latest chunk; None before the first.
-        queue: batches that were ready when the latest chunk ended, and how many fit; None without a queue.
-        spent: seconds by what took them: `EVALUATION`, `SAVE`, or `HOOKS` with the name of a host hook.
-        before: of the run in earlier processes.
-        start: the time to the first step.
+    "time/step_ms" is the mean of a step, and "time/waiting_share" the share of that spent waiting for batches, both
+    without the first step. The others are sums since the last report; work at the step of a report itself (hooks,
+    evaluation, checkpoint) counts in the next one.
     """
 
-    train_seconds: float = 0.0
-    timed_steps: int = 0
-    waited_seconds: float = 0.0
-    first_step_seconds: float = 0.0
-    seconds_per_step: float | None = None
-    queue: tuple[int, int] | None = None
-    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    before: float = 0.0
+    train_seconds: float = 0.0  # of chunks, without the first step, evaluation and saving
+    timed_steps: int = 0  # steps made in that time
+    waited_seconds: float = 0.0  # the part of it spent waiting for batches
+    first_step_seconds: float = 0.0  # set-up and XLA's compilation included
+    seconds_per_step: float | None = None  # in the latest chunk
+    queue: tuple[int, int] | None = None  # batches ready when the latest chunk ended, and how many fit
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by EVALUATION, SAVE or HOOKS + <hook>
+    before: float = 0.0  # wall time of the run in earlier processes
     start: StartTime = field(default_factory=StartTime)
     _began: float = field(default_factory=time.monotonic)
     _reported: dict[str, float] = field(default_factory=dict)
@@ -89,7 +108,7 @@ class Times:
 
     @contextmanager
     def taking(self, what: str) -> Iterator[None]:
-        """Return a context whose time counts as that of something."""
+        """Count the time of the block for an activity."""
         start = time.perf_counter()
         try:
             yield
@@ -127,12 +146,11 @@ class Times:
         return values | {HOOKS + name: MILLISECONDS * spent.get(HOOKS + name, 0.0) for name in _watching(hooks)}
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it."""
         own = {"train_seconds": self.train_seconds, "timed_steps": self.timed_steps}
         return {**own, "waited_seconds": self.waited_seconds, "seconds": self.elapsed}
 
     def put_back(self, stored: Mapping[str, Any]) -> None:
-        """Take back what `as_json` returned, in a later process."""
+        """Restore what `as_json` returned, in a later process."""
         self.train_seconds, self.timed_steps = stored["train_seconds"], stored["timed_steps"]
         self.waited_seconds, self.before = stored["waited_seconds"], stored["seconds"]
 
@@ -143,36 +161,29 @@ class Times:
 BOUND = 0.1
 """From this share of the training time on, waiting is worth fixing."""
 WORTH_SECONDS = 0.5
-"""A run that waited less in total is left alone: finding out why takes as long."""
+"""A run that waited less in total is left alone: measuring the parts of a batch takes as long."""
 REPEATS, ENOUGH_SECONDS = 5, 0.5
 """How often a part of a batch is repeated, and the duration above which once is enough."""
-TAKEN = 64
-"""How many batches are taken from a queue to time one."""
 THREADS_PAY_SECONDS = 1e-3
 """Shorter steps were slower with several threads: synchronizing them takes longer than they save."""
 ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
 
 
 def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
-    """Return what `summary.json` says of the input."""
+    """Return the entry "input" of `summary.json`."""
     training, times, share = run.training, run.times, run.times.waiting_share
     verdict = {"placement": training.placement, "waiting_share": share and round(share, 4)}
     if share is None or share < BOUND or times.waited_seconds < WORTH_SECONDS or not measure:
         return {**verdict, "parts": None, "advice": None}
     parts = part_shares(training, run.step)
-    cores, accelerated = usable_cores(), bool(tf.config.list_logical_devices("GPU"))
-    step_seconds, spared_seconds = times.train_seconds / times.timed_steps, None
-    if training.placement == "device" and (accelerated or cores > 1):
-        spared_seconds = share * step_seconds - queue_seconds(training, run.step)
     advice = advise(
         training,
         parts,
-        step_seconds=step_seconds,
-        spared_seconds=spared_seconds,
-        cores=cores,
+        step_seconds=times.train_seconds / times.timed_steps,
+        cores=usable_cores(),
         threads=run.config.get("trainer", {}).get("threads"),
         cache=run.config.get("data", {}).get("cache"),
-        accelerated=accelerated,
+        accelerated=bool(tf.config.list_logical_devices("GPU")),
     )
     return {**verdict, "parts": {name: round(part, 4) for name, part in parts.items()}, "advice": advice}
 
@@ -188,28 +199,11 @@ def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
     return {name: each / total for name, each in seconds.items()}
 
 
-def queue_seconds(training: TrainingBatches, step: int) -> float:
-    """Return how long a queue on the host takes for a batch when nothing else works, measured.
-
-    In training it has no more of the machine than here: if it takes longer than a step now waits for its batch, it
-    would slow the run down.
-    """
-    queue = training.on_host().iterator(step)
-    for _ in range(QUEUE):  # while the first is made, others are, too
-        next(queue)
-    start, count = time.perf_counter(), 0
-    while count < TAKEN and time.perf_counter() - start < ENOUGH_SECONDS:
-        next(queue)
-        count += 1
-    return (time.perf_counter() - start) / count
-
-
 def advise(
     training: TrainingBatches,
     parts: Mapping[str, float],
     *,
     step_seconds: float,
-    spared_seconds: float | None,
     cores: int,
     threads: int | None,
     cache: str | None,
@@ -217,27 +211,22 @@ def advise(
 ) -> str:
     """Return a line of advice for a run that waits for its batches."""
     slowest = max(parts, key=lambda name: parts[name])
-    held_by = f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}"
+    source, augmentation = training.split.source, training.augmentation
     if threads is not None and threads < cores and step_seconds >= THREADS_PAY_SECONDS:
-        return f"{held_by}; trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null."
-    source = training.split.source
-    if slowest == READING and source.host_only:
+        remedy = f"trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null"
+    elif slowest == READING and source.host_only:
         remedy = "data.cache keeps what is decoded" if cache == "none" else "give smaller or decoded files"
-        return f"{held_by}: {remedy}."
-    if slowest == READING and accelerated and training.placement == "host":
+    elif slowest == READING and accelerated and training.placement == "host":
         size = format_bytes(source.bytes)
-        return (
-            f"{held_by}: trainer.placement=device holds the data ({size}) in the accelerator's memory, where it fits."
-        )
-    if spared_seconds is not None and spared_seconds >= BOUND * step_seconds:
-        return f"{held_by}: trainer.placement=host makes batches ahead, on other cores."
-    if slowest == AUGMENTATION and training.augmentation is not None:
-        names = ", ".join(f"augment.{each.name}" for each in training.augmentation.augments)
-        return f"{held_by}: leave out what costs most of {names}, or use more cores."
-    if spared_seconds is not None:
-        step = f"{1e3 * step_seconds:,.2f} ms"
-        return f"{held_by}; at steps of {step}, trainer.placement=host would gain little or nothing."
-    return f"{held_by}, with all of {cores} cores in use: more cores, or a larger network for the same batches."
+        remedy = f"trainer.placement=device holds the data ({size}) in the accelerator's memory, if it fits"
+    elif training.placement == "device" and (accelerated or cores > 1):
+        remedy = "trainer.placement=host makes batches ahead, on other cores; compare the speed"
+    elif slowest == AUGMENTATION and augmentation is not None:
+        names = ", ".join(f"augment.{each.name}" for each in augmentation.augments)
+        remedy = f"leave out what costs most of {names}, or use more cores"
+    else:
+        remedy = f"all of {cores} cores are in use: use more cores, or a larger network for the same batches"
+    return f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}; {remedy}."
 
 
 def usable_cores() -> int:

@@ -1,4 +1,4 @@
-"""Evaluations of held-out splits, and what they show: pictures, embeddings and distributions of a run."""
+"""Evaluations of held-out splits, and the pictures, embeddings and distributions of a run."""
 
 from __future__ import annotations
 
@@ -63,25 +63,21 @@ def first_kernel(network: Network) -> str | None:
 def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return a picture of the first kernel of a network whose input is an image, by "filters/<layer>".
 
-    A kernel of a convolution is a filter for each output channel; one of a dense layer has the weights of each unit in
-    the places of the pixels. Zero is gray, and the largest weight of the layer black or white. At most 64 are shown.
+    It has a tile for each output channel or unit: zero is gray, the largest weight of the layer black or white.
     """
     if (kernel := first_kernel(network)) is None:
         return {}
     values, image = np.asarray(weights[kernel], np.float32), network.model.inputs[0].shape[1:]
     filters = np.moveaxis(values if values.ndim == 4 else values.reshape(*image, -1), -1, 0)
+    filters = filters[:MOST_FILTERS]  # [n, height, width, channels]
     if not np.isfinite(filters).all():
         return {}
-    return {f"filters/{kernel.rpartition('/')[0] or kernel}": _sheet(filters[:MOST_FILTERS])}
-
-
-def _sheet(filters: np.ndarray) -> np.ndarray:
-    """Return filters [n, height, width, channels] in rows on white, enlarged where they are small."""
     largest = float(np.abs(filters).max()) or 1.0
     times = max(1, -(-SMALLEST // min(filters.shape[1:3])))
     tiles = (0.5 + filters / (2.0 * largest)).repeat(times, axis=1).repeat(times, axis=2)
     columns = math.ceil(math.sqrt(len(tiles)))
-    return _panel([tiles[start : start + columns] for start in range(0, len(tiles), columns)], GAP)
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    return {f"filters/{kernel.rpartition('/')[0] or kernel}": _panel(rows, GAP)}
 
 
 def _panel(rows: Sequence[Sequence[np.ndarray] | np.ndarray], gap: int, apart: int = 0) -> np.ndarray:
@@ -102,11 +98,7 @@ PANEL_GAP = 3
 
 
 def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
-    """Return a picture of some training examples: rows of one example each, where there is augmentation.
-
-    To the left of a row is the example as it is, to the right as it comes at the first steps. Without augmentation,
-    all are different examples.
-    """
+    """Return a picture of training examples; with augmentation, each row is an example and its first draws."""
     step, augmented = tf.constant(0, tf.int64), batches.augmentation is not None
     rows = batches.indices(step)[: ROWS if augmented else ROWS * (DRAWS + 1)]
     inputs = batches.read(rows)["inputs"]
@@ -116,7 +108,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
     if augmented:
         drawn = [batches.drawn(rows, step + number)["inputs"].numpy() for number in range(DRAWS)]
         images = np.stack([plain, *drawn], axis=1)
-    else:  # full rows, or one where there are fewer
+    else:  # full rows, or a single one
         columns = min(len(plain), DRAWS + 1)
         images = plain[: len(plain) // columns * columns].reshape(-1, columns, *plain.shape[1:])
     shown = images[:, :1] if augmented else images
@@ -126,7 +118,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
 
 
 def _sized(image: np.ndarray) -> np.ndarray:
-    """Return an image enlarged where it is small, and thinned out where it is large, by whole factors."""
+    """Return an image, enlarged if it is small or thinned out if it is large, by whole factors."""
     thin = max(1, min(image.shape[:2]) // LARGEST)
     times = max(1, -(-SMALLEST_PANEL // min(image.shape[:2])))
     return image[::thin, ::thin].repeat(times, axis=0).repeat(times, axis=1)
@@ -136,14 +128,9 @@ TRAINING_EXAMPLES = "input/training_examples"
 
 
 class HeldOut(Evaluator):
-    """Evaluate a split that is not trained on.
-
-    Attributes:
-        split: its examples.
-    """
+    """Evaluate a split that is not trained on."""
 
     def __init__(self, trainer: Trainer, split: Split, *, batch_size: int, placement: str = "auto") -> None:
-        """Trace the evaluation."""
         batches = EvaluationBatches(split, batch_size=batch_size, placement=placement)
         super().__init__(trainer, batches.batch, batches.count)
         self.split = split
@@ -158,26 +145,24 @@ class Views:
     """Gather the pictures, embeddings and distributions of a run."""
 
     def __init__(self, run: Run) -> None:
-        """Make nothing yet."""
         self._run = run
         self._latest: tuple[tuple[int, str], Shown] | None = None
 
     @cached_property
     def first_pictures(self) -> Arrays:
-        """Return pictures to show before the first step, by name: training examples as the network sees them."""
+        """Return pictures of training examples as the network sees them, by name."""
         sheet = training_sheet(self._run.training)
         return {} if sheet is None else {TRAINING_EXAMPLES: sheet}
 
     def pictures(self, step: int, split: str) -> Arrays:
-        """Return the pictures by name: of first layers, and what hooks and objectives show."""
+        """Return the pictures of first layers, hooks and objectives by name."""
         return self._shown(step, split).pictures
 
     def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
-        """Return the embeddings by name."""
         return self._shown(step, split).embeddings
 
     def distributions(self, step: int) -> Arrays:
-        """Return arrays whose distribution is worth a look, by name: of the weights, and what hooks give."""
+        """Return arrays for histograms, of the weights and of hooks, by name."""
         found = weight_distributions(self._run.networks, self._run.shipped(step))
         return {**found, **self._of_hooks(step, {}).distributions}
 
@@ -198,7 +183,7 @@ class Views:
         return found
 
     def _shown(self, step: int, split: str) -> Shown:
-        """Return all that hooks and objectives show; it is made once for each evaluation."""
+        """Return all that hooks and objectives show, made once for each evaluation."""
         if self._latest is None or self._latest[0] != (step, split):
             found = self._of_hooks(step, self._observer.run(step))
             found.pictures = self._filters(step) | found.pictures

@@ -1,4 +1,4 @@
-"""Weights in files of other programs. They are read as data: no config in them is looked at, and nothing is built."""
+"""Weights in files of other programs, read as data: no config in them is looked at, and nothing is built."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hookline.trainer.select import unique_name
 KERAS, SAFETENSORS = ".keras", ".safetensors"
 MEMBER = "model.weights.h5"
 MOST_EXPANSION = 100
-"""How many times its stored size a compressed member of a .keras file may take, as for Keras itself."""
+"""The largest ratio of compression of a member of a .keras file, as for Keras itself."""
 VARIABLES, NAME = "vars", "name"
-"""How a Keras file calls the group with the arrays of a layer, and the attribute of it with the layer's name."""
+"""In a Keras file, the group with the arrays of a layer, and its attribute with the layer's name."""
 NO_WEIGHTS = frozenset(("optimizer", "seed_generator"))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {
@@ -42,7 +42,7 @@ PREFIX = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """Describe an array that is read only if it is wanted: what a file claims costs no memory."""
+    """Describe an array that is read only on request: what a file claims costs no memory."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -51,18 +51,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Layer:
-    """Hold the tensors of a layer, or its variables, by name.
+    """Hold the tensors of a layer, or its variables, by name."""
 
-    Attributes:
-        path: names of the layers that hold it, and its own.
-        place: where it stands among the others, whatever they are called; "" where that is not known.
-        tensors: by the last part of a variable's path, such as "kernel"; by number where `numbered`.
-        numbered: whether a layer's tensors are known by their order alone.
-    """
-
-    path: str
-    place: str
-    tensors: Mapping[str, Any]
+    path: str  # names of the layers that hold it, and its own
+    place: str  # its position among the others, whatever their names; "" if unknown
+    tensors: Mapping[str, Any]  # by the last part of a variable's path, such as "kernel"; by number if `numbered`
     numbered: bool = False
 
 
@@ -74,23 +67,16 @@ def held(array: np.ndarray) -> Tensor:
 @contextmanager
 def open_weights(path: Path) -> Iterator[list[Layer]]:
     """Give the layers of a .keras, .weights.h5, .h5 or .safetensors file; their tensors are read within the block."""
-    with ExitStack() as stack:
-        try:
+    try:
+        with ExitStack() as stack:
             file = stack.enter_context(open_file(path, follow=True))
-            layers = _safetensors(file) if path.suffix == SAFETENSORS else _hdf5(stack, path, file)
-        except ARRAY_FAULTS as error:
-            raise _unreadable(path, error) from error
-        try:
-            yield layers
-        except ARRAY_FAULTS as error:
-            if isinstance(error, UserError):
-                raise
-            raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: BaseException) -> UserError:
-    reason = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())[:200]
-    return UserError(f"{path} cannot be read: {reason.rstrip('.')}. Expected weights in a {path.suffix} file.")
+            yield _safetensors(file) if path.suffix == SAFETENSORS else _hdf5(stack, path, file)
+    except UserError:
+        raise
+    except ARRAY_FAULTS as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())[:200]
+        message = f"{path} cannot be read: {reason.rstrip('.')}. Expected weights in a {path.suffix} file."
+        raise UserError(message) from error
 
 
 def _hdf5(stack: ExitStack, path: Path, file: BinaryIO) -> list[Layer]:
@@ -111,7 +97,7 @@ def _member(file: BinaryIO) -> BinaryIO:
 
 
 def _layers(root: h5py.File) -> list[Layer]:
-    """Return what Keras 3 has saved: groups in the order of its own traversal, each with the name of its layer."""
+    """Return the layers that Keras 3 has saved: groups in the order of its traversal, each with its layer's name."""
     layers: list[Layer] = []
     waiting: list[tuple[h5py.Group, str, str]] = [(root, "", "")]
     for group, place, above in _once(waiting):
@@ -120,7 +106,7 @@ def _layers(root: h5py.File) -> list[Layer]:
             variables = _child(group, VARIABLES)
             name = variables.attrs.get(NAME)
             name = name if isinstance(name, str) else place.rpartition("/")[2]
-            path = f"{above}/{name}".strip("/") if place else ""  # what the model is called says nothing
+            path = f"{above}/{name}".strip("/") if place else ""  # without the model's own name
             tensors = {key: _tensor(variables, key) for key in variables}
             if tensors:
                 layers.append(Layer(path, place, tensors, numbered=True))
@@ -131,7 +117,7 @@ def _layers(root: h5py.File) -> list[Layer]:
 
 
 def _old_layers(root: h5py.Group) -> list[Layer]:
-    """Return what Keras saves into .h5 files of the format of Keras 2: datasets with the paths of variables."""
+    """Return the layers of an .h5 file in the format of Keras 2: datasets with the paths of variables."""
     found: dict[str, Tensor] = {}
     waiting = [(root, "", "")]
     for group, place, _ in _once(waiting):
@@ -145,7 +131,7 @@ def _old_layers(root: h5py.Group) -> list[Layer]:
 
 
 def _once(waiting: list[tuple[h5py.Group, str, str]]) -> Iterator[tuple[h5py.Group, str, str]]:
-    """Yield groups while some wait, each once: links may lead back to a group that was there before."""
+    """Yield groups while some wait, each once: links may lead back to an earlier one."""
     seen = set()
     while waiting:
         group, place, path = waiting.pop()
@@ -209,12 +195,7 @@ def _sizes(values: Any) -> bool:
 
 
 def by_path(variables: Mapping[str, Any], *, ordered: bool = True) -> list[Layer]:
-    """Return variables, or tensors, that are known by the variables' paths, in layers.
-
-    Args:
-        variables: by path, such as "encoder/dense/kernel".
-        ordered: whether they come in the order of the model.
-    """
+    """Return the layers of variables, or tensors, by path such as "encoder/dense/kernel"; `ordered` as in the model."""
     grouped: dict[str, dict[str, Any]] = {}
     for path, variable in variables.items():
         layer, _, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""The other processes of a run: the chief's orders, who follows them, and who is lost."""
+"""The processes of a run: what they compare, the orders of the chief, and the loss of one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from hookline.trainer.config.plugins import used_plugins
 from hookline.trainer.errors import WorkersError
 from hookline.trainer.replicas.cluster import Cluster, cluster_of
 from hookline.trainer.replicas.replica import Group, Messages, Replica, replicas_of
 from hookline.trainer.replicas.start_cluster import start_cluster
 from hookline.trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.fingerprint import facts_of, first_difference
+from hookline.trainer.run.directory import environment
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.state import VariableValues, share_variables, trainer_variables
 
@@ -36,52 +37,87 @@ OUT_OF_TIME = 1000
 
 
 class Kind(IntEnum):
-    """Name the kinds of orders."""
+    """Name the kinds of orders of the chief."""
 
     RUN = 1  # train up to the step
     MOVE = 2  # be at the step
     TAKE = 3  # be at the step, with the chief's variables
-    COMPARE = 4  # tell the digest of the variables
-    LEAVE = 5  # the run is over: done
-    INTERRUPTED = 6  # the run is over before its time
+    COMPARE = 4  # send the digest of the variables
+    LEAVE = 5  # the run is complete
+    INTERRUPTED = 6  # the run ended early
     FAILED = 7
 
 
 @dataclass(frozen=True)
 class Order:
-    """Hold an order of the chief. Where any worker was asked to end, a chunk is not begun: the chief saves and ends."""
+    """Hold an order of the chief. If any worker was asked to end, no chunk is begun: the chief saves and ends."""
 
     kind: Kind
     step: int
     number: int  # of the signal that ended the run, or `OUT_OF_TIME`; 0 for none
-    asked: tuple[int, ...]  # for each worker what asks it to end, likewise
+    asked: tuple[int, ...]  # for each worker the signal that asks it to end, likewise
 
 
-def ending(error: BaseException | None) -> Kind:
-    """Return how the chief says that a run is over."""
-    if error is None:
-        return Kind.LEAVE
-    return Kind.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Kind.FAILED
-
-
-def asked_by(interruption: Interruption) -> int:
+def _asked_by(interruption: Interruption) -> int:
     """Return the signal number that asks this worker to end; 0 for none."""
     if interruption.signal_number is not None:
         return int(interruption.signal_number)
     return 0 if interruption.reason is None else OUT_OF_TIME
 
 
-def number_of(error: BaseException | None) -> int:
-    """Return the signal behind an error as workers tell it."""
+def _number_of(error: BaseException | None) -> int:
+    """Return the signal behind an error, as workers send it."""
     if not isinstance(error, KeyboardInterrupt):
         return 0
     number = getattr(error, "signal_number", signal.SIGINT)
     return OUT_OF_TIME if number is None else int(number)
 
 
-def signal_of(number: int) -> int | None:
-    """Return the signal with a number; None if there is none, as when time is over."""
+def _signal_of(number: int) -> int | None:
     return None if number in (0, OUT_OF_TIME) else number
+
+
+SEPARATE = ("debug", "run_dir")
+"""Keys of the config that may differ between workers."""
+
+
+def facts_of(run: Run) -> dict[str, str]:
+    """Return what must be equal on all workers before the start, as texts by name."""
+    config, resumed = run.config, run.config["resume"] is not None
+    here, variables = environment(), trainer_variables(run.trainer)
+    facts = {f"the version of {name}": version for name, version in here["packages"].items()}
+    facts |= {f"the version of the plugin {name}": str(here["plugins"].get(name)) for name in used_plugins(config)}
+    facts |= {"the version of python": here["python"], "the commit of this project": str(here["git_commit"])}
+    separate = (*SEPARATE, "init_from") if resumed else SEPARATE
+    facts |= {name: repr(value) for name, value in _flat(config, "") if name.partition(".")[0] not in separate}
+    facts["the data"] = run.fingerprint
+    facts["the variables"] = " ".join(f"{key} {variables[key].shape}" for key in sorted(variables))
+    if not resumed:  # otherwise the chief sends its own
+        facts["the initial values of the variables"] = tensors_digest(VariableValues(variables))
+    return facts
+
+
+def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
+    """Return one line on the first worker that differs from the chief; None if all are equal."""
+    for worker, theirs in enumerate(facts):
+        for name in dict.fromkeys([*facts[0], *theirs]):
+            was, is_ = facts[0].get(name, "missing"), theirs.get(name, "missing")
+            if was != is_:
+                values = f": {is_} there, {was} on worker 0" if len(was) + len(is_) < 120 else ""
+                return (
+                    f"Worker {worker} differs from worker 0 in {name}{values}. Expected the same project, config and "
+                    "data on all workers."
+                )
+    return None
+
+
+def _flat(node: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Yield every value of a config with its key."""
+    if isinstance(node, Mapping) and node:
+        for name, child in node.items():
+            yield from _flat(child, f"{where}.{name}" if where else str(name))
+    else:
+        yield where, node
 
 
 Variables = Mapping[str, tf.Variable]
@@ -90,14 +126,9 @@ COMPLETE = "The run is complete: nothing is left to do."
 
 
 class Workers:
-    """Be the only process of a run: there is no other to agree with, and nothing costs anything.
+    """Be the only process of a run: there is no other to agree with."""
 
-    Attributes:
-        index: of this worker; 0 is the chief, which alone has host hooks, and writes.
-        count: how many there are.
-    """
-
-    index = 0
+    index = 0  # 0 is the chief, which alone has host hooks, and writes
     count = 1
 
     def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
@@ -118,7 +149,7 @@ class Workers:
         return None
 
     def move(self, step: int) -> None:
-        """Let all workers be at a step, with the variables that they have."""
+        """Move all workers to a step, with the variables that they have."""
 
     def take(self, step: int, variables: Variables) -> None:
         """Bring all workers to a step with the chief's variables, after something outside the step wrote them."""
@@ -127,7 +158,7 @@ class Workers:
         """Warn where the variables of a worker are not those of the chief, bit for bit; called after the last step."""
 
     def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
-        """Tell the other workers that this one ends."""
+        """Report to the other workers that this one ends."""
 
     def summary(self) -> dict[str, Any]:
         """Return what summary.json holds of the workers."""
@@ -138,7 +169,6 @@ class ClusterWorkers(Workers):
     """Be one of several processes of a run."""
 
     def __init__(self, cluster: Cluster, messages: Messages, timeout: float) -> None:
-        """Begin."""
         self.index, self.count = cluster.index, len(cluster.addresses)
         self.directory = ""
         self._cluster, self._messages, self._timeout = cluster, messages, timeout
@@ -147,7 +177,7 @@ class ClusterWorkers(Workers):
 
     def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
         devices = share_of_devices(*self._cluster.beside)
-        counts = [int(each["replicas"]) for each in self._tell({"replicas": len(devices)})]
+        counts = [int(each["replicas"]) for each in self._gather({"replicas": len(devices)})]
         check_shared(settings["batch_size"], sum(counts))
         return replicas_of(devices, first=sum(counts[: self.index]), count=sum(counts))
 
@@ -163,16 +193,16 @@ class ClusterWorkers(Workers):
             raise WorkersError(describe_loss(str(error), self._cluster, self.directory)) from None
 
     def compare(self, run: Run) -> None:
-        told = self._tell({"facts": facts_of(run), "directory": str(run.directory.absolute())})
-        self.directory, self._started = str(told[0]["directory"]), True
-        if found := first_difference([each["facts"] for each in told]):
+        all_facts = self._gather({"facts": facts_of(run), "directory": str(run.directory.absolute())})
+        self.directory, self._started = str(all_facts[0]["directory"]), True
+        if found := first_difference([each["facts"] for each in all_facts]):
             raise WorkersError(found)
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
         asked = self._order(Kind.RUN, step).asked
         for worker, number in enumerate(asked):
             if number:
-                known = signal_of(number)
+                known = _signal_of(number)
                 what = "trainer.max_seconds" if known is None else signal.Signals(known).name
                 return f"{what} on worker {worker}", known
         return None
@@ -216,21 +246,20 @@ class ClusterWorkers(Workers):
         with suppress(WorkersError, Interrupted):  # the error that ends this one counts
             if not self._started:
                 ended = COMPLETE if complete else (str(error) or type(error).__name__)
-                self._tell({"ended": ended, "number": number_of(error)})
+                self._gather({"ended": ended, "number": _number_of(error)})
             elif self.index == 0:
-                self._order(ending(error), 0, number_of(error))
+                early = Kind.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Kind.FAILED
+                self._order(Kind.LEAVE if error is None else early, 0, _number_of(error))
 
     def summary(self) -> dict[str, Any]:
         return {"workers": {"count": self.count, "equal": self._equal}}
 
     def next_order(self, interruption: Interruption) -> Order:
         """Wait for the chief's next order."""
-        return self._exchange(0, 0, 0, asked_by(interruption))
+        return self._order(0, 0, asked=_asked_by(interruption))
 
-    def _order(self, kind: Kind, step: int, number: int = 0) -> Order:
-        return self._exchange(kind, step, number, 0)
-
-    def _exchange(self, kind: int, step: int, number: int, asked: int) -> Order:
+    def _order(self, kind: int, step: int, number: int = 0, *, asked: int = 0) -> Order:
+        """Return the order of the chief, and which workers were asked to end: the sum of what all workers send."""
         own = np.zeros(3 + self.count, np.int64)
         own[:3] = kind, step, number
         own[3 + self.index] = asked
@@ -238,21 +267,21 @@ class ClusterWorkers(Workers):
             kind, step, number, *everyone = map(int, self._messages.add(own))
         return Order(Kind(kind), step, number, tuple(everyone))
 
-    def _tell(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return what each worker says before the start; any of them may say instead that it ends."""
+    def _gather(self, own: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the messages of all workers before the start; any of them may say instead that it ends."""
         with self.watching():
-            told = [json.loads(each) for each in self._messages.gather(json.dumps(said).encode())]
-        for worker, each in enumerate(told):
+            messages = [json.loads(each) for each in self._messages.gather(json.dumps(own).encode())]
+        for worker, each in enumerate(messages):
             if "ended" in each:
                 self._over = True
                 if each["ended"] == COMPLETE or each["number"]:
-                    raise Interrupted(each["ended"], signal_of(each["number"]))
+                    raise Interrupted(each["ended"], _signal_of(each["number"]))
                 raise WorkersError(f"Worker {worker} ended before the start: {each['ended']}")
-        return told
+        return messages
 
 
 def join_workers(settings: Mapping[str, Any]) -> Workers:
-    """Return the workers of a run, once all have come; at once where there is one process."""
+    """Return the workers of a run, once all are connected."""
     cluster = cluster_of(settings)
     if cluster is None or len(cluster.addresses) == 1:
         return Workers()
@@ -281,15 +310,12 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
                 share_variables(run.loop.trainers)
             elif order.kind is Kind.COMPARE:
                 workers.other_digests(variables)
+            elif order.kind is Kind.INTERRUPTED:
+                raise Interrupted("Ended with worker 0, which has saved the run.", _signal_of(order.number))
+            elif order.kind is Kind.FAILED:
+                raise WorkersError("Worker 0 failed: its output says why.")
             else:
-                return _end(order)
-
-
-def _end(order: Order) -> None:
-    if order.kind is Kind.INTERRUPTED:
-        raise Interrupted("Ended with worker 0, which has saved the run.", signal_of(order.number))
-    if order.kind is Kind.FAILED:
-        raise WorkersError("Worker 0 failed: its output says why.")
+                return
 
 
 TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
@@ -307,7 +333,7 @@ def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
     """Return one line on which workers are gone and how to resume."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
-    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))
+    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))  # one that stands still
     return (
         f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
         f"Resume by starting all workers again with resume={directory or '<run>'}"
@@ -325,7 +351,7 @@ def named(workers: Sequence[int]) -> str:
 
 @contextmanager
 def abort_after(seconds: float) -> Iterator[None]:
-    """Make sums that wait for other workers fail after some time; a timeout in each sum would cost each a timer."""
+    """Make sums that wait for other workers fail after some time, with one timer instead of one for each sum."""
     if not seconds:
         yield
         return

@@ -16,7 +16,7 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.machine import computing_in
 from tests.support.attention import SIDE, attention, image_model, prepare
 
 X = np.random.default_rng(0).normal(size=(6, 4, 4, 3)).astype(np.float32)

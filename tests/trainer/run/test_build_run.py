@@ -53,12 +53,13 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
 
 
 def test_classes_weigh_and_come_as_the_config_says():
-    parts = build_run(
-        from_config(config_of("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}"))
-    )
+    parts = built("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}")
     assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
     batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
     assert np.mean(np.concatenate(batches) == 3) == pytest.approx(0.5, abs=0.02)
+    for recipe, weights, message in (("baseline", "{10:2}", "names class 10"), ("retrieval", "{1:2}", "'retrieval'")):
+        with pytest.raises(UserError, match=message):
+            built(recipe, f"trainer.class_weights={weights}")
 
 
 def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
@@ -72,9 +73,3 @@ def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
         other.model.set_weights(network.model.get_weights())
     assert augmented.training.augmentation is not None
     assert augmented.held_out["validation"].run(3) == plain.held_out["validation"].run(3)
-
-
-def test_weights_that_nothing_could_follow_are_refused():
-    for recipe, weights, message in (("baseline", "{10:2}", "names class 10"), ("retrieval", "{1:2}", "'retrieval'")):
-        with pytest.raises(UserError, match=message):
-            built(recipe, f"trainer.class_weights={weights}")

@@ -77,10 +77,11 @@ def test_everything_is_synced_before_its_name_and_the_manifest_comes_last(tmp_pa
     store.save({"last"}, 2, {"a": np.ones(3)}, {})
     store.wait()
     monkeypatch.undo()
+    index = f".index.json.{os.getpid()}.tmp"
     files = [f".step_00000002.tmp/{name}" for name in ("tensors.npz", "state.json", "manifest.json")]
     assert calls == [
         *((kind, file) for file in files for kind in ("write", "sync")),
         *(("sync", ".step_00000002.tmp"), ("rename", "step_00000002"), ("sync", ".")),
-        *(("write", ".index.json.tmp"), ("sync", ".index.json.tmp"), ("rename", "index.json"), ("sync", ".")),
+        *(("write", index), ("sync", index), ("rename", "index.json"), ("sync", ".")),
         *(("rename", ".step_00000001.gone"), ("sync", ".")),
     ]

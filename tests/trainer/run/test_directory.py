@@ -1,4 +1,4 @@
-"""The run directory: new, whole, never overwritten, locked by one process, which a kill unlocks."""
+"""The run directory: new, whole, never overwritten, locked by one process, unlocked by a kill."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from hookline.trainer.run.directory import check_initial, choose_directory, lock
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 
-def test_default_is_recipe_and_time_and_a_second_run_gets_its_own(tmp_path, monkeypatch) -> None:
+def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first = choose_directory(None, "bnn", NOW)
-    assert str(first) == "runs/bnn/2026-01-02_03-04-05"
-    make_directory(first, {}, [])
-    assert str(choose_directory(None, "bnn", NOW)) == "runs/bnn/2026-01-02_03-04-05_1"
-
-
-def test_config_overrides_and_environment_are_written_once(tmp_path) -> None:
+    for end in ("", "_1", "_2"):
+        default = choose_directory(None, "bnn", NOW)
+        assert str(default) == f"runs/bnn/2026-01-02_03-04-05{end}"
+        make_directory(default, {}, [])
     path = tmp_path / "deep" / "run"
     config = {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
@@ -42,9 +39,6 @@ def test_config_overrides_and_environment_are_written_once(tmp_path) -> None:
 
 
 def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> None:
-    with pytest.raises(UserError, match="holds too much"):
-        make_directory(tmp_path / "run", {"data": {"path": "x" * 10**5}}, [])
-    assert not list(tmp_path.iterdir())
     (tmp_path / "empty").mkdir()
     make_directory(choose_directory(str(tmp_path / "empty"), "bnn", NOW), {}, [])
     (tmp_path / "file").write_text("")
@@ -75,18 +69,13 @@ with locked(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_another_process_is_named_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(UserError, match=f"in use: the process {holder.pid}"), locked(tmp_path):
             pass
         holder.kill()
-    with locked(tmp_path):
-        pass
-
-
-def test_it_is_let_go_of_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), locked(tmp_path):
         raise ZeroDivisionError
     with locked(tmp_path), pytest.raises(UserError, match=f"the process {os.getpid()}"), locked(tmp_path):

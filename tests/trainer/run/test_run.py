@@ -1,4 +1,4 @@
-"""The loop over chunks, told through a host hook that writes down what it sees."""
+"""The loop over chunks, as a host hook sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.toy import StatelessHook
 
 
 class Diary(HostHook):
-    """Write down every call as (stage, step, split)."""
+    """Record every call as (stage or split, step)."""
 
     def __init__(self, name: str = "diary") -> None:
         self.name = name
@@ -99,13 +99,10 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) ->
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
     assert best.state["hooks"]["diary"]["calls"] > 0
     assert run.store.keep_last == 3
-    final = toy_run(tmp_path / "final", [Diary()], [Counter("counter")])
-    final.fit()
-    assert final.finish()["metric/clock"] == 8.0
 
 
-def test_chunks_end_where_a_hook_wishes_and_a_stop_after_an_evaluation(tmp_path) -> None:
-    class Wish(Diary):
+def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_path) -> None:
+    class Pausing(Diary):
         def next_step(self, step):
             return 3 if step < 3 else None
 
@@ -114,11 +111,11 @@ def test_chunks_end_where_a_hook_wishes_and_a_stop_after_an_evaluation(tmp_path)
             if run.step >= 2:
                 run.control.stop("enough")
 
-    wish = Wish()
-    run = toy_run(tmp_path, [wish], epochs=50)
+    pausing = Pausing()
+    run = toy_run(tmp_path, [pausing], epochs=50)
     run.fit()
     assert run.step == 3
-    assert wish.calls[-2:] == [("edge", 3), ("validation", 3)]
+    assert pausing.calls[-2:] == [("edge", 3), ("validation", 3)]
 
 
 def full_disk(monkeypatch, room) -> None:
@@ -132,7 +129,7 @@ def full_disk(monkeypatch, room) -> None:
     monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
 
 
-def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:
+def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:
     full_disk(monkeypatch, lambda step: step == 4)
     run = toy_run(tmp_path, [SaveBest()], epochs=6)
     with (
@@ -151,16 +148,12 @@ def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monke
     assert (unsaved.best.step, unsaved.best.value) == (0, None)
 
 
-def test_a_run_that_is_left_says_that_its_state_is_on_no_disk(tmp_path, monkeypatch) -> None:
+def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp_path, monkeypatch) -> None:
     full_disk(monkeypatch, lambda step: False)
     for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
         run = toy_run(tmp_path / error.__name__)
         with pytest.warns(UserWarning, match="could not"), pytest.raises(error, match=r"Not saved: 'last' \(step 1\)"):
             run.fit(interruption)
-
-
-def test_a_save_that_fails_is_made_good_at_the_end(tmp_path, monkeypatch) -> None:
-    full_disk(monkeypatch, lambda step: False)
     run = toy_run(tmp_path, [SaveBest()])
     with pytest.warns(UserWarning, match="could not be written"):
         (run.fit(), run.wait_for_checkpoints())
@@ -232,9 +225,8 @@ def test_advice_is_given_once_and_stays_with_the_run(tmp_path) -> None:
     assert resumed.journal.warnings == lines
 
 
-@pytest.mark.parametrize("stage", ["on_fit_begin", "on_chunk_end", "on_fit_end"])
-def test_what_a_hook_cannot_write_is_told_once_and_the_run_continues(stage: str, tmp_path) -> None:
-    def failing(error):
+def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_path) -> None:
+    def failing(stage, error):
         def fail(*_):
             raise error
 
@@ -242,12 +234,16 @@ def test_what_a_hook_cannot_write_is_told_once_and_the_run_continues(stage: str,
         setattr(hook, stage, fail)
         return hook
 
-    diary, error = Diary(), WriteError("No room.") if stage == "on_chunk_end" else OSError(28, "No space left")
-    run = toy_run(tmp_path, [failing(error), diary])
-    with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room)") as warned:
-        (run.fit(), run.call("on_fit_end", {}, closing=True))
-    assert (len(warned), run.step) == (1, 8)
-    assert ("validation", 8) in diary.calls  # the hooks after it were called
-    if stage == "on_chunk_end":
-        with pytest.raises(ZeroDivisionError):
-            toy_run(tmp_path / "b", [failing(ZeroDivisionError())]).fit()
+    for stage, error in (
+        ("on_fit_begin", OSError(28, "No space left")),
+        ("on_chunk_end", WriteError("No room.")),
+        ("on_fit_end", OSError(28, "No space left")),
+    ):
+        diary = Diary()
+        run = toy_run(tmp_path / stage, [failing(stage, error), diary])
+        with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room)") as warned:
+            (run.fit(), run.call("on_fit_end", {}, closing=True))
+        assert (len(warned), run.step) == (1, 8)
+        assert ("validation", 8) in diary.calls  # the hooks after it were called
+    with pytest.raises(ZeroDivisionError):
+        toy_run(tmp_path / "b", [failing("on_chunk_end", ZeroDivisionError())]).fit()

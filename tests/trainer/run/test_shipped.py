@@ -1,4 +1,4 @@
-"""The weights that are shipped, and the smallest form that really holds them."""
+"""The weights that are shipped, and the smallest form that holds them exactly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
@@ -85,13 +84,12 @@ class Later(StatelessHook):
         return {**weights, **{name: self.factor * weights[name] + self.ramp * ramps[name] for name in SHAPES}}
 
 
-@pytest.mark.parametrize("quantizer", ["ste_sign", {"name": "dorefa", "k_bit": 3}])
-def test_a_form_that_cannot_hold_what_a_later_hook_leaves_does_not_count(quantizer):
-    assert bits_of(rounding(quantizer), Later(1.0)).keys() == SHAPES.keys()
-    assert bits_of(rounding(quantizer), Later(1.0, 0.01)) == {}
-    if quantizer == "ste_sign":
-        assert bits_of(quantization(), Later(1.0)) == dict.fromkeys(SHAPES, 5.0)
-        assert bits_of(quantization(), Later(1.1)) == {}
+def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
+    for quantizer in ("ste_sign", {"name": "dorefa", "k_bit": 3}):
+        assert bits_of(rounding(quantizer), Later(1.0)).keys() == SHAPES.keys()
+        assert bits_of(rounding(quantizer), Later(1.0, 0.01)) == {}
+    assert bits_of(quantization(), Later(1.0)) == dict.fromkeys(SHAPES, 5.0)
+    assert bits_of(quantization(), Later(1.1)) == {}
 
 
 def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
@@ -99,7 +97,7 @@ def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
         trainer = trained(*hooks)
         return shipped_forms(trainer, shipped_weights(trainer, 12))["model"].weight_bits
 
-    assert weight_bits(rounding()) == weight_bits(rounding("magnitude_aware_sign")) == {HIDDEN: 1, LOGITS: 1}
+    assert weight_bits(rounding("magnitude_aware_sign")) == {HIDDEN: 1, LOGITS: 1}
     assert weight_bits(quantization()) == {HIDDEN: 5, LOGITS: 5}
     assert weight_bits(prune(0.5)) == {}
     assert weight_bits(rounding(), Later(0.5)) == {HIDDEN: 1, LOGITS: 1}

@@ -1,6 +1,8 @@
-"""The run's variables by key, and assigning them."""
+"""The run's variables by key, assigning them, and the answers of hooks after training."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -8,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Declaration
+from hookline.trainer.hook import Bits, Declaration
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
 from hookline.trainer.step.trainer import Trainer
+from tests.support.command import run_small
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
 KERNEL = "network/model/toy/hidden/kernel"
@@ -36,17 +39,13 @@ def values_of(variables):
     return dict(VariableValues(variables))
 
 
-def test_every_kind_of_variable_has_a_key() -> None:
-    keys = set(variables())
-    assert {"hook/probe/count", "network/model/toy/norm/moving_mean"} <= keys
+def test_every_kind_of_variable_has_a_key_and_values_round_trip() -> None:
+    first, second = variables(), variables()
+    keys = set(first)
+    assert {"hook/probe/count", "network/model/toy/norm/moving_mean", "optimizer/model/iteration"} <= keys
     assert any(key.startswith("network/model/") and key.endswith("seed_generator_state") for key in keys)
     assert any(key.startswith("optimizer/model/") and "momentum" in key for key in keys)
-    assert "optimizer/model/iteration" in keys
-    assert evaluation_keys(variables()) == {key for key in keys if key.startswith(("network/", "hook/"))}
-
-
-def test_values_round_trip_and_are_copies_unless_they_are_read_late() -> None:
-    first, second = variables(), variables()
+    assert evaluation_keys(first) == {key for key in keys if key.startswith(("network/", "hook/"))}
     values = {key: value + 1 for key, value in values_of(first).items()}
     assign_variables(second, values, "there")
     for key, value in values_of(second).items():
@@ -69,3 +68,25 @@ def test_missing_variables_and_other_shapes_are_named_and_nothing_changes() -> N
         assign_variables(some, others, "the old run")
     for key, value in values_of(some).items():
         np.testing.assert_array_equal(value, before[key])
+
+
+class Raising(StatelessHook):
+    """Answer nothing of use in every stage that is asked after training."""
+
+    def summary(self):
+        raise RuntimeError("no summary")
+
+    def shipped_bits(self, shipped):
+        return Bits({next(iter(shipped)): "four"})
+
+
+def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:
+    hook = "+hooks.probe={_target_:tests.trainer.run.test_state.Raising}"
+    options = ("plugins=[tests.trainer]", "trainer.epochs=1", "hooks.advisor=null")
+    with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
+        summary = run_small("bnn", hook, *options, run_dir=tmp_path / "r")
+    lines = sorted(str(each.message).partition(":")[0] for each in caught)
+    assert lines == [f"The hook 'probe', stage {stage}" for stage in ("shipped_bits", "summary")]
+    assert (summary["status"], summary["hooks"]["probe"]) == ("completed", {})
+    assert summary["hooks"]["checkpoint"]["steps"]
+    assert summary["bytes"]["deployed"] < summary["bytes"]["float32"]  # as bnn_rounding stores it

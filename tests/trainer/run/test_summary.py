@@ -1,11 +1,29 @@
-"""summary.json: stable keys, valid JSON, never half written."""
+"""summary.json: stable keys, valid JSON; the layers of a network add up to its size, and count each product once."""
 
 from __future__ import annotations
 
 import json
+import math
 
+import keras
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import layers
+
+from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.trainer.graph import graph_calls
+from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Journal
-from hookline.trainer.run.summary import build_summary, write_summary
+from hookline.trainer.run.state import Forms
+from hookline.trainer.run.summary import (
+    build_summary,
+    count_macs,
+    measure_size,
+    precision,
+    summarize_network,
+    write_summary,
+)
 from hookline.trainer.run.times import HOOKS, Times
 from tests.support.runs import toy_run
 from tests.trainer.run.test_run import Diary
@@ -20,33 +38,196 @@ KEYS = (
 def test_keys_are_the_documented_ones_and_nan_is_null(tmp_path) -> None:
     run = toy_run(tmp_path, [Diary()])
     run.best = Best("metric/accuracy", "max", 0.97, 6, values={"metric/accuracy": 0.97})
-    run.step, run.digest, run.journal = 6, "0a", Journal(resumed_at=[2], final={"loss/total": float("nan")})
+    run.step, run.journal = 6, Journal(resumed_at=[2], final={"loss/total": float("nan")})
     run.times = Times(train_seconds=5.0, timed_steps=50, first_step_seconds=1.0, before=60.0)
     run.times.spent[HOOKS + "diary"] = 0.25
     run.times.start.parts["step"] = 3.5
     test = {"weights": "best", "metric/accuracy": 0.96}
-    summary = build_summary(run, status="completed", reason=None, test=test)
+    summary = build_summary(run, {"status": "completed", "stop_reason": None, "test": test, "digest": "0a"})
     assert set(summary) == set(KEYS.split())
     plain = {"epochs": 1.5, "images_per_second": 160.0, "steps": 6, "digest": "0a", "test": test, "resumed_at": [2]}
     assert {key: summary[key] for key in plain} == plain
     assert summary["seconds"] >= 60.0
-    assert summary["best"] == {
-        "monitor": "metric/accuracy",
-        "mode": "max",
-        "value": 0.97,
-        "step": 6,
-        "values": run.best.values,
-    }
+    best = {"monitor": "metric/accuracy", "mode": "max", "value": 0.97, "step": 6, "values": run.best.values}
+    assert summary["best"] == best
     assert summary["time_to_first_step"] == {"seconds": 3.5, "step": 3.5}
     assert (summary["hooks"], summary["replicas"]["count"]) == ({"diary": {"host_seconds": 0.25}}, 1)
     network = summary["networks"]["model"]
-    assert (network["kind"], network["params"], network["bytes"]) == (
-        "full precision",
-        summary["params"],
-        summary["bytes"],
-    )
+    assert (network["params"], network["bytes"]) == (summary["params"], summary["bytes"])
     assert {"layer", "macs", "output"} <= network["layers"][0].keys()
     write_summary(tmp_path, summary)
     read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=lambda name: 1 / 0)
     assert (read["final"], read["test"]) == ({"loss/total": None}, test)
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def of(model: keras.Model) -> Network:
+    return Network("model", model, keras.optimizers.SGD())
+
+
+def network(*stack: layers.Layer, shape: tuple[int, ...] = (6, 6, 2)) -> Network:
+    return of(keras.Sequential([keras.Input(shape), *stack], name="net"))
+
+
+def kernels(own: Network) -> list[str]:
+    return [name for name in own.weights if name.endswith("kernel")]
+
+
+def shipped(own: Network) -> dict[str, np.ndarray]:
+    return {name: weight.numpy() for name, weight in own.weights.items()}
+
+
+def rows(summary) -> dict[str, dict]:
+    return {row["layer"]: row for row in summary["layers"]}
+
+
+def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
+    """13.19 KiB, 2,599,552 binary and 194,688 32-bit multiply-accumulates: the table of Larq's MNIST tutorial."""
+    own = of(larq_tutorial_cnn((28, 28, 1), 10))
+    binary = dict.fromkeys(kernels(own), 1)
+    inputs = dict.fromkeys(("conv_2", "conv_3", "dense_1", "logits"), 1)
+    found = summarize_network(own, Forms(shipped(own), stored_bits=binary, weight_bits=binary, input_bits=inputs))
+    macs = {"conv_1": 26 * 26 * 32 * 3 * 3 * 1, "conv_2": 11 * 11 * 64 * 3 * 3 * 32, "conv_3": 3 * 3 * 64 * 3 * 3 * 64}
+    by_hand = {**macs, "dense_1": 576 * 64, "logits": 64 * 10}
+    assert {name: row["macs"] for name, row in rows(found).items() if row["macs"]} == by_hand
+    assert found["macs"]["by_precision"] == {"1-bit x 1-bit": 2_599_552, "32-bit x 1-bit": 194_688}
+    assert (found["kind"], f"{found['bytes']['deployed'] / 1024:.2f}") == ("BNN", "13.19")
+    assert rows(found)["batch_norm_2"]["bytes"] == 64 * 2 * 4
+    assert rows(found)["conv_2"]["output"] == [11, 11, 64]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    units=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    bits=st.lists(st.sampled_from([1.0, 1.5, 3.3, 5.0, 32.0]), min_size=4, max_size=4),
+)
+def test_rows_add_up_to_the_size_whatever_the_bits(units, bits):
+    stack: list[layers.Layer] = [layers.Flatten()]
+    for size in units:
+        stack += [layers.Dense(size), layers.BatchNormalization(), layers.Dropout(0.1)]
+    own = network(*stack)
+    stored = dict(zip(kernels(own), bits, strict=False))
+    found = summarize_network(own, Forms(stored_bits=stored))
+    assert found.items() >= measure_size([own], {"model": stored}).items()
+    assert sum(row["params"] for row in found["layers"]) == found["params"]["total"]
+    assert math.ceil(sum(row["bytes"] * 8 for row in found["layers"]) / 8) == found["bytes"]["deployed"]
+    assert sum(row["macs"] for row in found["layers"]) == found["macs"]["total"]
+
+
+def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
+    own = network(layers.Flatten(), layers.Dense(4, name="a"), layers.Dense(3, name="b"))
+    for weights, inputs, kind in ((1, 1, "BNN"), (1, 32, "BWN"), (32, 1, "BAN"), (5, 32, "quantized")):
+        bits = {name: weights for name in kernels(own) if name.endswith("b/kernel")}
+        found = summarize_network(own, Forms(weight_bits=bits, input_bits={"b": inputs}))
+        assert found["kind"] == kind
+        assert found["macs"]["by_precision"] == {"float32": 72 * 4, precision(inputs, weights): 12}
+    values = shipped(own)
+    values[kernels(own)[0]][:36] = 0.0
+    found = summarize_network(own, Forms(values))
+    assert (found["kind"], rows(found)["a"]["sparsity"]) == ("full precision", 0.5)
+
+
+def test_what_is_called_twice_multiplies_twice_and_is_stored_once():
+    inputs, dense = keras.Input((4,)), layers.Dense(4, name="dense")
+    row = rows(summarize_network(of(keras.Model(inputs, dense(dense(inputs)))), Forms()))["dense"]
+    assert (row["macs"], row["params"]) == (2 * 16, 20)
+    body = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="inner")], name="body")
+    found = rows(summarize_network(of(keras.Model(inputs, body(body(inputs)))), Forms()))
+    assert {name: row["macs"] for name, row in found.items()} == {"body/inner": 32}
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = keras.Sequential([layers.Dense(5, name="inner")], name="body")
+        self.head = layers.Dense(3, name="head")
+        self.factor = self.add_weight(shape=(), name="factor")
+
+    def call(self, inputs):
+        return self.head(keras.ops.relu(self.body(inputs))) * self.factor
+
+
+def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
+    model = Subclassed()
+    model(np.zeros((1, 4), np.float32))
+    own = of(model)
+    found = summarize_network(own, Forms(shipped(own)))
+    assert found.items() >= measure_size([own], {}).items()
+    assert {name: row["params"] for name, row in rows(found).items()} == {model.name: 1, "body/inner": 25, "head": 18}
+    assert {row["output"] is None for row in rows(found).values()} == {True}
+    assert found["macs"] == {"total": 0, "by_precision": {}, "uncounted": ["body/inner", "head"]}
+    own = network(layers.LSTM(4, name="lstm"), shape=(5, 3))
+    found = summarize_network(own, Forms())
+    assert "lstm" in found["macs"]["uncounted"]
+    assert found.items() >= measure_size([own], {}).items()
+
+
+def counts(layer: layers.Layer, *shape: int | None):
+    inputs = keras.Input(shape)
+    (call,) = graph_calls(keras.Model(inputs, layer(inputs)))
+    return count_macs(call)
+
+
+def total(layer: layers.Layer, *shape: int | None) -> int:
+    return sum(counts(layer, *shape).values())
+
+
+def sum_over_ones(layer: layers.Layer, *shape: int) -> int:
+    """Return the sum of the outputs for ones with kernels of ones: each product adds one, where nothing is padded."""
+    for weight in layer.weights:
+        weight.assign(np.ones(weight.shape) if len(weight.shape) > 1 else np.zeros(weight.shape))
+    return round(float(np.sum(layer(np.ones((1, *shape), np.float32)))))
+
+
+def test_layers_count_every_product_once():
+    for layer, shape in (
+        (layers.Dense(7), (4, 3, 5)),
+        (layers.Conv1D(4, 3, strides=2), (9, 2)),
+        (layers.Conv2D(6, 3, strides=2, groups=2), (7, 8, 4)),
+        (layers.Conv2D(2, 2, dilation_rate=2), (6, 7, 3)),
+        (layers.Conv3D(2, 2), (4, 3, 5, 2)),
+        (layers.DepthwiseConv2D(3, strides=2, depth_multiplier=2), (7, 6, 3)),
+        (layers.Conv1DTranspose(3, 3, strides=2), (5, 2)),
+        (layers.EinsumDense("abc,cde->abde", output_shape=(4, 2, 6)), (4, 3)),
+        (layers.EinsumDense("ab,bc->ac", output_shape=6, bias_axes="c"), (4,)),
+    ):
+        assert total(layer, *shape) == sum_over_ones(layer, *shape)
+
+
+def test_padding_is_counted_and_strides_leave_outputs_out():
+    assert total(layers.Conv2D(8, 3, padding="same"), 10, 10, 4) == 10 * 10 * 8 * 9 * 4
+    assert total(layers.Conv2D(8, 3, padding="same", strides=2), 9, 10, 4) == 5 * 5 * 8 * 9 * 4
+    assert total(layers.Conv2D(8, 3), 10, 10, 4) == 8 * 8 * 8 * 9 * 4
+    layer = layers.SeparableConv2D(6, 3, depth_multiplier=2)
+    found, both = counts(layer, 8, 8, 3), (6 * 6 * (3 * 2) * 9, 6 * 6 * 6 * (3 * 2))
+    assert found == dict(zip((id(layer.depthwise_kernel), id(layer.pointwise_kernel)), both, strict=True))
+
+
+def test_what_is_not_known_is_not_counted():
+    assert counts(layers.BatchNormalization(), 8, 8, 3) == counts(layers.Embedding(10, 4), 6) == {}
+    for layer in (layers.LSTM(4), layers.Bidirectional(layers.GRU(4)), layers.TimeDistributed(layers.Dense(2))):
+        assert counts(layer, 5, 3) is None
+    assert counts(layers.Conv2D(2, 3), None, None, 3) is None
+
+
+def test_a_narrow_mobilenet_has_the_41_million_of_its_paper():
+    """Howard et al. 2017, arXiv 1704.04861, table 6."""
+    model = keras.applications.MobileNet((224, 224, 3), alpha=0.25, weights=None)
+    found = [count_macs(call) for call in graph_calls(model)]
+    assert round(sum(sum(each.values()) for each in found if each) / 1e6) == 41
+
+
+def small() -> Network:
+    stack = [layers.Dense(8, use_bias=False, name="dense"), layers.BatchNormalization(name="norm"), layers.Dropout(0.5)]
+    return of(keras.Sequential([keras.Input((4,)), *stack, layers.Dense(2, name="last")], name="net"))
+
+
+def test_batch_norm_counts_two_floats_a_channel_and_seed_state_none() -> None:
+    network = small()
+    size = measure_size([network], {})
+    floats = 4 * 8 + 2 * 8 + 8 * 2 + 2
+    assert size["params"] == {"total": floats + 2 * 8, "trainable": floats}
+    assert size["bytes"] == {"float32": 4 * floats, "deployed": 4 * floats}
+    assert measure_size([small(), small()], {})["bytes"]["float32"] == 8 * floats
+    binary = measure_size([network], {"model": {"net/dense/kernel": 1.0}})
+    assert binary["bytes"] == {"float32": 4 * floats, "deployed": 4 * 8 // 8 + 4 * (floats - 4 * 8)}

@@ -39,22 +39,13 @@ class Painter(StatelessHook):
     """Paint the mean of the observed outputs, and give them as embeddings."""
 
     observed_examples = 4
-    painted = 0
 
     def evaluate(self, context):
         return hook.Evaluated(collected={"outputs": context.outputs} if context.observing else {})
 
     def show(self, observed):
-        self.painted += 1
         mean = np.full((2, 2, 1), 1.0 / (1.0 + np.exp(-observed["outputs"].mean())))
         return Shown({"probe/mean": mean}, {"probe": Embedding(observed["outputs"])})
-
-
-class Blind(StatelessHook):
-    """Show whether anything was observed for a hook that observes nothing."""
-
-    def show(self, observed):
-        return Shown({"blind": np.full((1, 1, 1), float(len(observed)))})
 
 
 class Album(ToyObjective):
@@ -73,15 +64,14 @@ class Album(ToyObjective):
         return Shown({f"{self.name}/row": picture}, {self.name: embedding})
 
 
-@pytest.fixture
-def scene() -> SimpleNamespace:
+def made_views() -> tuple[Views, list[Network]]:
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
-    networks, painter, blind = [toy_network("first"), toy_network("second")], Painter(), Blind("blind")
-    painter.network, blind.network = "first", "second"
+    networks, painter = [toy_network("first"), toy_network("second")], Painter()
+    painter.network = "first"
     objectives = [Album("first", "album_1"), Album("second", "album_2")]
-    trainer = Trainer(networks, objectives, [painter, blind], seed=0)
+    trainer = Trainer(networks, objectives, [painter], seed=0)
     held_out = {name: HeldOut(trainer, split, batch_size=16) for name, split in splits.items()}
     for each in held_out.values():
         each.run(1)
@@ -93,29 +83,30 @@ def scene() -> SimpleNamespace:
         data=SimpleNamespace(validation=splits["validation"]),
         settings={"evaluation_batch_size": 16, "placement": "auto"},
     )
-    return SimpleNamespace(views=Views(run), painter=painter, networks=networks)
+    return Views(run), networks
 
 
 def logits_of(network: Network, rows: np.ndarray) -> np.ndarray:
     return network.model.predict(toy_arrays()[0][rows], verbose=0)
 
 
-@pytest.mark.parametrize("split", OF_SPLIT)
-def test_views_are_of_hooks_and_of_the_split_that_was_evaluated(scene, split: str) -> None:
-    made, found = scene.views.pictures(1, split), scene.views.embeddings(1, split)
-    assert made.keys() == {"probe/mean", "blind", "album_1/row", "album_2/row"}
-    assert found.keys() == {"probe", "album_1", "album_2"}
+def test_views_are_of_hooks_and_of_the_split_that_was_evaluated() -> None:
+    views, (first, second) = made_views()
     inputs = toy_arrays()[0]
-    for number, network in enumerate(scene.networks, start=1):
-        logits, shown = logits_of(network, OF_SPLIT[split]), found[f"album_{number}"]
-        best = OF_SPLIT[split][logits.max(-1).argmax()]
-        np.testing.assert_array_equal(made[f"album_{number}/row"], np.clip(inputs[best], 0.0, 1.0).reshape(1, 6, 1))
-        np.testing.assert_allclose(shown.vectors, logits, atol=1e-5)
-        np.testing.assert_array_equal(shown.labels["first"], inputs[OF_SPLIT[split], 0])
-    observed = logits_of(scene.networks[0], OF_SPLIT["validation"][[0, 8, 15, 23]])
-    np.testing.assert_allclose(found["probe"].vectors, observed, atol=1e-5)
-    np.testing.assert_allclose(made["probe/mean"], np.full((2, 2, 1), 1 / (1 + np.exp(-observed.mean()))), atol=1e-5)
-    assert made["blind"] == 0.0
+    for split, rows in OF_SPLIT.items():
+        made, found = views.pictures(1, split), views.embeddings(1, split)
+        assert made.keys() == {"probe/mean", "album_1/row", "album_2/row"}
+        assert found.keys() == {"probe", "album_1", "album_2"}
+        for number, network in enumerate((first, second), start=1):
+            logits, shown = logits_of(network, rows), found[f"album_{number}"]
+            best = inputs[rows[logits.max(-1).argmax()]]
+            np.testing.assert_array_equal(made[f"album_{number}/row"], np.clip(best, 0.0, 1.0).reshape(1, 6, 1))
+            np.testing.assert_allclose(shown.vectors, logits, atol=1e-5)
+            np.testing.assert_array_equal(shown.labels["first"], inputs[rows, 0])
+        observed = logits_of(first, OF_SPLIT["validation"][[0, 8, 15, 23]])
+        np.testing.assert_allclose(found["probe"].vectors, observed, atol=1e-5)
+        mean = np.full((2, 2, 1), 1 / (1 + np.exp(-observed.mean())))
+        np.testing.assert_allclose(made["probe/mean"], mean, atol=1e-5)
 
 
 def test_latent_weights_stand_beside_used_ones_where_they_differ() -> None:
@@ -134,15 +125,11 @@ def test_latent_weights_stand_beside_used_ones_where_they_differ() -> None:
     ]
 
 
-def network_of(*stack, shape=(6, 5, 1)):
-    keras.utils.clear_session()
-    network = Network("model", keras.Sequential([keras.Input(shape), *stack]), keras.optimizers.SGD())
-    return network, {name: each.value.numpy() for name, each in network.weights.items()}
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_convolution_shows_its_filters_in_order(channels: int) -> None:
-    network, weights = network_of(layers.Conv2D(5, 3, name="conv"), shape=(8, 8, channels))
+    model = keras.Sequential([keras.Input((8, 8, channels)), layers.Conv2D(5, 3, name="conv")])
+    network = Network("model", model, keras.optimizers.SGD())
+    weights = {name: each.value.numpy() for name, each in network.weights.items()}
     ((name, sheet),) = first_filters(network, weights).items()
     kernel = next(value for value in weights.values() if value.ndim == 4)
     assert name.endswith("conv")
@@ -165,30 +152,16 @@ class Lighter(Augment):
         return {**batch, "inputs": batch["inputs"] + uniform(seeds, "light", [1, 1, 1], high=0.5)}
 
 
-def batches(inputs: np.ndarray, *, batch_size: int, augments: tuple[Augment, ...] = ()) -> TrainingBatches:
-    arrays = {"inputs": inputs.astype(np.float32), "targets": np.zeros(len(inputs), np.int64)}
-    split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(len(inputs), dtype=np.int64))
-    augmentation = Augmentation(augments, classes=2) if augments else None
-    return TrainingBatches(split, batch_size=batch_size, seed=0, augmentation=augmentation)
-
-
-def shades(count: int, side: int = 16, channels: int = 1) -> np.ndarray:
-    """Return images of one value each, from -1 up to 0."""
-    values = np.linspace(-1.0, 0.0, count)
-    return np.broadcast_to(values[:, None, None, None], (count, side, side, channels))
-
-
-def tiles(sheet: np.ndarray, gap: int) -> np.ndarray:
-    """Return the value in the middle of each tile, [rows, columns]; there is a gap after the first column."""
-    rows = np.arange(PANEL_GAP + 24, sheet.shape[0], 48 + PANEL_GAP)
-    columns = np.arange(PANEL_GAP + 24, sheet.shape[1], 48 + PANEL_GAP)
-    columns = np.concatenate([columns[:1], columns[1:] + gap])
-    return sheet[rows][:, columns[columns < sheet.shape[1]], 0]
-
-
 def test_with_augmentation_a_row_is_an_example_and_its_first_draws():
-    training = batches(shades(200), batch_size=40, augments=(Lighter(),))
-    shown = tiles(training_sheet(training), 3 * PANEL_GAP)
+    shades = np.linspace(-1.0, 0.0, 200, dtype=np.float32)[:, None, None, None]
+    arrays = {"inputs": np.tile(shades, (1, 16, 16, 1)), "targets": np.zeros(200, np.int64)}
+    split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(200, dtype=np.int64))
+    augmentation = Augmentation((Lighter(),), classes=2)
+    training = TrainingBatches(split, batch_size=40, seed=0, augmentation=augmentation)
+    sheet = training_sheet(training)
+    middles = [np.arange(PANEL_GAP + 24, size, 48 + PANEL_GAP) for size in sheet.shape[:2]]  # of the tiles
+    columns = middles[1] + np.where(np.arange(len(middles[1])) > 0, 3 * PANEL_GAP, 0)  # the first one stands apart
+    shown = sheet[middles[0]][:, columns[columns < sheet.shape[1]], 0]
     assert shown.shape == (ROWS, DRAWS + 1)
     rows = training.indices(tf.constant(0, tf.int64))[:ROWS]
     drawn = [training.drawn(rows, tf.constant(draw, tf.int64)) for draw in range(DRAWS)]

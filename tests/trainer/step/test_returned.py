@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import RENAMED, Bits, Declaration, Evaluated, GraphHook, HostHook
+from hookline.trainer.hook import Bits, Declaration, Evaluated, GraphHook, HostHook
 from hookline.trainer.objective import Shown
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_run import _prepare_networks
@@ -153,10 +153,3 @@ def test_a_wrong_return_is_refused_where_the_stage_runs(stage: str) -> None:
     }
     with pytest.raises(UserError, match=f"The hook 'own' returned an object from {stage}"):
         runs.get(stage, lambda: toy_loop([hook]))()
-
-
-def test_a_method_of_earlier_versions_is_refused_with_its_new_name() -> None:
-    for old in (name for names in RENAMED.values() for name in names):
-        kind = type("Old", (GraphHook, HostHook), {old: lambda self: {}})
-        with pytest.raises(UserError, match=f"The hook Old has a method '{old}'. Expected .* in its place"):
-            kind()

@@ -1,14 +1,22 @@
-"""Precision: which machines gain by it, how it is refused elsewhere, and a whole run in float16."""
+"""Precision, a lack of memory, and graphs that a finished run no longer holds."""
 
 from __future__ import annotations
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.precision import check_precision, computing_in, loss_scale_for
+from hookline.trainer.run.machine import (
+    check_precision,
+    computing_in,
+    estimated,
+    loss_scale_for,
+    memory_errors,
+    released_graphs,
+)
 from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
 
@@ -16,7 +24,7 @@ VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
 
 
 def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("hookline.trainer.run.precision.cpu_flags", lambda: ["avx2"])
+    monkeypatch.setattr("hookline.trainer.run.machine.cpu_flags", lambda: ["avx2"])
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
     for precision in ("float16", "bfloat16"):
         with pytest.raises(UserError, match=rf"trainer\.precision={precision}.*allow_slow_precision=true"):
@@ -29,6 +37,8 @@ def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path)
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"])
     monkeypatch.setattr("tensorflow.config.experimental.get_device_details", {"gpu": VOLTA}.__getitem__)
     check_precision("float16", allow_slow=False)
+    with pytest.raises(UserError, match="Tesla V100 has compute capability 7.0, and bfloat16 is fast from 8.0"):
+        check_precision("bfloat16", allow_slow=False)
 
 
 def test_layers_get_the_policy_and_nothing_of_it_stays() -> None:
@@ -61,3 +71,53 @@ def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path) 
     assert started["seconds"] == pytest.approx(sum(list(started.values())[1:]), abs=0.01)
     assert min(started["build"], started["trace"], started["step"]) > 0
     assert summary["peak_memory_bytes"]["host"] > 50 * 2**20
+
+
+SHAPE = "for a tensor of shape"
+
+
+def exhausted(text: str) -> Exception:
+    return tf.errors.ResourceExhaustedError(None, None, text)
+
+
+def test_a_lack_of_memory_is_one_line_and_other_errors_stay() -> None:
+    for error, message in (
+        (exhausted("OOM when allocating tensor with shape[64,128] and type bfloat16 on"), rf"{SHAPE} \[64, 128\], bfl"),
+        (MemoryError(), r"not enough memory\. Expected a smaller trainer.batch_size"),
+        (exhausted("Out of memory while trying to allocate 536870912 bytes."), "not enough memory"),
+        (exhausted("/runs/events; No space left on device"), None),
+        (exhausted("Too many open files in the room"), None),
+        (tf.errors.InvalidArgumentError(None, None, "OOM is not a word of this error"), None),
+    ):
+        with pytest.raises(UserError if message else type(error), match=message) as caught, memory_errors():
+            raise error
+        assert (caught.value.__cause__ if message else caught.value) is error
+    with pytest.raises(UserError, match=rf"{SHAPE} \[100000000, 1000000\], int64"), memory_errors():
+        np.ones((10**8, 10**6), np.int64)
+    with pytest.warns(UserWarning, match=r"The plan cannot be estimated.*KeyError: 'a'"):
+        assert estimated("The plan", lambda: {}["a"], 0) == 0
+
+
+@pytest.mark.long  # TensorFlow waits for ten seconds for somebody to free some
+def test_a_run_that_finds_no_room_for_its_model_leaves_nothing(tmp_path) -> None:
+    with pytest.raises(UserError, match=rf"{SHAPE} \[100000000, 1000000\], float"), memory_errors():
+        tf.random.uniform([10**8, 10**6])
+    with pytest.raises(UserError, match=SHAPE):
+        run_small("baseline", "model.units=[10000000000]", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@tf.custom_gradient
+def doubled(value: tf.Tensor) -> tuple[tf.Tensor, object]:
+    return 2.0 * value, lambda upstream: 5.0 * upstream
+
+
+def test_what_was_traced_before_can_still_be_differentiated() -> None:
+    traced = tf.function(doubled, autograph=False).get_concrete_function(tf.TensorSpec([], tf.float32))
+    with released_graphs():
+        tf.function(doubled, autograph=False)(tf.constant(1.0))
+    value = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        result = traced(value)
+    assert float(tape.gradient(result, value)) == 5.0

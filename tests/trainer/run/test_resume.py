@@ -1,4 +1,4 @@
-"""Digests: equal for equal contents, different wherever something differs."""
+"""The fingerprint of the data: equal for equal contents, different wherever something differs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.fingerprint import SAMPLES, data_fingerprint
+from hookline.trainer.run.resume import SAMPLES, data_fingerprint
 
 
 def fingerprint(name: str = "train", size: int = 10, rows=None, change=None) -> str:
@@ -28,7 +28,7 @@ def test_other_data_has_another_fingerprint_also_where_it_is_sampled() -> None:
     assert len({fingerprint(size=size, change=change) for change in ends}) == 3
 
 
-def test_a_digest_tells_names_dtypes_shapes_and_bits_apart() -> None:
+def test_a_digest_distinguishes_names_dtypes_shapes_and_bits() -> None:
     base = {"a": np.array([1.0, 2.0], np.float32), "b": np.array(3)}
     assert tensors_digest(base) == tensors_digest(dict(reversed(base.items())))
     changed = [base["a"].astype(np.float64), base["a"][None], np.nextafter(base["a"], np.float32(9)), base["a"] * -1]

@@ -6,7 +6,7 @@ import pytest
 
 from hookline.hooks.ema import Ema
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.build import bind_hooks, build_hook
+from hookline.trainer.run.blueprint import bind_hooks, build_hook
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
 NETWORKS = ("generator_0", "generator_1", "discriminator")
@@ -27,26 +27,18 @@ def bound(network: str, objective: str = "*", networks=NETWORKS):
 
 def test_each_network_that_matches_has_an_instance() -> None:
     generators = [(f"probe@generator_{index}", f"generator_{index}", f"generator_{index}/") for index in (0, 1)]
-    discriminator = [("probe", "discriminator", "")]  # told apart only where there are several
-    assert bound("discriminator") == bound("disc*") == bound("*", "train_disc*") == discriminator
+    discriminator = [("probe", "discriminator", "")]  # the name has the network only if there are several
+    assert bound("discriminator") == bound("*", "train_disc*") == discriminator
     assert bound("generator_*") == bound("*", "train_generator_*") == generators
-    assert bound("generator_[1-9]") == [("probe", "generator_1", "")]
-    assert len(bound("*")) == 3
     assert bound("*", networks=["model"]) == [("probe", "model", "")]
-
-
-@pytest.mark.parametrize(
-    ("network", "objective", "message"),
-    [
+    for network, objective, message in (
         ("discriminatr", "*", r"'probe' .*'discriminatr'.* Did you mean"),
         ("critic_*", "*", r"hooks\.probe\.network .*generator_0, generator_1, discriminator"),
         ("generator_0", "train_generatr_0", r"'train_generatr_0', .* Did you mean 'train_generator_0'"),
-        ("generator_*", "train_discriminator", "networks generator_0, generator_1"),
-    ],
-)
-def test_a_pattern_that_matches_nothing_is_refused_with_what_there_is(network, objective, message) -> None:
-    with pytest.raises(UserError, match=message):
-        bound(network, objective)
+        ("generator_*", "train_discriminator", "network generator_0 or generator_1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            bound(network, objective)
 
 
 EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
@@ -54,10 +46,9 @@ PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 
 
 class Own(StatelessHook):
-    """A hook that asks for the objective itself."""
+    """A hook that takes the objective itself."""
 
     def __init__(self, *, objective: str = "given") -> None:
-        """Take a pattern, and do something with it."""
         super().__init__()
         self.objective = f"{objective}_*"
 
@@ -68,23 +59,20 @@ def test_network_and_objective_bind_a_hook() -> None:
     assert (hook.name, hook.key, hook.network, hook.objective) == ("slow", "slow", "gen*", "global_*")
     plain = build_hook("ema", EMA)
     assert (plain.network, plain.objective, plain.decay) == ("model", "*", 0.5)
-    own = {"_target_": "tests.trainer.run.test_build.Own", "objective": "local"}
+    own = {"_target_": "tests.trainer.run.test_blueprint.Own", "objective": "local"}
     assert build_hook("own", own, plugins=("tests",)).objective == "local_*"
     stateless = {"_target_": "tests.support.toy.StatelessHook", "network": "critic"}
     assert build_hook("own", stateless, plugins=("tests",)).network == "critic"
 
 
-@pytest.mark.parametrize(
-    ("name", "node", "message"),
-    [
+def test_a_mistake_is_one_line_with_the_key() -> None:
+    for name, node, message in (
         ("ema@g", EMA, "hooks.ema@g: '@'"),
         ("ema", {**EMA, "objective": 3}, "hooks.ema: objective=3 received"),
         ("ema", {**EMA, "network": ""}, "hooks.ema: network='' received"),
         ("ema", {**EMA, "objectiv": "x"}, "hooks.ema: Unknown argument 'objectiv'"),
         ("progress", {**PROGRESS, "network": "g"}, "hooks.progress: network=g received, but it changes no step"),
         ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: _target_=keras.optimizers.SGD is not allowed here"),
-    ],
-)
-def test_mistake_is_one_line_with_the_key(name, node, message) -> None:
-    with pytest.raises(UserError, match=message):
-        build_hook(name, node)
+    ):
+        with pytest.raises(UserError, match=message):
+            build_hook(name, node)
