@@ -9,8 +9,7 @@ from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2
 
-from hookline.hooks import catalogue
-from hookline.hooks.techniques import technique_hooks
+from hookline.hooks import catalogue, technique_hooks
 from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
 from hookline.trainer.config.values import show
 from hookline.trainer.run.results import COMPLETE, metric_rows

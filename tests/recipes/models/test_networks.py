@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.hooks.centers.features import find_features
+from hookline.hooks.centers import find_features
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
 from hookline.recipes.models.mlp import mlp
