@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,43 +18,46 @@ from hookline.trainer.config.plugins import installed_plugins
 from hookline.trainer.errors import did_you_mean, unknown_name
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
+MONITORS = "hookline.hooks.monitors."
 
 
 @dataclass(frozen=True)
 class HookEntry:
-    """Describe a hook that a run can have.
+    """Describe a hook that a run can have."""
 
-    Attributes:
-        name: its key under `hooks` in the config, such as "nan_guard".
-        target: import path of its class.
-        purpose: one line: the comment that the config file starts with.
-        config_file: the YAML file that adds it.
-        plugin: the installed plugin that brings it; None for one of ours.
-    """
-
-    name: str
-    target: str
-    purpose: str
+    name: str  # its key under `hooks` in the config, such as "nan_guard"
+    target: str  # import path of its class
+    purpose: str  # the comment that the config file starts with
     config_file: Path
-    plugin: str | None = None
+    plugin: str | None = None  # the installed plugin that brings it; None for one of ours
 
 
 def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
-    """Return every hook of the config directory, by name, in alphabetical order, with those of installed plugins.
-
-    A file that adds no hook of its own, such as a list of defaults, is left out, and so is a plugin's that cannot be
-    read. Nothing is imported.
+    """Return every hook of the config directory and of installed plugins, by name; nothing is imported.
 
     Args:
-        directory: where the YAML files are; each one holds one hook under its name.
+        directory: where the YAML files are; each one holds one hook under its name, or none, such as a list of
+            defaults. A plugin's file that cannot be read is left out.
 
     Raises:
         ValueError: a file with several hooks, or without a purpose in its first line.
     """
-    entries = (_read_entry(path) for path in sorted(directory.glob("*.yaml")))
+    entries = (_read_entry(path) for path in directory.glob("*.yaml"))
     ours = {entry.name: entry for entry in entries if entry is not None}
     theirs = {entry.name: entry for entry in _of_plugins(directory) if entry.name not in ours}
     return dict(sorted((ours | theirs).items()))
+
+
+def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return a config's hooks by name, without those that only watch and those that every run has."""
+    everywhere = OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
+    return {
+        name: node
+        for name, node in hooks.items()
+        if isinstance(node, Mapping)
+        and name not in everywhere
+        and not str(node.get("_target_", "")).startswith(MONITORS)
+    }
 
 
 def __getattr__(name: str) -> Any:

@@ -10,30 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.attention.options import (
-    BRANCH_INPUTS,
-    EVAL_MODES,
-    JOINS,
-    MODES,
-    BranchOptions,
-    attention_sheet,
-    check_entropy,
-    check_layer,
-    check_mode,
-    check_temperature,
-    given_map,
-    keep_rate_penalty,
-    map_cross_entropy,
-    mass_inside,
-    mean_entropy,
-    mean_keep_rate,
-    parse_branch,
-    parse_keep_rate,
-    parse_supervision,
-)
-from hookline.hooks.attention.place import Place, find_place, insert_gated, outputs_in, refuse_sign_after
+from hookline.hooks.attention import options
+from hookline.hooks.attention.place import Place, find_place, insert_gated, refuse_sign_after
+from hookline.hooks.graphs import nodes_in_order
 from hookline.hooks.kernels import mark_added
-from hookline.hooks.options import epoch_start
+from hookline.hooks.options import check_choice, check_layer, check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
@@ -49,18 +30,15 @@ DECIDED = 0.01  # bits per position
 class BernoulliAttention(GraphHook):
     """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
-    The branch is a small convolutional network, trained and saved with the rest. There is one draw for each example and
-    position, shared by all channels, and nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says
-    otherwise. The paper uses join="concatenate". Batch norm above the gate then sees masked and plain maps, and its
-    moving statistics cover both.
+    The branch is a small convolutional network, trained and saved with the rest; patterns of other hooks, such as "*",
+    never match its layers. Nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says otherwise. The
+    paper uses join="concatenate"; the moving statistics of batch norm above the gate then cover masked and plain maps.
 
-    By default the gate is on the input of the second convolution of the model: low-level features. With `bnn_rounding`,
-    the gate comes after the input quantizer, and features are -1, 0 or +1. Hooks never quantize or prune the branch:
-    patterns such as "*" match the layers of the given network only.
+    By default the gate is on the input of the second convolution: low-level features. With `bnn_rounding`, the gate
+    comes after the input quantizer, and features are -1, 0 or +1.
 
-    Under a name other than "bernoulli_attention", its reports have that name in place of "attention". The hook keeps no
-    state. The seed of the draws is a variable of the gate in the network: it is derived from the run's seed,
-    incremented by every training step, and saved in every checkpoint.
+    The hook keeps no state. The seed of the draws is a variable of the gate in the network, derived from the run's seed
+    and counted up by every training step. Under another name, its reports have that name in place of "attention".
 
     Group:
         technique
@@ -75,11 +53,9 @@ class BernoulliAttention(GraphHook):
         supervision: + weight * mean of the cross-entropy of A against the map
 
     Scalars:
-        attention/mean: mean of A. All scalars except the keep rate are also measured in evaluations, as
-            metric/attention/...
+        attention/mean: mean of A. Evaluations measure all but the keep rate, too, as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the map of the batch, if there is one ("map", or the key of
-            `supervision`).
+        attention/mass_in_box: share of A inside the batch's "map", or the key of `supervision`, if there is one.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
         loss/attention_entropy: weighted, where `entropy` is set.
@@ -89,19 +65,18 @@ class BernoulliAttention(GraphHook):
         attention/<layer>: eight examples: input, heat map of A, one draw.
 
     Cost:
-        The convolutions of the branch, by default three dilated 3x3 convolutions of 16 channels on the gated map, and
-        one draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as expected from 1.49 times the
-        multiplications. join=concatenate runs the layers above the gate twice.
+        The convolutions of the branch and one draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as
+        expected from 1.49 times the multiplications. join=concatenate runs the layers above the gate twice.
 
     Pitfalls:
         tests/trainer/ops/test_estimators.py: a draw has no gradient, so the branch would never train; the hook defines
             one, x dL/dy summed over channels.
-        tests/hooks/test_bernoulli_attention.py: a run is refused if its branch would not train, and warns if A goes to
-            0 or 1; evaluations do not draw; rounding and pruning of "*" do not change the branch.
+        tests/hooks/test_bernoulli_attention.py: a run warns if A goes to 0 or 1; evaluations do not draw; rounding and
+            pruning of "*" do not change the branch.
         tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or one draw at
-            tracing time give another algorithm; here each example and position gets a new draw in each step.
+            tracing time give another algorithm.
         tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
-            penalty does not, so it recovers a collapsed map.
+            one recovers a collapsed map.
 
     Reference:
         Wang et al. 2017, "Clothing Retrieval with Visual Attention Model", arXiv 1710.11446: Impdrop. The gradient of
@@ -142,23 +117,22 @@ class BernoulliAttention(GraphHook):
             branch_input: "features", the map to gate; or "input", the model's own, resized by area to the map's size.
             temperature: above 0.
             keep_rate: "auto" (a target of 0.5), None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each
-                example's mean of A, on both sides of the target, that does not fade when A collapses. Without it A may
-                go to 1, as on photographs.
+                example's mean of A, on both sides of the target. Without it A may go to 1, as on photographs.
             entropy: weight of the mean entropy of A, in bits: above 0 makes A decided, below 0 undecided.
             supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
                 a map of the batch, resized by area; epochs None for the whole run.
             network: name of the network.
         """
         self.layer = check_layer(layer)
-        self.mode = check_mode("mode", mode, (*MODES, "none"))
-        self.eval_mode = check_mode("eval_mode", eval_mode, EVAL_MODES)
-        self.join = check_mode("join", join, JOINS)
-        self.branch = parse_branch(branch)
-        self.branch_input = check_mode("branch_input", branch_input, BRANCH_INPUTS)
-        self.temperature = check_temperature(temperature)
-        self.keep_rate = parse_keep_rate(keep_rate)
-        self.entropy = check_entropy(entropy)
-        self.supervision = parse_supervision(supervision)
+        self.mode = check_choice("mode", "none" if mode is None else mode, options.MODES)  # YAML's own null
+        self.eval_mode = check_choice("eval_mode", eval_mode, options.EVAL_MODES)
+        self.join = check_choice("join", join, options.JOINS)
+        self.branch = options.parse_branch(branch)
+        self.branch_input = check_choice("branch_input", branch_input, options.BRANCH_INPUTS)
+        self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
+        self.keep_rate = options.parse_keep_rate(keep_rate)
+        self.entropy = check_number("entropy", entropy)
+        self.supervision = options.parse_supervision(supervision)
         self.network = network
         self.observed_examples = 0 if self.mode == "none" else EXAMPLES
         self._place: Place | None = None
@@ -166,7 +140,7 @@ class BernoulliAttention(GraphHook):
 
     @property
     def _prefix(self) -> str:
-        return "attention" if self.key in ("", "bernoulli_attention") else self.key
+        return "attention" if self.key == "bernoulli_attention" else self.key
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "none":
@@ -176,7 +150,7 @@ class BernoulliAttention(GraphHook):
         self._place = place = find_place(model, self.layer)
         refuse_sign_after(place)
         branch = self.branch
-        if isinstance(branch, BranchOptions):
+        if isinstance(branch, options.BranchOptions):
             branch = make_branch(branch, temperature=self.temperature, name=self._prefix)
         shape = tuple(place.features.shape)
         logits = branch_logits(branch, self._seen_by_branch(place), (*shape[:3], 1))
@@ -193,18 +167,17 @@ class BernoulliAttention(GraphHook):
         inputs, (height, width) = place.model.inputs, place.features.shape[1:3]
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or None in (*inputs[0].shape[1:], height, width):
             raise UserError(
-                f"branch_input=input received for inputs of shape {[list(each.shape) for each in inputs]}. Expected "
-                "one image input [batch, height, width, channels] of a fixed size, or branch_input=features."
+                f"branch_input=input received for inputs {[list(each.shape) for each in inputs]}. Expected an image of "
+                "fixed size, or branch_input=features."
             )
-        from hookline.hooks.attention.resampling import AreaResize
+        from hookline.hooks.attention.gate import AreaResize
 
         return AreaResize(height, width, name=f"{self._prefix}_input")(inputs[0])
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "bernoulli" and self.eval_mode == "sample":
             raise UserError(
-                f"hooks.{self.key or 'bernoulli_attention'}.eval_mode=sample draws a mask in every evaluation, which "
-                "no exported network does. Expected a run with eval_mode=expectation or eval_mode=threshold."
+                f"hooks.{self.key}.eval_mode=sample draws in every evaluation, which no export does. Expected another."
             )
         from hookline.hooks.attention.gate import write_out_attention
 
@@ -213,10 +186,11 @@ class BernoulliAttention(GraphHook):
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         if self.mode == "none":
             return {}
+        (gate,) = (node for node in nodes_in_order(model) if node.operation is self._gate)
         return {
             f"{self.name}/logits": layer_input(model, self._map),
             f"{self.name}/attention": layer_output(model, self._map),
-            f"{self.name}/mask": outputs_in(model, self._gate)[1],
+            f"{self.name}/mask": gate.output_tensors[1],
         }
 
     def build(self, context: BuildContext) -> None:
@@ -235,14 +209,14 @@ class BernoulliAttention(GraphHook):
             return losses
         logits = self._logits(context)
         if self.keep_rate:
-            penalty = keep_rate_penalty(logits, target=self.keep_rate.target)
+            penalty = options.keep_rate_penalty(logits, target=self.keep_rate.target)
             losses[f"{self._prefix}_keep_rate"] = self.keep_rate.weight * penalty
         if self.entropy:
-            losses[f"{self._prefix}_entropy"] = self.entropy * mean_entropy(logits)
+            losses[f"{self._prefix}_entropy"] = self.entropy * options.mean_entropy(logits)
         if self.supervision:
-            wanted = given_map(context.batch, self.supervision.key, tuple(logits.shape[1:3]))
+            wanted = options.given_map(context.batch, self.supervision.key, tuple(logits.shape[1:3]))
             weight = tf.where(tf.cast(context.step, tf.float64) < self._supervised_steps, self.supervision.weight, 0.0)
-            losses[f"{self._prefix}_supervision"] = weight * map_cross_entropy(logits, wanted)
+            losses[f"{self._prefix}_supervision"] = weight * options.map_cross_entropy(logits, wanted)
         return losses
 
     def _logits(self, context: StepContext) -> tf.Tensor:
@@ -254,15 +228,15 @@ class BernoulliAttention(GraphHook):
         return Evaluated(metrics, self._observed(context) if context.observing and metrics else {})
 
     def _metrics(self, context: StepContext) -> Tensors:
-        """Return mean and entropy of A, and where a map is given the share of A inside it, for each example."""
+        """Return measures of A for each example."""
         if self.mode == "none":
             return {}
         attention, logits = context.taps[f"{self.name}/attention"], self._logits(context)
-        values = {"mean": mean_keep_rate(attention), "entropy": mean_entropy(logits)}
+        values = {"mean": options.mean_keep_rate(attention), "entropy": options.mean_entropy(logits)}
         key = self.supervision.key if self.supervision else "map"
         if key in context.batch:
-            wanted = given_map(context.batch, key, tuple(logits.shape[1:3]))
-            values["mass_in_box"] = mass_inside(attention, wanted)
+            wanted = options.given_map(context.batch, key, tuple(logits.shape[1:3]))
+            values["mass_in_box"] = options.mass_inside(attention, wanted)
         return {f"{self._prefix}/{name}": value for name, value in values.items()}
 
     def measure(self, context: StepContext) -> Tensors:
@@ -272,18 +246,15 @@ class BernoulliAttention(GraphHook):
         return values
 
     def warning(self, values: Mapping[str, float]) -> str | None:
-        mean, entropy = (self._reported(values, name) for name in ("mean", "entropy"))
-        kept = self._reported(values, "keep_rate")
+        mean, entropy, kept = (self._reported(values, name) for name in ("mean", "entropy", "keep_rate"))
         at_an_end = not COLLAPSED <= mean <= 1.0 - COLLAPSED
         decided = entropy < DECIDED and not COLLAPSED <= kept <= 1.0 - COLLAPSED
         if not at_an_end and not decided:
             return None
         end = "0: nothing passes the gate" if min(mean, kept) < 0.5 else "1: the gate does nothing"
-        target = (
-            f"a keep_rate of more weight than {self.keep_rate.weight:g}"
-            if self.keep_rate
-            else (f"hooks.{self.key or 'bernoulli_attention'}.keep_rate={{target: 0.3}}")
-        )
+        target = f"hooks.{self.key}.keep_rate={{target: 0.3}}"
+        if self.keep_rate:
+            target = f"a keep_rate of more weight than {self.keep_rate.weight:g}"
         return (
             f"attention has collapsed to {end} (mean of A {mean:.3f}, entropy {entropy:.3f} bits). Expected a mean "
             f"between {COLLAPSED:g} and {1.0 - COLLAPSED:g}: set {target}, a lower learning rate, or supervision."
@@ -291,8 +262,8 @@ class BernoulliAttention(GraphHook):
 
     def _reported(self, values: Mapping[str, float], name: str) -> float:
         """Return one of the hook's measures from a report, whatever the objective's prefix; 1/2 if it is missing."""
-        wanted = f"{self._prefix}/{name}"
-        return next((value for key, value in values.items() if f"/{key}".endswith(f"/{wanted}")), 0.5)
+        wanted = f"/{self._prefix}/{name}"
+        return next((value for key, value in values.items() if f"/{key}".endswith(wanted)), 0.5)
 
     def _observed(self, context: StepContext) -> Tensors:
         """Return inputs, A and a draw of it, for each example."""
@@ -306,7 +277,7 @@ class BernoulliAttention(GraphHook):
     def show(self, observed: Arrays) -> Shown:
         if not observed or observed["inputs"].ndim != 4 or self._place is None:
             return Shown()
-        sheet = attention_sheet(observed["inputs"], observed["attention"], observed.get("draw"))
+        sheet = options.attention_sheet(observed["inputs"], observed["attention"], observed.get("draw"))
         return Shown({f"{self._prefix}/{self._place.layer}": sheet})
 
     def summary(self) -> dict[str, Any]:

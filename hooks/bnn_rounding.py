@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -11,16 +12,15 @@ import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
 from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
-from hookline.hooks.quantization.insert import insert_input_quantizers
-from hookline.hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
-from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
-from hookline.hooks.quantization.selection import (
-    Selection,
-    choose_kernel_layers,
+from hookline.hooks.quantization.input_quantizers import (
     dropout_advice,
+    insert_input_quantizers,
     layers_to_precede,
     write_out_input_quantizers,
 )
+from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
+from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
+from hookline.hooks.quantization.selection import choose_kernel_layers
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.network import Network
@@ -37,13 +37,13 @@ STOCHASTIC = ("ste_sign", "binary_tanh")
 class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
-    The forward pass uses quantized kernels in place of the latent ones. The latent kernels stay float and are trained;
-    after each update a projection clips them. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to
-    its quantized input: `summary` names these layers.
+    The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
+    update a projection clips them. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to its
+    quantized input: `summary` names these layers.
 
     With both quantizers the network is a BNN (binary neural network), without an input quantizer a BWN (binary weight
-    network), with input quantizers only a BAN (binary activation network). Under a name other than "bnn_rounding",
-    reports have that name in place of "bnn". The hook keeps no state: the latent weights are variables of the network.
+    network), with input quantizers only a BAN (binary activation network). The hook keeps no state. Under another name,
+    reports have that name in place of "bnn".
 
     Group:
         technique
@@ -66,24 +66,21 @@ class BnnRounding(GraphHook):
 
     Cost:
         One pass over each kernel and each quantized input, one over each kernel for the clip, and one to count flips.
-        Measured: Larq's tutorial CNN, batch 64, on 2 cores trains 134 steps a second; Larq trains 117, and the forward
-        and backward pass alone run 141.
+        Measured: Larq's tutorial CNN, batch 64, trains 134 steps a second on 2 cores; with Larq 117.
 
     Pitfalls:
-        tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1
-            by round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
-        tests/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: a latent weight
-            outside the clip stays there and gets no gradient. Here the variable and its moving average are clipped. The
-            size includes scales, biases and batch norm; for Larq's tutorial network, all binary, it equals the
-            published size.
+        tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network; here it is +1,
+            and the gradient passes where |x| is exactly 1.
+        tests/hooks/test_bnn_rounding.py: if weights were clipped only when they are read, a latent weight outside the
+            clip would stay there without a gradient. The variable and its moving average are clipped. The reported size
+            includes scales, biases and batch norm, as in the literature.
         tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused; the first and
             the last layer are found in the graph, not in the list of layers.
 
     Reference:
-        Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,
-        "XNOR-Net", arXiv 1603.05279, section 3.1, for magnitude_aware_sign; Liu et al. 2018, "Bi-Real Net", arXiv
-        1808.00278, for approx_sign; Darabi et al. 2018, "BNN+", arXiv 1812.11800, for swish_sign; Courbariaux et al.
-        2015, "BinaryConnect", arXiv 1511.00363, equation 2, for the draw.
+        Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016, arXiv
+        1603.05279, section 3.1 (magnitude_aware_sign); Liu et al. 2018, arXiv 1808.00278 (approx_sign); Darabi et al.
+        2018, arXiv 1812.11800 (swish_sign); Courbariaux et al. 2015, arXiv 1511.00363, equation 2 (stochastic).
 
     Example:
         python train.py recipe=bnn hooks.bnn_rounding.all_binary=true
@@ -110,7 +107,7 @@ class BnnRounding(GraphHook):
         Args:
             layers: patterns on paths or names of kernel layers: dense layers and convolutions.
             kernel_quantizer: a name such as "ste_sign", a dict such as {"name": "dorefa", "k_bit": 2}, or None.
-            input_quantizer: the same, for what the layers see; None quantizes weights only.
+            input_quantizer: the same for the inputs of layers.
             stochastic: whether kernels are drawn, P(+1) = hard_sigmoid(w / c), in training; evaluation takes the sign.
             clip: above 0; latent weights stay in [-clip, clip], and quantized ones are multiples of it.
             all_binary: whether the network's first and last layers are quantized too.
@@ -125,7 +122,7 @@ class BnnRounding(GraphHook):
         self.all_binary = check_flag("all_binary", all_binary)
         self.quantize_first_input = check_flag("quantize_first_input", quantize_first_input)
         self.network = network
-        self._selection: Selection | None = None
+        self._selection: Any = None  # a Selection, once built
         self._kernels: list[Kernel] = []
         self._notes: list[str] = []
         self._check_combination()
@@ -154,7 +151,6 @@ class BnnRounding(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         self._selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)
-        self._kernels = []
         if self.kernel_quantizer is not None:
             self._kernels = find_kernels(context.network, self._selection.layers)
 
@@ -164,61 +160,56 @@ class BnnRounding(GraphHook):
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that they encode exactly; float scales are spread over its stored entries."""
-        exact = [each for each in self._kernels if self._count_values(each, shipped[each.name]) <= 2**self._bits]
-        stored = {each.name: self._bits + 32.0 * self._scales(each) / each.size for each in exact}
-        return Bits(stored, {each.name: self._bits for each in exact}, self._input_bits())
+        exact = []
+        for kernel in self._kernels:
+            axes = kernel.channel_axes if self._quantizer.scales_channels else ()
+            if most_values(shipped[kernel.name], axes) <= 2**self._quantizer.bits:
+                exact.append(kernel)
+        bits = self._quantizer.bits if exact else 32
+        stored = {each.name: bits + 32.0 * self._scales(each) / each.size for each in exact}
+        return Bits(stored, {each.name: bits for each in exact}, self._input_bits())
 
     def _input_bits(self) -> dict[str, int]:
-        if self._selection is None or self._selection.inputs is None or self.input_quantizer is None:
+        if self._selection.inputs is None or self.input_quantizer is None:
             return {}
-        seen = {path: self._selection.inputs.calls.get(path, []) for path in self._selection.layers}
-        quantizer = self.input_quantizer
+        quantizer, seen = self.input_quantizer, self._selection.inputs.calls
         return {
             path: quantizer.bits
-            for path, calls in seen.items()
-            if calls and all(each.quantizer == quantizer.config for each in calls)
+            for path in self._selection.layers
+            if path in seen and all(each.quantizer == quantizer.config for each in seen[path])
         }
 
-    def _count_values(self, kernel: Kernel, values: np.ndarray) -> int:
-        """Return how many values the bits must encode; with a scale per channel, in any one channel."""
-        assert self.kernel_quantizer is not None
-        axes = kernel.channel_axes if self.kernel_quantizer.scales_channels else ()
-        return most_values(values, axes)
-
     @property
-    def _bits(self) -> int:
-        return self.kernel_quantizer.bits if self.kernel_quantizer else 32
+    def _quantizer(self) -> Quantizer:
+        """Return the kernel quantizer; without one there are no kernels."""
+        assert self.kernel_quantizer is not None
+        return self.kernel_quantizer
 
     def _scales(self, kernel: Kernel) -> int:
-        assert self.kernel_quantizer is not None
-        own = self.kernel_quantizer.scales(tuple(kernel.variable.shape), kernel.channel_axes)
+        own = self._quantizer.scales(tuple(kernel.variable.shape), kernel.channel_axes)
         return own or int(self.clip != 1.0)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         changed = dict(weights)
         for kernel in self._kernels:
-            seed = (
-                context.stateless_seed(f"{self.name}/{kernel.name}") if self.stochastic and context.training else None
-            )
+            draws = self.stochastic and context.training
+            seed = context.stateless_seed(f"{self.name}/{kernel.name}") if draws else None
             changed[kernel.name] = self._quantize(weights[kernel.name], kernel, seed)
         return changed
 
     def _quantize(self, latent: tf.Tensor, kernel: Kernel, seed: tf.Tensor | None) -> tf.Tensor:
         """Return c Q(w / c), or a draw when there is a seed."""
-        assert self.kernel_quantizer is not None
         scaled = latent if self.clip == 1.0 else latent / self.clip
         if seed is None:
-            quantized = self.kernel_quantizer(scaled, kernel.channel_axes)
+            quantized = self._quantizer(scaled, kernel.channel_axes)
         else:
             quantized = stochastic_sign(scaled, seed=seed)
         return quantized if self.clip == 1.0 else self.clip * quantized
 
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:
-            project_with_average(context.network.optimizer, kernel.variable, self._clipped)
-
-    def _clipped(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.clip_by_value(value, -self.clip, self.clip)
+            clip = partial(tf.clip_by_value, clip_value_min=-self.clip, clip_value_max=self.clip)
+            project_with_average(context.network.optimizer, kernel.variable, clip)
 
     def measure(self, context: StepContext) -> Tensors:
         flipped, starved = [], []
@@ -226,7 +217,7 @@ class BnnRounding(GraphHook):
             latent = tf.convert_to_tensor(kernel.variable.value)
             flipped.append(self._code(context.latent[kernel.name], kernel) != self._code(latent, kernel))
             starved.append(tf.abs(latent) >= self.clip)
-        prefix = "bnn" if self.key in ("", "bnn_rounding") else self.key
+        prefix = "bnn" if self.key == "bnn_rounding" else self.key
         return {
             **entry_shares(f"{prefix}/flip_ratio", self._kernels, flipped),
             **entry_shares(f"{prefix}/starved_ratio", self._kernels, starved),
@@ -234,63 +225,46 @@ class BnnRounding(GraphHook):
 
     def _code(self, latent: tf.Tensor, kernel: Kernel) -> tf.Tensor:
         """Return which of its values an entry is quantized to; the scale of a sign does not count."""
-        assert self.kernel_quantizer is not None
-        return latent >= 0 if self.kernel_quantizer.is_sign else self._quantize(latent, kernel, None)
+        return latent >= 0 if self._quantizer.is_sign else self._quantize(latent, kernel, None)
 
     def summary(self) -> dict[str, Any]:
-        if self._selection is None:
-            return {}
-        kernels = {path: [each for each in self._kernels if each.layer == path] for path in self._selection.layers}
+        layers = self._selection.layers
+        padded = [path for path, layer in layers.items() if getattr(layer, "padding", "valid") == "same"]
+        entries = dict.fromkeys(layers, 0)
+        for kernel in self._kernels:
+            entries[kernel.layer] += kernel.size
         kind = "BAN" if self.kernel_quantizer is None else "BWN" if self.input_quantizer is None else "BNN"
         return {
             "kind": kind,
-            "kernel_quantizer": _config(self.kernel_quantizer),
-            "input_quantizer": _config(self.input_quantizer),
+            "kernel_quantizer": self.kernel_quantizer and self.kernel_quantizer.config,
+            "input_quantizer": self.input_quantizer and self.input_quantizer.config,
             "stochastic": self.stochastic,
             "latent_dtype": sorted({str(each.variable.dtype) for each in self._kernels}),
-            "kernel_bits": self._bits,
-            "kernel_entries": {path: sum(each.size for each in group) for path, group in kernels.items()},
+            "kernel_bits": self.kernel_quantizer.bits if self.kernel_quantizer else 32,
+            "kernel_entries": entries,
             "float_scales": sum(self._scales(kernel) for kernel in self._kernels),
             "full_precision": self._selection.full_precision,
-            "zero_padded": _zero_padded(self._selection) if self.input_quantizer else [],
+            "zero_padded": [path for path in padded if self.input_quantizer],
         }
 
     def advise(self, run: Run) -> Sequence[str]:
-        if self._selection is None:
-            return ()
-        network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key or "bnn_rounding"
+        network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key
         override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not of a user's model
         notes = [f"{note}{override}" for note in self._notes]
-        lines = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
+        lines: list[str | None] = [*notes, *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
-            wide = [
-                each for each in self._kernels if not quantizer.scales(tuple(each.variable.shape), each.channel_axes)
-            ]
-            lines.append(missing_norm_advice(network.model, wide, self._selection.layers, clip=self.clip, hook=key))
+            shapes = {each.name: tuple(each.variable.shape) for each in self._kernels}
+            plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]
+            lines.append(missing_norm_advice(network.model, plain, self._selection.layers, clip=self.clip, hook=key))
         return [line for line in lines if line]
 
     def _advise_on_kinds(self, network: Network) -> list[str]:
         """Return a line on the kernels that are left out for their kind, not for being first or last."""
-        layers = {path: layer for path, layer in layer_paths(network.model).items() if is_kernel_layer(layer)}
-        offered = {id(variable) for layer in layers.values() for variable in own_kernels(layer)}
+        layers = [layer for layer in layer_paths(network.model).values() if is_kernel_layer(layer)]
+        offered = {id(variable) for layer in layers for variable in own_kernels(layer)}
         names = [name for name, variable in network.trainable_variables.items() if id(variable) in offered]
         reason = "Dense layers and convolutions alone are rounded."
         state = f"in full precision{'' if self.all_binary else ', beside first and last layers'}"
         return left_out_advice(network, self.layers, names, state=state, reason=reason)
-
-    def _advise_on_inputs(self, run: Run) -> str | None:
-        if not self.quantize_first_input or self.input_quantizer is None:
-            return None
-        inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
-        signs = float(tf.reduce_mean(tf.cast(inputs >= 0, tf.float32)))
-        return input_advice(signs, hook=self.key or "bnn_rounding") if self.input_quantizer.is_sign else None
-
-
-def _config(quantizer: Quantizer | None) -> dict[str, Any] | None:
-    return None if quantizer is None else quantizer.config
-
-
-def _zero_padded(selection: Selection) -> list[str]:
-    return [path for path, layer in selection.layers.items() if getattr(layer, "padding", "valid") == "same"]

@@ -21,10 +21,8 @@ class Bop(GraphHook):
     """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
 
     The kernels are binary from the first step on: initial values of 0 and above become +1. The optimizer of the config
-    trains all other weights and never sees these kernels. The gradients are those with respect to the binary weights,
-    whatever the kernel quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the
-    weights are binary.
-
+    trains all other weights only. The gradients are those with respect to the binary weights, whatever the kernel
+    quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the weights are binary.
     Under a name other than "bop", reports have that name.
 
     Group:
@@ -43,13 +41,12 @@ class Bop(GraphHook):
         bop/flip_ratio/<layer>: the same for one layer.
 
     Cost:
-        One pass over the gradients and one over the kernels per step, in place of the passes of the optimizer and the
-        clip.
+        One pass over the gradients and one over the kernels per step, in place of those of the optimizer and the clip.
 
     Pitfalls:
-        tests/hooks/test_bop.py: the updates equal those of Larq's Bop on the same gradients. Flipping where the signs
-            differ would climb the loss. A flipped weight keeps its m, so only an opposite gradient flips it back. A
-            step with a NaN gradient is skipped, although the optimizer never sees that gradient.
+        tests/hooks/test_bop.py: flipping where the signs differ would climb the loss. A flipped weight keeps its m, so
+            only an opposite gradient flips it back. A step with a NaN gradient is skipped, although the optimizer never
+            sees it.
 
     Reference:
         Helwegen et al. 2019, "Latent Weights Do Not Exist: Rethinking Binarized Neural Network Optimization", arXiv
@@ -115,7 +112,7 @@ class Bop(GraphHook):
         return Bits(dict.fromkeys(binary, 1.0), dict.fromkeys(binary, 1))
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Return the binary kernels; in an evaluation perhaps the signs of averages."""
+        """Return the binary kernels; in an evaluation the signs of values, which may be averages."""
         values = context.latent if context.training else weights
         own = {each.name: values[each.name] for each in self._kernels}
         if not context.training:
@@ -126,14 +123,14 @@ class Bop(GraphHook):
         return f"{self.name}/gradient/{kernel.name}"
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Return none for the kernels: the optimizer leaves them alone."""
+        """Return None for the kernels, which the optimizer then leaves alone."""
         for kernel in self._kernels:
             if (gradient := gradients[kernel.name]) is not None:
                 context.taps[self._tap(kernel)] = gradient
         return {**gradients, **dict.fromkeys((kernel.name for kernel in self._kernels), None)}
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether a kernel's gradient is not finite, under the name that `nan_guard` has for it."""
+        """Return whether a kernel's gradient is not finite, under `nan_guard`'s name for it."""
         given = {each.name: context.taps[self._tap(each)] for each in self._kernels if self._tap(each) in context.taps}
         return {f"gradient/{name}": tf.logical_not(tf.math.is_finite(tf.reduce_sum(g))) for name, g in given.items()}
 
@@ -161,7 +158,7 @@ class Bop(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         flipped = [context.latent[each.name] != tf.convert_to_tensor(each.variable.value) for each in self._kernels]
-        return entry_shares(f"{self.key or 'bop'}/flip_ratio", self._kernels, flipped)
+        return entry_shares(f"{self.key}/flip_ratio", self._kernels, flipped)
 
     def summary(self) -> dict[str, Any]:
         entries = {kernel.name: kernel.size for kernel in self._kernels}

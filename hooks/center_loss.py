@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.centers.features import find_features, project_to_plane, scatter_plot
-from hookline.hooks.options import check_epochs, check_number, epoch_start
+from hookline.hooks.centers import find_features, project_to_plane, scatter_plot
+from hookline.hooks.options import check_epochs, check_layer, check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Embedding, Shown, hard_labels
@@ -21,14 +21,9 @@ from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
-
-TRIAL_STEPS = 100  # a shorter run is only a smoke test
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
 """The loss dominates if classes are compact (width by distance) while the other losses are still above this share of
-log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %. Comparing the center
-loss with the others would be no test: they go to 0 when all is well, and it does not grow when it dominates."""
+log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %."""
 COLLAPSED = 1e-3  # distance between centers as a share of their length, or in units where they are shorter than 1
 
 
@@ -36,21 +31,17 @@ class CenterLoss(GraphHook):
     """Pull the features of each class together, in addition to a loss that separates the classes.
 
     The loss has a gradient for the features x of an example, but none for the center c_y of its class. UPDATE_OPS move
-    the centers before the weights change. The center of a class without an example in the batch does not move. The loss
-    uses the centers from before the move.
+    the centers once per step, by the whole batch, before the weights change; the loss uses those from before. The
+    center of a class without an example does not move. No gradient, weight decay or moving average of an optimizer
+    changes centers. They start at 0 and move even while the weight is still 0, so that they are near their features
+    when it rises.
 
     `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To port code
     that adds a sum to a mean, set weight to lambda times the batch size; for code that takes a mean over batch and
-    dimensions, to 2 lambda / d.
+    dimensions, to 2 lambda / d. With weight=0 everything is still reported: use it as the baseline.
 
-    Centers start at 0 and move from the first step on, even while the weight is still 0, so that they are near their
-    features when the weight rises. They belong to no optimizer: no gradient, weight decay or moving average changes
-    them. They move once per step, by the whole batch, even if `trainer.accumulation_steps` splits it into micro
-    batches.
-
-    A target outside the range of classes causes the step to be skipped, and the loss of an evaluation to be NaN. With
-    weight=0 the centers still move and everything is reported: use it as the baseline. Under a name other than
-    "center_loss", reports have that name in place of "center".
+    A target outside the range of classes causes the step to be skipped, and the loss of an evaluation to be NaN. Under
+    another name, reports have that name in place of "center".
 
     Group:
         technique
@@ -75,9 +66,9 @@ class CenterLoss(GraphHook):
         metric/center_ratio: within / between.
 
     Pictures:
-        center/features: up to 1,000 examples in the plane of two features, by class, with the centers. With more than
-            two features, the first two principal components are drawn, and "_principal_components" is appended to the
-            name. They are in the projector, too.
+        center/features: up to 1,000 examples in the plane of two features, by class, with the centers; also in the
+            projector. More than two features are drawn by two principal components, under the name
+            center/features_principal_components.
 
     Cost:
         Distances of [batch, d] and an update of all centers, [classes, d], in each step. Measured: 0.99 of the speed
@@ -88,8 +79,7 @@ class CenterLoss(GraphHook):
             the centers diverge where alpha n > 2; compare networks by the class means of a split, because the centers
             lag behind.
         tests/hooks/test_center_loss.py: centers stay at 0 if their update op is created but never runs; here such a run
-            is refused. No optimizer changes the centers, and micro batches move them once; pictures and embeddings show
-            the features that the loss sees.
+            is refused. No optimizer changes the centers, and micro batches move them once.
 
     Reference:
         Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.
@@ -123,33 +113,23 @@ class CenterLoss(GraphHook):
             warm_up_epochs: 0 or more; from `begin_epoch` on, the weight rises linearly from 0 over this many epochs.
             network: name of the network.
         """
-        self.weight = check_number("weight", weight, minimum=0.0, expected="a number of 0 or more, such as 0.01")
-        self.alpha = check_number(
-            "alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True, expected="a number in (0, 1], such as 0.5"
-        )
-        given: Any = layer  # a config may hold anything
-        if given is not None and (not isinstance(given, str) or not given):
-            raise UserError(f"Invalid layer: {layer!r}. Expected the name of a layer, a pattern, or null.")
-        self.layer = layer
+        self.weight = check_number("weight", weight, minimum=0.0)
+        self.alpha = check_number("alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True)
+        self.layer = check_layer(layer)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
         self.network = network
         self._begin = self._end = 0
         self._dominated = 0
-        self._centers: tf.Variable | None = None
+        self._centers: Any = None  # the variable, once built
 
     @property
     def _prefix(self) -> str:
-        return "center" if self.key in ("", "center_loss") else self.key
+        return "center" if self.key == "center_loss" else self.key
 
     @property
     def _tap(self) -> str:
         return f"{self._prefix}_features"
-
-    @property
-    def _squared(self) -> str:
-        """Return the name of the squared distances [batch] among the taps."""
-        return f"{self._prefix}_squared_distances"
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         return {self._tap: find_features(model, self.layer)}
@@ -157,8 +137,7 @@ class CenterLoss(GraphHook):
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
             raise UserError(
-                "The data does not say how many classes there are. Expected data with classes, or "
-                f"hooks.{self.key or 'center_loss'}=null."
+                f"The data does not say how many classes there are. Expected data that does, or hooks.{self.key}=null."
             )
         width = context.network.taps[self._tap].shape[-1]
         self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
@@ -166,26 +145,22 @@ class CenterLoss(GraphHook):
         self._end = epoch_start(self.begin_epoch + self.warm_up_epochs, context.steps_per_epoch)
 
     def declare(self) -> Declaration:
-        state = {"centers": self._built}
+        state = {"centers": self._centers}
         return Declaration(state, writes=state, best_from_step=self._end if self.weight else 0)  # of the full weight
-
-    @property
-    def _built(self) -> tf.Variable:
-        assert self._centers is not None, "build has not run"
-        return self._centers
 
     def add_losses(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
-        centers = tf.stop_gradient(tf.convert_to_tensor(self._built))
+        centers = tf.stop_gradient(tf.convert_to_tensor(self._centers))
         known, rows = known_labels(labels, centers.shape[0])
         squared = tf.reduce_sum(tf.square(features - tf.gather(centers, rows)), axis=-1)
         squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
-        context.taps[self._squared] = squared
-        return {self._prefix: 0.5 * self._weight_at(context.step) * squared}
+        context.taps[f"{self._prefix}_squared_distances"] = squared
+        risen = tf.cast(context.step - self._begin + 1, tf.float32) / float(self._end - self._begin + 1)
+        return {self._prefix: 0.5 * (self.weight * tf.clip_by_value(risen, 0.0, 1.0)) * squared}
 
     def _examples(self, context: StepContext) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
-        labels = hard_labels(context.batch, f"hooks.{self.name or 'center_loss'}")
+        labels = hard_labels(context.batch, f"hooks.{self.name}")
         if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
             raise UserError(
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
@@ -198,31 +173,26 @@ class CenterLoss(GraphHook):
             )
         return tf.cast(features, tf.float32), tf.cast(labels, tf.int64)
 
-    def _weight_at(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the weight of a step: 0 before the beginning, then rising linearly over the warm-up."""
-        risen = tf.cast(step - self._begin + 1, tf.float32) / float(self._end - self._begin + 1)
-        return self.weight * tf.clip_by_value(risen, 0.0, 1.0)
-
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether a target is not a class: its example would count for nothing, or for a wrong class."""
-        classes = self._built.shape[0]
+        """Return whether a target is not a class."""
+        classes = self._centers.shape[0]
         known, _ = known_labels(self._examples(context)[1], classes)
         return {f"{self.key}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}
 
     def batch_sums(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
-        sums, counts = center_sums(self._built, features, labels, sample_weights(context.batch))
+        sums, counts = center_sums(self._centers, features, labels, sample_weights(context.batch))
         return {"sums": sums, "counts": counts}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         sums, counts = (context.sums[f"{self.name}/{each}"] for each in ("sums", "counts"))
-        every_class = tf.range(self._built.shape[0])
-        return [self._built.scatter_sub(tf.IndexedSlices(self.alpha * center_change(sums, counts), every_class))]
+        every_class = tf.range(self._centers.shape[0])
+        return [self._centers.scatter_sub(tf.IndexedSlices(self.alpha * center_change(sums, counts), every_class))]
 
     def measure(self, context: StepContext) -> Tensors:
-        distances = tf.sqrt(context.taps[self._squared])
+        distances = tf.sqrt(context.taps[f"{self._prefix}_squared_distances"])
         distance = weighted_mean("distance", distances, example_weights(context.batch))
-        centers = tf.convert_to_tensor(self._built)
+        centers = tf.convert_to_tensor(self._centers)
         between = mean_pair_distance(centers)
         return {
             f"{self._prefix}/distance": distance,
@@ -237,11 +207,11 @@ class CenterLoss(GraphHook):
             return None
         if between <= COLLAPSED * max(length, 1.0):
             return (
-                f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin): the features tell "
-                f"no class from another. Lower hooks.{self.key}.weight, or raise its begin_epoch and warm_up_epochs."
+                f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin). Lower "
+                f"hooks.{self.key}.weight, or raise its begin_epoch and warm_up_epochs."
             )
         own, total = (values.get(f"loss/{name}", 0.0) for name in (self._prefix, "total"))
-        ratio, task, chance = values.get(f"{self._prefix}/ratio", 1.0), total - own, math.log(self._built.shape[0])
+        ratio, task, chance = values.get(f"{self._prefix}/ratio", 1.0), total - own, math.log(self._centers.shape[0])
         dominates = task > UNLEARNED * chance and (ratio < COMPACT or own > task)
         self._dominated = self._dominated + 1 if dominates else 0
         if self._dominated < DOMINATED_REPORTS:
@@ -260,8 +230,8 @@ class CenterLoss(GraphHook):
         return Evaluated(collected=collected, split_metrics=self._distances)
 
     def _distances(self, collected: Tensors) -> Tensors:
-        """Return how far features of a split lie from the means of their classes, and these from one another."""
-        within, between = class_distances(collected["features"], collected["labels"], self._built.shape[0])
+        """Return the mean distances of a split's features from class means, and between these."""
+        within, between = class_distances(collected["features"], collected["labels"], self._centers.shape[0])
         return {
             f"{self._prefix}_within": within,
             f"{self._prefix}_between": between,
@@ -269,8 +239,7 @@ class CenterLoss(GraphHook):
         }
 
     def show(self, observed: Arrays) -> Shown:
-        """Return the centers; the observed features with them, and with the class and the image of each."""
-        shown = Shown(distributions={f"{self._prefix}/centers": self._built.numpy()})
+        shown = Shown(distributions={f"{self._prefix}/centers": self._centers.numpy()})
         if observed:
             shown.pictures = self._pictures(observed)
             examples = Embedding(observed["features"], {"class": observed["labels"]}, observed.get("images"))
@@ -278,7 +247,7 @@ class CenterLoss(GraphHook):
         return shown
 
     def _pictures(self, observed: Arrays) -> Arrays:
-        """Return the observed features with the centers: in their two dimensions, or by two principal components."""
+        """Return the observed features with the centers, in a plane."""
         features = observed["features"][np.isfinite(observed["features"]).all(axis=1)]
         if not len(features):
             return {}
@@ -287,20 +256,10 @@ class CenterLoss(GraphHook):
         if width > 2:
             name += "_principal_components"
             title = f"Principal components 1 and 2 of {width} features: {plane.share:.0%} of the variance"
-        return {name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._built.numpy()), title)}
+        return {
+            name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._centers.numpy()), title)
+        }
 
     def summary(self) -> dict[str, Any]:
-        if self._centers is None:
-            return {}
         classes, width = self._centers.shape
         return {"weight": self.weight, "alpha": self.alpha, "classes": classes, "dimensions": width}
-
-    def advise(self, run: Run) -> Sequence[str]:
-        if not self.weight or self._end < run.total_steps or run.total_steps < TRIAL_STEPS:
-            return ()
-        epochs = run.total_steps / run.steps_per_epoch
-        return (
-            f"the weight is full at step {self._end}, and the run ends after {run.total_steps}: most of it pulls less, "
-            f"and only the last evaluation can be the best. Set hooks.{self.key}.warm_up_epochs below "
-            f"{max(0.0, epochs - self.begin_epoch):g}, or train longer with trainer.epochs.",
-        )

@@ -10,7 +10,6 @@ import tensorflow as tf
 from hookline.hooks.options import check_choice, check_number, check_patterns, inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
-from hookline.trainer.network import Network
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -21,16 +20,15 @@ OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
 class ClipGradients(GraphHook):
     """Shorten gradients that are too long, before the optimizer sees them.
 
-    by="norm" limits the norm of the gradients of all chosen variables together: their direction is kept.
-    by="variable_norm" limits the norm of each variable separately. by="value" limits each entry.
+    by="norm" limits the norm of the gradients of all chosen variables together, which keeps their direction;
+    by="variable_norm" that of each variable; by="value" each entry.
 
     This is the last hook that sees gradients. They are those of the whole batch, also with micro batches, and frozen
-    weights count as 0. Each network is clipped separately. Networks that a recipe stacks into one count as one network:
-    for by="norm", do not stack them.
+    weights count as 0. Each network is clipped separately; networks that a recipe stacks into one count as one.
 
     A non-finite gradient is never clipped to a number, so `nan_guard` still sees it. If one gradient has NaN, or the
-    norm is beyond float32, the other gradients do not change. Under another name, the hook's reports are prefixed with
-    that name. They cover the chosen layers; "grad_norm/" covers all gradients of a network. The hook keeps no state.
+    norm is beyond float32, the other gradients do not change. Reports cover the chosen layers; "grad_norm/" covers all
+    gradients of a network. Under another name, they are prefixed with that name. The hook keeps no state.
 
     Group:
         optimization
@@ -46,7 +44,7 @@ class ClipGradients(GraphHook):
         clip_gradients/clipped: share of steps, variables or entries that were clipped, depending on `by`.
 
     Cost:
-        Two passes over the gradients per step: one for the norms, one to scale. Not measured separately.
+        Two passes over the gradients per step: one for the norms, one to scale.
 
     Pitfalls:
         tests/hooks/test_clip_gradients.py: NaN must not become a number, and a norm beyond float32 must not make
@@ -81,13 +79,19 @@ class ClipGradients(GraphHook):
         self._names: list[str] = []
         self._measured: Tensors = {}
 
-    @property
-    def _prefix(self) -> str:
-        return self.key or "clip_gradients"
-
     def build(self, context: BuildContext) -> None:
-        _refuse_second_clipping(context.network)
-        self._names = _choose(context.network, self.layers)
+        network, optimizer = context.network, inner_of(context.network.optimizer)
+        for name in OPTIMIZERS_OWN:
+            if (value := getattr(optimizer, name)) is not None:
+                raise UserError(
+                    f"The optimizer of '{network.name}' clips, too: {name}={value}. Expected optimizer.{name}=null."
+                )
+        self._names = list(network.trainable_variables)
+        if self.layers != "*":
+            kind = "layer with weights to train"
+            found = select_layers(network.model, self.layers, accept=lambda x: bool(x.trainable_weights), kind=kind)
+            chosen = {id(weight) for layer in found.values() for weight in layer.trainable_weights}
+            self._names = [name for name, each in network.trainable_variables.items() if id(each) in chosen]
 
     def declare(self) -> Declaration:
         return Declaration()
@@ -101,7 +105,9 @@ class ClipGradients(GraphHook):
         squares = squared_norms(values)
         if self.by == VALUE:
             clipped = [clip_entries(value, self.limit) for value in values]
-            squares_after, share = squared_norms(clipped), _share_of_long_entries(values, self.limit)
+            long = tf.add_n([tf.math.count_nonzero(tf.abs(each) > self.limit, dtype=tf.int32) for each in values])
+            share = tf.cast(long, tf.float32) / float(sum(each.shape.num_elements() for each in values))
+            squares_after = squared_norms(clipped)
         else:
             factors = norm_factors(squares, self.limit, together=self.by == NORM)
             clipped = [
@@ -114,7 +120,7 @@ class ClipGradients(GraphHook):
         return {**gradients, **dict(zip(chosen, clipped, strict=True))}
 
     def measure(self, context: StepContext) -> Tensors:
-        return {f"{self._prefix}/{name}": value for name, value in self._measured.items()}
+        return {f"{self.key}/{name}": value for name, value in self._measured.items()}
 
     def summary(self) -> dict[str, Any]:
         return {"by": self.by, "limit": self.limit, "variables": len(self._names)}
@@ -128,8 +134,7 @@ def squared_norms(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tensor:
     """Return the factors that bring the norms of tensors within a limit: float32 [tensors], at most 1.
 
-    Where a squared norm is NaN or so large that their sum could leave float32, its own tensor gets NaN. With `together`
-    the others then get 1, since no joint norm says how much to scale them.
+    A squared norm that is NaN, or so large that their sum could leave float32, gets NaN; with `together` the others 1.
     """
     measurable = squares <= tf.float32.max / squares.shape[0]
     norms = tf.sqrt(tf.reduce_sum(squares) if together else squares)
@@ -140,33 +145,5 @@ def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tens
 
 
 def clip_entries(value: tf.Tensor, limit: float) -> tf.Tensor:
-    """Return a tensor with its entries in [-limit, limit], and those that are not finite as they are."""
+    """Return a tensor with its finite entries in [-limit, limit]."""
     return tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -limit, limit), value)
-
-
-def _share_of_long_entries(values: Sequence[tf.Tensor], limit: float) -> tf.Tensor:
-    """Return which share of all entries lies beyond the limit: float32 scalar."""
-    long = tf.add_n([tf.math.count_nonzero(tf.abs(value) > limit, dtype=tf.int32) for value in values])
-    return tf.cast(long, tf.float32) / float(sum(value.shape.num_elements() for value in values))
-
-
-def _choose(network: Network, layers: str | list[str]) -> list[str]:
-    """Return the names of the latent variables of matching layers; "*" means all, of any layer."""
-    if layers == "*":
-        return list(network.trainable_variables)
-    found = select_layers(
-        network.model, layers, accept=lambda layer: bool(layer.trainable_weights), kind="layer with weights to train"
-    )
-    chosen = {id(weight) for layer in found.values() for weight in layer.trainable_weights}
-    return [name for name, variable in network.trainable_variables.items() if id(variable) in chosen]
-
-
-def _refuse_second_clipping(network: Network) -> None:
-    """Refuse an optimizer that would clip the gradients again."""
-    optimizer = inner_of(network.optimizer)
-    for name in OPTIMIZERS_OWN:
-        if (value := getattr(optimizer, name)) is not None:
-            raise UserError(
-                f"The optimizer of '{network.name}' clips gradients as well: {name}={value}. Expected "
-                f"optimizer.{name}=null beside this hook, or a run without the hook."
-            )

@@ -28,17 +28,13 @@ class Distillation(GraphHook):
     """Train a network on the outputs of a teacher for the same inputs. The teacher is frozen and in inference mode.
 
     The teacher is a finished run of the command line (its best checkpoint, as evaluations use it), a Keras file, or in
-    Python any `keras.Model`. It gets the inputs as this run prepares them. It may end in a softmax. Without a teacher
-    the network learns from its own initial state, before hooks change it: for example, a network that is pruned or
-    rounded learns from the weights of `init_from`.
+    Python any `keras.Model`. It gets the inputs as this run prepares them. Without one the network learns from its own
+    initial state, before hooks change it: a network that is pruned or rounded learns from the weights of `init_from`.
 
-    The same temperature softens both networks. The factor T^2 keeps the gradients of both parts of the loss comparable
-    when T changes. Evaluations do not use the teacher: they report the task's loss only, which you can compare with a
-    run without distillation.
-
-    A checkpoint contains the digest of the teacher, not its weights. A resumed run reads the teacher again and refuses
-    a different one. Only if the network is its own teacher do the checkpoints contain these weights. Under a name other
-    than "distillation", reports have that name.
+    The same temperature softens both networks; the factor T^2 keeps the gradients of both parts of the loss comparable.
+    Evaluations report the task's loss only. A checkpoint contains the digest of the teacher, not its weights, unless
+    the network is its own teacher; a resumed run refuses a different teacher. Under another name, reports have that
+    name in place of "distillation".
 
     Group:
         technique
@@ -65,7 +61,7 @@ class Distillation(GraphHook):
     Pitfalls:
         tests/hooks/test_distillation.py: without T^2 the teacher's part of the gradient fades as 1 / T^2. If the
             softmax of the teacher is taken for logits, its targets are nearly flat. The reverse KL, or a teacher in
-            training mode, gives another loss. The teacher never changes, and a run with a changed teacher is refused.
+            training mode, gives another loss.
 
     Reference:
         Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", arXiv 1503.02531, section 2;
@@ -96,8 +92,8 @@ class Distillation(GraphHook):
                 are logits or end in a softmax. None for the network itself, as it begins.
             temperature: T, above 0; 1 leaves the outputs as they are.
             alpha: in [0, 1], the teacher's share of the loss; the task keeps the rest.
-            features: pattern of one of the teacher's layers: that of the network's layer whose output shall be alike,
-                of the same shape.
+            features: by pattern of one of the teacher's layers, that of the network's layer whose output, of the same
+                shape, shall be alike.
             feature_weight: 0 or more.
             network: name of the network.
         """
@@ -115,16 +111,12 @@ class Distillation(GraphHook):
         self._kept: dict[str, tf.Variable] = {}
         self._digest = ""
 
-    @property
-    def _prefix(self) -> str:
-        return self.key or "distillation"
-
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.teacher is None:
             self._model = model
         else:
             given = self.teacher
-            self._model = read_model(given, f"hooks.{self._prefix}.teacher") if isinstance(given, str) else given
+            self._model = read_model(given, f"hooks.{self.key}.teacher") if isinstance(given, str) else given
             self._digest = model_digest(self._model)
             own = {id(variable) for variable in model.variables}
             if any(id(variable) in own for variable in self._model.variables):
@@ -132,21 +124,21 @@ class Distillation(GraphHook):
         return model
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
-        taught = {name: _output(self._built, name) for name in self.features}
-        taps = {f"{self._prefix}/{name}": _output(model, own) for name, own in self.features.items()}
-        for (name, own), theirs, ours in zip(self.features.items(), taught.values(), taps.values(), strict=True):
+        taps = {}
+        for name, own in self.features.items():
+            theirs, ours = _output(self._built, name), _output(model, own)
             if theirs.shape != ours.shape:
                 raise UserError(
-                    f"hooks.{self._prefix}.features: the teacher's '{name}' returns {list(theirs.shape)}, and '{own}' "
+                    f"hooks.{self.key}.features: the teacher's '{name}' returns {list(theirs.shape)}, and '{own}' "
                     f"{list(ours.shape)}. Expected layers of the same shape."
                 )
+            taps[f"{self.key}/{name}"] = ours
         return taps
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
             raise UserError(
-                f"hooks.{self._prefix} softens a softmax over classes, and the data has no classes. Expected "
-                f"hooks.{self._prefix}=null."
+                f"hooks.{self.key} softens a softmax, and the data has no classes. Expected hooks.{self.key}=null."
             )
         if self.teacher is None:
             values = {name: v.value for name, v in name_variables(self._built.variables).items()}
@@ -170,24 +162,24 @@ class Distillation(GraphHook):
         if not alone or teacher.shape != logits.shape or logits.shape[-1] < 2:  # a softmax of one output is always 1
             shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
             raise UserError(
-                f"The teacher of hooks.{self._prefix} returns {shapes[0]}, and the network '{self.network}' "
-                f"{shapes[1]}. Expected logits of the same classes."
+                f"The teacher returns {shapes[0]}, '{self.network}' {shapes[1]}. Expected logits of the same classes."
             )
         same = tf.equal(tf.argmax(teacher, -1), tf.argmax(logits, -1))
-        context.taps[f"{self._prefix}/agreement"] = _per_example(tf.cast(same, tf.float32))
-        context.taps[f"{self._prefix}/teacher"] = teacher
+        context.taps[f"{self.key}/agreement"] = _per_example(tf.cast(same, tf.float32))
+        context.taps[f"{self.key}/teacher"] = teacher
         task = [loss for name, loss in context.losses.items() if name != f"layers_{self.network}"]
         losses = {
-            self._prefix: self.alpha * softened_divergence(teacher, logits, self.temperature),
-            f"{self._prefix}_task": -self.alpha * tf.add_n(task),
+            self.key: self.alpha * softened_divergence(teacher, logits, self.temperature),
+            f"{self.key}_task": -self.alpha * tf.add_n(task),
         }
         if features:
-            pairs = [(value, context.taps[f"{self._prefix}/{name}"]) for name, value in features.items()]
-            losses[f"{self._prefix}_features"] = self.feature_weight * tf.add_n([_distance(*pair) for pair in pairs])
+            pairs = [(value, context.taps[f"{self.key}/{name}"]) for name, value in features.items()]
+            distances = [_per_example(tf.square(tf.cast(ours, tf.float32) - theirs)) for theirs, ours in pairs]
+            losses[f"{self.key}_features"] = self.feature_weight * tf.add_n(distances)
         return losses
 
     def _taught(self, inputs: Any) -> tuple[Any, Tensors]:
-        """Return the teacher's logits and features, which no gradient enters; nothing of it is written."""
+        """Return the teacher's logits and features, without gradients and without writing its variables."""
         model, activations = take_off(self._built)  # of a model that the user may still need
         try:
             outputs: Any = model
@@ -205,12 +197,12 @@ class Distillation(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         weights, batch = example_weights(context.batch), context.batch
-        values = {"agreement": context.taps[f"{self._prefix}/agreement"]}
-        teacher, targets = context.taps[f"{self._prefix}/teacher"], batch.get("targets")
+        values = {"agreement": context.taps[f"{self.key}/agreement"]}
+        teacher, targets = context.taps[f"{self.key}/teacher"], batch.get("targets")
         if SOFT_TARGETS not in batch and targets is not None and targets.shape == teacher.shape[:-1]:
             found = tf.equal(tf.argmax(teacher, -1), tf.cast(targets, tf.int64))
             values["teacher_accuracy"] = _per_example(tf.cast(found, tf.float32))
-        return {f"{self._prefix}/{name}": weighted_mean(name, value, weights) for name, value in values.items()}
+        return {f"{self.key}/{name}": weighted_mean(name, value, weights) for name, value in values.items()}
 
     def summary(self) -> dict[str, Any]:
         name = self.teacher if isinstance(self.teacher, str) else getattr(self.teacher, "name", None)
@@ -221,30 +213,19 @@ class Distillation(GraphHook):
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()
         return (
-            f"the teacher is the network as it begins, and nothing has trained it. Set hooks.{self._prefix}.teacher to "
-            "the directory of a run, or init_from.",
+            f"the teacher is the network as it begins, untrained. Set hooks.{self.key}.teacher to a run, or init_from.",
         )
 
 
 def softened_divergence(teacher: tf.Tensor, logits: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Return T^2 KL(softmax(teacher / T) || softmax(logits / T)) of each example, float32 [batch].
-
-    Args:
-        teacher: logits [batch, ..., classes]; what is between is averaged over.
-        logits: of the network that learns, likewise.
-        temperature: T.
-    """
+    """Return T^2 KL(softmax(teacher / T) || softmax(logits / T)) of each example, of logits [batch, ..., classes]."""
     target = tf.nn.log_softmax(tf.cast(teacher, tf.float32) / temperature)
     learned = tf.nn.log_softmax(tf.cast(logits, tf.float32) / temperature)
     return temperature**2 * _per_example(tf.reduce_sum(tf.exp(target) * (target - learned), axis=-1))
 
 
-def _distance(theirs: tf.Tensor, ours: tf.Tensor) -> tf.Tensor:
-    return _per_example(tf.square(tf.cast(ours, tf.float32) - theirs))
-
-
 def _per_example(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean of all that an example has, [batch]."""
+    """Return means over all axes but the first, [batch]."""
     return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,30 +13,23 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
-
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
-MOST_LEFT = 0.05  # share of the weights at the begin that the last average may hold
 
 
 class Ema(GraphHook):
     """Average every float variable of a network over the steps, and evaluate with the averages.
 
-    With the warm-up even a short run forgets its initial values; steps count from `begin_epoch` on. Moving statistics
-    are averaged along with the weights, so that they match. Integers, such as seed states, are not averaged. Training
-    never uses the averages and is the same as without them.
+    With the warm-up even a short run forgets its initial values. Moving statistics are averaged along with the weights,
+    so that they match; integers, such as seed states, are not. The averages are float32 if the variable has lower
+    precision. Training never uses them.
 
-    A step adds the values at its start: those after the projections of the previous step. An evaluation adds the
-    current values for itself, so it uses A_t without a lag, and writes nothing. A value that never changes keeps its
-    bits. The averages are float32 if the variable has lower precision.
+    A step adds the values at its start, all micro batches together; each objective that trains the network counts. An
+    evaluation adds the current values for itself, so it uses A_t without a lag. A value that never changes keeps its
+    bits.
 
-    Other hooks run after this one: they quantize the averages, set pruned entries to 0, and give frozen entries (by a
-    mask, a frozen layer or a quantization level) their frozen value. A clip applies to averages too. The best
-    checkpoint is chosen by its averages and contains both averages and weights; `init_from` loads the weights.
-
-    All micro batches together count as one step. If several objectives train the network, each update counts as a step.
-    Under a name other than "ema", the hook's reports are prefixed with that name.
+    Other hooks run after this one: they quantize the averages, set pruned entries to 0, clip, and give frozen entries
+    their frozen value. The best checkpoint is chosen by its averages and contains both averages and weights;
+    `init_from` loads the weights. Under another name, the hook's reports are prefixed with that name.
 
     Group:
         optimization
@@ -46,7 +39,7 @@ class Ema(GraphHook):
         d_t = min(decay, (1 + t) / (10 + t)) with warm_up, else decay
 
     State:
-        average/<variable>: the average; float32 if the variable has lower precision.
+        average/<variable>: the average.
         updates: how many values were added.
 
     Scalars:
@@ -54,14 +47,13 @@ class Ema(GraphHook):
         ema/distance: ||w - A|| / ||w|| over all latent weights, after the step.
 
     Cost:
-        One pass over every variable per step, and as much memory again as the variables take. Measured: 0.90 of the
-        speed (LeNet-5, batch 100).
+        One pass over every variable per step, and a second copy in memory. Measured: 0.90 of the speed (LeNet-5, batch
+        100).
 
     Pitfalls:
-        tests/hooks/test_ema.py: averaged weights do not match the current moving statistics, so these are averaged too.
-            An average taken before the projection, or one step late, is a different one. Training keeps its bits. Plain
-            averages of pruned, frozen or quantized entries would be neither 0 nor on a level; here such entries have
-            their frozen value.
+        tests/hooks/test_ema.py: averaged weights do not match the current moving statistics. An average taken before
+            the projection, or one step late, is a different one. Plain averages of pruned, frozen or quantized entries
+            would be neither 0 nor on a level.
 
     Reference:
         Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; Tarvainen and Valpola 2017,
@@ -89,7 +81,7 @@ class Ema(GraphHook):
             decay: in [0, 1), the share of the average that a step keeps; about 1 / (1 - decay) steps count.
             warm_up: whether the decay rises to this value over the first steps.
             begin_epoch: 0 or more; until then the averages are the current values.
-            evaluate: whether evaluations, pictures and the stripped model have the averages; else they are only kept.
+            evaluate: whether evaluations, pictures and the stripped model use the averages.
             network: name of the network.
         """
         expected = "a share in [0, 1), such as 0.999"
@@ -105,46 +97,41 @@ class Ema(GraphHook):
     def build(self, context: BuildContext) -> None:
         if keeps_averages(context.network.optimizer):
             raise UserError(
-                f"optimizer.use_ema=true keeps other averages of the weights beside those of the hook '{self.name}'. "
-                f"Expected one of the two: set optimizer.use_ema=false, or hooks.{self.key}=null."
+                f"The optimizer keeps averages, too. Expected optimizer.use_ema=false, or hooks.{self.key}=null."
             )
         self._begin = begin_step(self.begin_epoch, context)
-        values = {name: tf.convert_to_tensor(v.value) for name, v in context.network.variables.items()}
-        self._averages = {
-            name: tf.Variable(tf.cast(value, _precise(value.dtype)), trainable=False, name="average")
-            for name, value in values.items()
-            if value.dtype.is_floating
-        }
+        for name, variable in context.network.variables.items():
+            value = tf.convert_to_tensor(variable.value)
+            # Half precision would lose a small share of a step.
+            precise = tf.cast(value, tf.float32 if value.dtype.size < tf.float32.size else value.dtype)
+            if value.dtype.is_floating:
+                self._averages[name] = tf.Variable(precise, trainable=False, name="average")
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
     def declare(self) -> Declaration:
-        state = {f"average/{name}": average for name, average in self._averages.items()}
-        state |= {} if self._updates is None else {"updates": self._updates}
+        state = {**{f"average/{name}": each for name, each in self._averages.items()}, "updates": self._updates}
         return Declaration(state, writes=state)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Return the averages in an evaluation that uses them, with current values where entries are held."""
+        """Return the averages in an evaluation, with current values of frozen entries."""
         if context.training or not self.evaluates:
             return weights
         values = {**weights, **context.state}
         if any(weights[name] is not read for name, read in context.latent.items()):
             raise UserError(
-                f"The hook '{self.name}' evaluates with averages of latent values, but a hook before it has changed "
-                f"what evaluations use. Expected no such hook: with two averages, hooks.{self.key}.evaluate=false."
+                f"A hook before '{self.name}' changes what evaluations use. Expected hooks.{self.key}.evaluate=false."
             )
-        averaged = {name: value for name, value in values.items() if name in self._averages}
-        changed = dict(values)
-        for name, average in self._next(averaged).items():
+        averaged = self._next({name: value for name, value in values.items() if name in self._averages})
+        for name, average in averaged.items():
             value = values[name]
             average = tf.cast(average, value.dtype)
             average = tf.where(tf.equal(average, value), value, average)  # -0.0 + 0.0 is 0.0
-            changed[name] = (
-                tf.where(context.frozen_entries[name], value, average) if name in context.frozen_entries else average
-            )
-        return changed
+            held = name in context.frozen_entries
+            values[name] = tf.where(context.frozen_entries[name], value, average) if held else average
+        return values
 
     def _next(self, values: Tensors) -> Tensors:
-        """Return averages with one value more, in the precision of averages."""
+        """Return averages with one value more."""
         rate = self._rate()
         averages = {name: tf.convert_to_tensor(self._averages[name]) for name in values}
         precise = {name: tf.cast(value, averages[name].dtype) for name, value in values.items()}
@@ -152,7 +139,6 @@ class Ema(GraphHook):
         def add() -> list[tf.Tensor]:
             return [each + tf.cast(rate, each.dtype) * (precise[name] - each) for name, each in averages.items()]
 
-        # A branch, since `tf.where` would choose entry by entry.
         added = tf.cond(rate < 1.0, add, lambda: [tf.identity(each) for each in precise.values()])
         return dict(zip(values, added, strict=True))
 
@@ -177,15 +163,13 @@ class Ema(GraphHook):
         latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
         away = _length(latent[name] - average for name, average in averages.items())
         decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the previous one
-        prefix = self.key or "ema"
+        prefix = self.key
         return {
             f"{prefix}/distance": decay * tf.math.divide_no_nan(away, _length(latent.values())),
             f"{prefix}/decay": decay,
         }
 
     def summary(self) -> dict[str, Any]:
-        if self._updates is None:
-            return {}
         return {
             "decay": float(1.0 - self._rate()),
             "evaluate": self.evaluates,
@@ -194,23 +178,7 @@ class Ema(GraphHook):
             "variables": len(self._averages),
         }
 
-    def advise(self, run: Run) -> Sequence[str]:
-        steps = run.total_steps - self._begin
-        left = self.decay**steps
-        if self.warm_up or left <= MOST_LEFT:
-            return ()
-        decay = 1.0 - 1.0 / max(2.0, steps / 20.0)
-        return (
-            f"decay={self.decay:g} over {steps} steps leaves {100 * left:.0f} % of the weights at the begin in the "
-            f"average, and evaluations use it. Set hooks.{self.key}.warm_up=true, or decay={decay:.2g}.",
-        )
-
 
 def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Return the length of all tensors together, as one vector; l2_loss squares and sums in one go, and halves."""
+    """Return the length of all tensors together, as one vector."""
     return tf.sqrt(2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(tensor), tf.float32) for tensor in tensors]))
-
-
-def _precise(dtype: tf.DType) -> tf.DType:
-    """Return the type of an average: half precision would lose a small share of a step."""
-    return tf.float32 if dtype.size < tf.float32.size else dtype

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.freezing.upstream import with_inner_layers, with_upstream_layers
-from hookline.hooks.options import (
-    AVERAGE,
-    begin_step,
-    check_choice,
-    check_epochs,
-    check_patterns,
-    epoch_start,
-    moving_average,
-)
+from hookline.hooks.graphs import with_inner_layers, with_upstream_layers
+from hookline.hooks.options import AVERAGE, begin_step, check_choice, check_epochs, check_patterns, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
-from hookline.trainer.network import Network
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -39,18 +30,17 @@ class FreezeLayers(GraphHook):
     stop="upstream" freezes these layers too: every layer from which data reaches a frozen layer, even if it also feeds
     the output along another path.
 
-    While a layer is frozen, nothing in the optimizer changes it: no earlier momentum, weight decay, regularizer, or
-    moving average of the weights (the average is the frozen value). Its slots are reset to those of a new optimizer, so
-    an unfrozen layer starts without stale momentum. A layer that is frozen for the whole run has no gradient: neither
-    its backward pass nor its update is computed.
+    Nothing in the optimizer changes frozen weights: no earlier momentum, weight decay, regularizer, or moving average.
+    Their slots are reset to those of a new optimizer, so an unfrozen layer starts without stale momentum. For layers
+    that are frozen for the whole run neither backward pass nor update is computed. Later hooks may still change frozen
+    weights on purpose: prune them to zero, quantize or clip them.
 
     In training, batch norm normalizes by the statistics of the batch, frozen or not. `batch_norm` says what happens to
-    the moving statistics that evaluation uses. With "inference", training normalizes by the moving statistics too, as
-    Keras does for a batch norm layer that is not trainable.
+    the moving statistics. With "inference", training normalizes by them too, as Keras does for a batch norm layer that
+    is not trainable.
 
-    Later hooks may still change frozen weights on purpose: prune them to zero, quantize or clip them. Under another
-    name, the hook's reports are prefixed with that name. It keeps no state: the step count says whether the layers are
-    frozen.
+    The hook keeps no state: the step count says whether the layers are frozen. Under another name, its reports are
+    prefixed with that name.
 
     Group:
         technique
@@ -65,14 +55,13 @@ class FreezeLayers(GraphHook):
         freeze_layers/active: share of steps in which the layers were frozen.
 
     Cost:
-        A layer that is frozen for the whole run costs less than one that trains: 1.82 times the speed with `conv_1` of
-        LeNet-5 frozen (batch 100), because the backward pass ends before it. With `begin_epoch` or `end_epoch`, the
-        gradient is still computed, and one pass over the weights and slots is added.
+        Saves time for the whole run: 1.82 times the speed with `conv_1` of LeNet-5 frozen (batch 100), because the
+        backward pass ends before it. With `begin_epoch` or `end_epoch`, the gradient is still computed, and one pass
+        over the weights and slots is added.
 
     Pitfalls:
         tests/hooks/test_freeze_layers.py: a gradient of zero does not freeze weights: momentum, weight decay and
-            averages still move them (tested for several optimizers). Batch norm statistics keep moving unless they are
-            frozen too. Keras ignores a change of `trainable` during a fit; here it takes effect.
+            averages still move them. Batch norm statistics keep moving unless they are frozen too.
         tests/hooks/test_ema.py: while a layer is frozen, its average over the steps equals the frozen value.
 
     Reference:
@@ -101,7 +90,7 @@ class FreezeLayers(GraphHook):
 
         Args:
             layers: patterns on paths or names of layers of any kind; a layer that holds layers means all of them.
-            but: patterns of those among them that train, such as the head of a network whose other layers are frozen.
+            but: patterns of those among them that train, such as the head of the network.
             stop: "weights" freezes these layers, "upstream" also every layer before them (functional models only).
             batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" keeps updating them,
                 "inference" keeps them and uses them in training, too (only for a whole run).
@@ -114,17 +103,14 @@ class FreezeLayers(GraphHook):
         self.stop = check_choice("stop", stop, STOPS)
         self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.end_epoch = end_epoch
-        if end_epoch is not None:
-            self.end_epoch = check_epochs("end_epoch", end_epoch)
-            if self.end_epoch <= self.begin_epoch:
-                raise UserError(
-                    f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Expected a later end, or null."
-                )
+        self.end_epoch = None if end_epoch is None else check_epochs("end_epoch", end_epoch)
+        if self.end_epoch is not None and self.end_epoch <= self.begin_epoch:
+            raise UserError(
+                f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Expected a later end, or null."
+            )
         if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):
             raise UserError(
-                "batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null with it, or "
-                "batch_norm=frozen."
+                "batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null with it."
             )
         self.network = network
         self._begin = self._end = 0
@@ -137,71 +123,54 @@ class FreezeLayers(GraphHook):
         self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
-        """Return every layer to freeze, by path: layers that hold layers and those inside them."""
+        """Return every layer to freeze, by path."""
         chosen = select_layers(model, self.layers)
         frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
         if self.but:
             try:
                 frozen -= with_inner_layers(select_layers(model, self.but))
             except UserError as error:
-                raise UserError(f"hooks.{self.key or 'freeze_layers'}.but: {error}") from error
+                raise UserError(f"hooks.{self.key}.but: {error}") from error
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.batch_norm == "inference":
-            normalizing = [
-                layer for layer in self._choose(model).values() if isinstance(layer, keras.layers.BatchNormalization)
-            ]
+            chosen = self._choose(model).values()
+            normalizing = [layer for layer in chosen if isinstance(layer, keras.layers.BatchNormalization)]
             if not normalizing:
                 raise UserError(
-                    f"batch_norm=inference has no effect: no batch norm layer is frozen by layers={self.layers}. "
-                    "Expected a pattern that matches one, or batch_norm=frozen."
+                    f"layers={self.layers} has no batch norm for batch_norm=inference. Expected batch_norm=frozen."
                 )
             for layer in normalizing:
                 layer.trainable = False
         return model
 
     def build(self, context: BuildContext) -> None:
-        self._set_steps(context)
-        network = context.network
-        chosen = self._choose(network.model)
+        network, chosen = context.network, self._choose(context.network.model)
+        self._begin, self._end = begin_step(self.begin_epoch, context), context.total_steps
+        if self.end_epoch is not None:
+            self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
+        if self._end <= self._begin:
+            raise UserError(
+                f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. Expected one."
+            )
+        self._whole_run = self._begin == 0 and self._end == context.total_steps
         frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
         if not frozen:
             raise UserError(
-                f"Nothing to freeze: the layers {', '.join(chosen)} have no weights. Expected a pattern that matches "
-                "layers with weights, or stop=upstream."
+                f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected a pattern of layers that have some."
             )
         weights = {name for name, weight in network.weights.items() if id(weight) in frozen}
         self._paths = [path for path, layer in chosen.items() if layer.weights]
         self._latent = [name for name in network.trainable_variables if name in weights]
-        self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)
         self._statistics = weights - set(self._latent) if self.batch_norm != "running" else set()
-        self._find_slots(network)
-
-    def _set_steps(self, context: BuildContext) -> None:
-        self._begin = begin_step(self.begin_epoch, context)
-        self._end = context.total_steps
-        if self.end_epoch is not None:
-            self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
-        self._whole_run = self._begin == 0 and self._end == context.total_steps
-        if self._end <= self._begin:
-            raise UserError(
-                f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. "
-                "Expected at least one."
-            )
-
-    def _find_slots(self, network: Network) -> None:
-        """Find the optimizer's variables for the frozen weights, and the value that its slots start with."""
-        found = ((name, moving_average(network.optimizer, network.variables[name])) for name in self._latent)
-        self._averages = {name: average for name, average in found if average is not None}
-        self._slots = {
-            name: [
-                (slot, float(slot.numpy().flat[0]))  # every Keras slot but the average starts with one value
-                for attribute, slot in network.optimizer_slots(name).items()
-                if attribute != AVERAGE
-            ]
-            for name in (() if self._whole_run else self._latent)
-        }
+        for name in self._latent:
+            self._entries += math.prod(network.variables[name].shape)
+            slots = network.optimizer_slots(name)
+            if (average := slots.pop(AVERAGE, None)) is not None:
+                self._averages[name] = average
+            if not self._whole_run:  # every Keras slot but the average starts with one value
+                self._slots[name] = [(slot, float(slot.numpy().flat[0])) for slot in slots.values()]
 
     def declare(self) -> Declaration:
         if self._whole_run:
@@ -209,7 +178,7 @@ class FreezeLayers(GraphHook):
         return Declaration(projected=set(self._latent))
 
     def _where_active(self, context: StepContext, held: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
-        """Return `frozen_entries` in a step that is frozen, else `current`."""
+        """Return `held` in a step that is frozen, else `current`."""
         return held if self._whole_run else tf.where(self._active(context), held, current)
 
     def _active(self, context: StepContext) -> tf.Tensor:
@@ -220,13 +189,12 @@ class FreezeLayers(GraphHook):
         return dict.fromkeys([*self._latent, *sorted(self._statistics)], frozen)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        stopped = {
-            name: self._where_active(context, tf.stop_gradient(weights[name]), weights[name]) for name in self._latent
-        }
+        given = {name: weights[name] for name in self._latent}
+        stopped = {name: self._where_active(context, tf.stop_gradient(each), each) for name, each in given.items()}
         return {**weights, **stopped}
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Stop gradients that bypass the forward pass's weights, such as those of a penalty on the latent variable."""
+        """Stop gradients that bypass the weights of the forward pass, such as those of a regularizer."""
         stopped: Gradients = {}
         for name in self._latent:
             gradient = gradients[name]
@@ -259,7 +227,7 @@ class FreezeLayers(GraphHook):
         variable.value.assign(self._where_active(context, tf.cast(value, current.dtype), current))
 
     def measure(self, context: StepContext) -> Tensors:
-        return {f"{self.key or 'freeze_layers'}/active": tf.cast(self._active(context), tf.float32)}
+        return {f"{self.key}/active": tf.cast(self._active(context), tf.float32)}
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -273,15 +241,7 @@ class FreezeLayers(GraphHook):
         }
 
     def advise(self, run: Run) -> Sequence[str]:
-        network, lines = run.networks[self.network], []
-        if self._whole_run and len(self._latent) == len(network.trainable_variables):
-            lines.append(
-                f"every weight of '{network.name}' is frozen: nothing of it trains. Narrow the layers pattern."
-            )
-        epochs = run.total_steps / run.steps_per_epoch
-        if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
-            lines.append(
-                f"end_epoch={self.end_epoch:g} is not before the end of the run, epoch {epochs:g}: the layers never "
-                f"train again. Set hooks.{self.key}.end_epoch below it, or null if that is meant."
-            )
-        return lines
+        network = run.networks[self.network]
+        if not self._whole_run or len(self._latent) < len(network.trainable_variables):
+            return ()
+        return (f"every weight of '{network.name}' is frozen: nothing of it trains. Narrow the layers pattern.",)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
 from hookline.hooks.masking import (
-    check_following,
     check_partner,
     clear_slots,
     followed_masks,
@@ -21,6 +20,7 @@ from hookline.hooks.masking import (
     read_zeros,
 )
 from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number, check_patterns
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
@@ -37,19 +37,17 @@ class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
     A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
-    freeze="survivors" the surviving ones are. Four rules hold for a frozen entry. Its gradient is stopped
-    (`entry_stop_gradients`), so that global-norm clipping and regularizers do not see it. Its value is restored after
-    the optimizer, whatever momentum, weight decay or a constraint did. Its optimizer slots are set to 0 when it
-    freezes. Its moving average equals its value.
+    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, so that global-norm clipping
+    and regularizers do not see it. Its value is restored after the optimizer. Its optimizer slots are set to 0 when it
+    freezes, and its moving average equals its value.
 
-    Masks come before rounding: `bnn_rounding` rounds a frozen 0 to +1, like every 0. A later projection may still
-    change frozen values: `bnn_rounding` moves latent weights outside its clip to the clip, once. Keras's Adafactor
-    produces NaN if a whole row and a whole column have had no gradient from the start; with such masks, set its
-    epsilon_1 to 1e-12.
+    Masks come before rounding: `bnn_rounding` rounds a frozen 0 to +1, and moves frozen latent weights outside its clip
+    to the clip, once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from the
+    start; with such masks, set its epsilon_1 to 1e-12.
 
-    With masks=hook it reads the states "mask/<variable>" of that hook, runs after it, and has no masks of its own. With
-    a `begin_epoch` above 0 it computes its masks once, in the step in which freezing begins. Under another name, the
-    hook's reports are prefixed with that name.
+    With masks=hook it reads the states "mask/<variable>" of that hook and has no masks of its own. With a `begin_epoch`
+    above 0 it computes its masks once, in the step in which freezing begins. Under another name, the hook's reports are
+    prefixed with that name.
 
     Group:
         technique
@@ -71,14 +69,12 @@ class FrozenMask(GraphHook):
         frozen_mask/mask/<variable>: the hook's own masks; with masks=hook the other hook shows them.
 
     Cost:
-        Two passes over the masked kernels per step; slots are changed only when masks change. Measured: 1.05 of the
-        speed (LeNet-5, batch 100), so not noticeable.
+        Two passes over the masked kernels per step. Not noticeable (LeNet-5, batch 100).
 
     Pitfalls:
         tests/hooks/test_frozen_mask.py: masking only the gradient does not freeze an entry: earlier momentum, weight
-            decay, an L2 term and the optimizer's average still move it. Here they stay equal bit for bit with Keras's
-            optimizers. The number of masked entries is exact even with ties and kernels of zeros. Masks of another hook
-            take effect in the step in which they change.
+            decay and the optimizer's average still move it. The number of masked entries is exact even with ties. Masks
+            of another hook take effect in the step in which they change.
         tests/trainer/ops/test_entry_stop_gradients.py: the common stop_gradient((1 - m) w) + m w turns infinity into
             NaN, and a masked entry gets NaN instead of 0 if the incoming gradient is NaN.
 
@@ -119,21 +115,22 @@ class FrozenMask(GraphHook):
                 "zeros", a run directory.
             hook: for "hook", the name of a hook with the states "mask/<variable>".
             freeze: "masked" freezes the masked entries and trains the survivors; "survivors" the other way round.
-            begin_epoch: 0 or more; before it nothing is frozen. To follow masks whose entries may still come back, as
-                in splicing, begin when they are final.
+            begin_epoch: 0 or more; before it nothing is frozen. To follow splicing, begin when its masks are final.
             network: name of the network.
         """
         self.layers = check_patterns("layers", layers)
         self.masks = check_choice("masks", masks, SOURCES)
         self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
-        share = "the share of each kernel to mask, in [0, 1], such as 0.9"
-        self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0, expected=share)
+        self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.path = check_partner("path", path, masks, users=("file", "zeros"))
         self.hook = check_partner("hook", hook, masks, users=("hook",))
         self.network = network
         if self.hook is not None:
-            check_following(self.hook, freeze=self.freeze)
+            if freeze == "survivors":
+                raise UserError(
+                    f"freeze=survivors cannot follow '{hook}'. Expected freeze=masked, or a new run with masks=zeros."
+                )
             self.reads = (f"{self.hook}/mask",)
         self._targets: list[Target] = []
         self._begin = 0
@@ -157,21 +154,18 @@ class FrozenMask(GraphHook):
             self._targets = select_targets(network, self.layers, kernel_names(network), kind="kernel layer")
             names = [target.name for target in self._targets]
             survives = read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
-        self._known = {name: self._trains(tf.constant(mask)) for name, mask in survives.items()}
-        self._state = {target.name: self._new_state(target) for target in self._targets}
-
-    def _new_state(self, target: Target) -> tf.Variable:
-        latent = tf.convert_to_tensor(target.variable.value)
-        mask = tf.ones(latent.shape, tf.bool) if self._begin else self._choose(target, latent)
-        return tf.Variable(mask, trainable=False, name="mask")
+        trains = {name: tf.constant(mask) for name, mask in survives.items()}
+        self._known = trains if self.freeze == "masked" else {name: ~mask for name, mask in trains.items()}
+        for target in self._targets:
+            latent = tf.convert_to_tensor(target.variable.value)
+            mask = tf.ones(latent.shape, tf.bool) if self._begin else self._choose(target, latent)
+            self._state[target.name] = tf.Variable(mask, trainable=False, name="mask")
 
     def _choose(self, target: Target, latent: tf.Tensor) -> tf.Tensor:
         """Return the mask that holds from `begin_epoch` on: True where entries train."""
         if target.name in self._known:
             return self._known[target.name]
-        return self._trains(largest_entries(latent, self.fraction))
-
-    def _trains(self, survives: tf.Tensor) -> tf.Tensor:
+        survives = largest_entries(latent, self.fraction)
         return survives if self.freeze == "masked" else tf.logical_not(survives)
 
     def declare(self) -> Declaration:
@@ -216,25 +210,20 @@ class FrozenMask(GraphHook):
         after = self._read_masks(context) if self._followed else before
         hold_values(self._targets, before, context.latent)
         hold_averages(context.network, self._targets, after)
-        # An entry that a maker lets go in this very step starts with a slot of 0 as well.
-        kept = {name: tf.logical_and(before[name], mask) for name, mask in after.items()} if self._followed else after
-        clear_slots(context.network, self._targets, kept, when=self._is_change(before, after, context))
-
-    def _is_change(self, before: Mapping[str, tf.Tensor], after: Tensors, context: StepContext) -> tf.Tensor:
-        """Return whether masks changed in this step, or hold for the first time."""
         changes = [tf.equal(context.step, self._begin)]
         if self._followed:
             changes += [tf.reduce_any(tf.not_equal(before[name], mask)) for name, mask in after.items()]
-        return tf.reduce_any(tf.stack(changes))
+            # An entry that another hook releases in this very step starts with a slot of 0 as well.
+            after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
+        clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held
         trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.float32)) for mask in masks.values()])
         entries = sum(target.size for target in self._targets)
-        return {f"{self.key or 'frozen_mask'}/share": 1.0 - trained / entries}
+        return {f"{self.key}/share": 1.0 - trained / entries}
 
     def show(self, observed: Arrays) -> Shown:
-        """Return the hook's own masks; those that it follows are the other hook's to show."""
         return Shown(mask_pictures(self._state))
 
     def advise(self, run: Run) -> Sequence[str]:
@@ -245,8 +234,6 @@ class FrozenMask(GraphHook):
         return left_out_advice(self._network, self.layers, covered, state="without a mask", reason=reason)
 
     def summary(self) -> dict[str, Any]:
-        if not self._targets:
-            return {}
         layers = layer_rows(self._targets, self._mask_variables())
         return {
             "masks": self.hook or self.masks,

@@ -10,31 +10,27 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.normalization.fused import call_fused, calls_replaced, why_call_stays, why_layer_stays
+from hookline.hooks.batch_norm import call_fused, calls_replaced, find_batch_norms, why_call_stays, why_layer_stays
 from hookline.hooks.options import check_integer, check_patterns
 from hookline.trainer.hook import Declaration, GraphHook
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
-
-EVERY_LAYER = "*"
 
 
 class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
     Keras computes batch norm with about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
-    gradients and moving statistics within rounding. On small inputs it is slower, because it always divides its work
-    among threads: below `min_entries` entries, Keras computes the layer. With trainer.threads=1 the kernel is no slower
-    from 1,000 entries on, so `min_entries=1000` is better.
+    gradients and moving statistics within rounding. On inputs below `min_entries` entries it would be slower, because
+    it always divides its work among threads, so Keras computes the layer; with trainer.threads=1, set
+    `min_entries=1000`.
 
-    The hook replaces the `call` of the layers only while a forward pass is traced. The model, its layers and variables,
-    other hooks, checkpoints and exports are the same with and without this hook. As always, the step computes the new
-    moving statistics and update ops write them. The hook keeps no state.
+    The `call` of the layers is replaced only while a forward pass is traced: the model, other hooks, checkpoints and
+    exports are the same with and without this hook. It keeps no state.
 
-    Keras still computes these cases, layer by layer and call by call: another axis than the last, masks, `renorm`,
-    `synchronized`, an epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with their own `call`,
-    and passes whose gradients are overridden by op type. `summary` lists them. The second derivative of a fused layer
-    is exact; that of a Keras layer treats the mean inside the variance as a constant.
+    Keras still computes another axis than the last, masks, `renorm`, `synchronized`, an epsilon below 1.001e-5,
+    float64, batches without a fixed size, subclasses with their own `call`, and passes whose gradients are overridden
+    by op type. `summary` lists them. The second derivative of a fused layer is exact; that of a Keras layer treats the
+    mean inside the variance as a constant.
 
     Group:
         optimization
@@ -45,14 +41,12 @@ class FusedBatchNorm(GraphHook):
         evaluation:  the same y with the moving mean and variance
 
     Cost:
-        The hook saves time: on large inputs a layer takes a third to a half of its time in Keras. Four convolutions
-        with batch norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`, and as fast as forward and
-        backward pass alone.
+        Saves time: on large inputs a layer takes a third to a half of its time in Keras. Four convolutions with batch
+        norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`.
 
     Pitfalls:
-        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one;
-            a layer that is not trainable uses its moving statistics in training too; cases that the kernel does not
-            support stay with Keras and are listed.
+        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one.
+            A layer that is not trainable uses its moving statistics in training too.
         tests/trainer/ops/test_batch_norm.py: derivatives of all results up to third order are compared with float64.
 
     Reference:
@@ -68,9 +62,8 @@ class FusedBatchNorm(GraphHook):
 
         Args:
             layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
-            min_entries: smallest number of entries (batch times pixels times channels) of a layer's inputs for which
-                the kernel is used with batch statistics, as in training; with moving statistics, as in evaluation,
-                twice as many, or 50 times as many with more than 64 channels. 0 uses the kernel for inputs of any size.
+            min_entries: entries (batch times pixels times channels) of a layer's inputs from which on the kernel is
+                used in training; in evaluation, twice as many, or 50 times as many with more than 64 channels.
             network: name of the network, or a pattern; "*" for every network of a run.
         """
         self.layers = check_patterns("layers", layers)
@@ -84,11 +77,7 @@ class FusedBatchNorm(GraphHook):
         return Declaration()
 
     def build(self, context: BuildContext) -> None:
-        model = context.network.model
-        if self.layers == EVERY_LAYER:
-            found = {path: layer for path, layer in layer_paths(model).items() if _normalizes(layer)}
-        else:
-            found = select_layers(model, self.layers, accept=_normalizes, kind="batch norm layer")
+        found = find_batch_norms(context.network.model, self.layers)
         reasons = {path: why_layer_stays(layer) for path, layer in found.items()}
         self._chosen = {path: layer for path, layer in found.items() if reasons[path] is None}
         never = {path: reason for path, reason in reasons.items() if reason is not None}
@@ -116,7 +105,3 @@ class FusedBatchNorm(GraphHook):
             for phase, left in self._left.items()
             if left or self._fused[phase]
         }
-
-
-def _normalizes(layer: keras.Layer) -> bool:
-    return isinstance(layer, keras.layers.BatchNormalization)

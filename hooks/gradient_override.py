@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from hookline.hooks.freezing.upstream import with_upstream_layers
-from hookline.hooks.gradients.insert import choose_layers, put_on, take_off
 from hookline.hooks.gradients.op_types import override_ops, parse_backward
+from hookline.hooks.graphs import call_anew, nodes_in_order, with_upstream_layers
 from hookline.hooks.options import check_number, check_patterns
 from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops.backward import Backward
+from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from hookline.hooks.gradients.layers import PassThrough
 
 EVERY_LAYER = "*"
 
@@ -27,15 +31,13 @@ class GradientOverride(GraphHook):
 
     With `layers`, the gradient of a layer's inputs is overridden: earlier layers get other gradients; the layer's own
     weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every op of this type in the
-    forward pass are overridden; the inputs of a MatMul include the kernel.
+    forward pass are overridden; the inputs of a MatMul include the kernel. The forward pass does not change.
 
     "identity", "round_through", "hard_tanh_through" and "guided_relu" replace the gradient; "clip", "reverse" and
-    "scale" modify it. A backward pass that replaces the gradient returns one gradient for each input, in its shape. For
-    your own backward pass, give by `_target_` a function that returns a `hookline.trainer.ops.backward.Backward`.
+    "scale" modify it. For your own backward pass, give by `_target_` a function that returns a
+    `hookline.trainer.ops.backward.Backward`; one that replaces the gradient returns one for each input, in its shape.
 
-    Evaluations are unaffected: the forward pass is the same with and without this hook. Stripping returns the model
-    that the hook was given. The hook keeps no state. Under another name, the hook's reports are prefixed with that
-    name.
+    The hook keeps no state. Under another name, its reports are prefixed with that name.
 
     Group:
         technique
@@ -58,8 +60,7 @@ class GradientOverride(GraphHook):
 
     Pitfalls:
         tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients. A layer that is called
-            twice is overridden twice. A name or op type that does not occur is refused, not ignored. `rise` scales the
-            gradient passed to earlier layers, not the loss.
+            twice is overridden twice. `rise` scales the gradient passed to earlier layers, not the loss.
         tests/trainer/ops/test_backward.py: every formula is compared with its declared surrogate or its closed form.
 
     Reference:
@@ -93,38 +94,30 @@ class GradientOverride(GraphHook):
             backward: name of the catalogue, or a dict with its arguments such as {"name": "reverse", "factor": 0.5}, or
                 a `Backward`.
             op_type: type of TensorFlow ops such as "Relu"; None for layers.
-            rise: 0 or more; above 0, the gradient that a modifying backward pass returns is multiplied by 2 / (1 +
-                exp(-rise * p)) - 1, with p the share of the run's steps that are made (Ganin et al. 2016, section
-                5.2.2, where rise is 10). 0: the full gradient from the first step on.
+            rise: 0 or more; above 0, the gradient that a modifying backward pass returns rises from 0 over the run, as
+                in Ganin et al. 2016 with 10; 0: the full gradient from the first step on.
             network: name of the network.
         """
         self.backward = parse_backward(backward)
         self._step: tf.Tensor | None = None  # of the step whose forward pass is being traced
-        given: Any = op_type  # a config may hold anything
-        if given is not None and (not isinstance(given, str) or not given.isidentifier()):
+        if op_type is not None and not str(op_type).isidentifier():
             raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
         if op_type is None and layers is None:
             raise UserError("Neither layers nor op_type was given. Expected one of them.")
         if op_type is not None and layers not in (None, EVERY_LAYER, [EVERY_LAYER]):
             raise UserError(
-                f"layers={layers} and op_type={op_type} received. Expected one of them: an op_type counts in the whole "
-                "network."
+                f"layers={layers} and op_type={op_type} received. Expected one: an op_type counts in the whole network."
             )
         self.layers = None if op_type is not None or layers is None else check_patterns("layers", layers)
         self.op_type = op_type
-        self.rise = check_number("rise", rise, minimum=0.0, expected="a number of 0 or more, such as 10")
+        self.rise = check_number("rise", rise, minimum=0.0)
         if self.rise and (self.op_type is not None or not self.backward.modifies):
             raise UserError(
-                f"rise={rise} received for backward {self.backward.name}. Expected 0: only what a backward pass such "
-                "as reverse makes of the gradients of layers can rise."
+                f"rise={rise} received for {self.backward.name}. Expected layers and a backward such as reverse."
             )
         self.network = network
         self._total_steps = 1
         self._paths: list[str] = []
-
-    @property
-    def _name(self) -> str:
-        return self.key or "gradient_override"
 
     def declare(self) -> Declaration:
         return Declaration()
@@ -138,27 +131,25 @@ class GradientOverride(GraphHook):
         chosen = choose_layers(model, self.layers)
         if not any(_has_weights_before(model, path, layer) for path, layer in reversed(chosen.items())):
             raise UserError(
-                f"hooks.{self._name}: no layer with weights comes before {', '.join(chosen)}, so nothing would get "
-                "another gradient. Expected layers further up."
+                f"hooks.{self.key}: no layer with weights comes before {', '.join(chosen)}. Expected layers further up."
             )
         self._paths = list(chosen)
-        return put_on(model, chosen, self._rising(), self._name)
+        return put_on(model, chosen, self._rising(), self.key)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        return take_off(model, self._name)
+        return take_off(model, self.key)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         self._step = context.step
         if self.op_type is None or not context.training:
             return nullcontext()
-        return override_ops(self.op_type, self.backward, self._name)
+        return override_ops(self.op_type, self.backward, self.key)
 
     def measure(self, context: StepContext) -> Tensors:
-        """Return how far the gradient has risen, where it rises."""
-        return {f"{self._name}/rise": self._risen(context.step)} if self.rise else {}
+        return {f"{self.key}/rise": self._risen(context.step)} if self.rise else {}
 
     def _rising(self) -> Backward:
-        """Return the backward pass that is put on layers: its gradients are multiplied by the rise of the step."""
+        """Return the backward pass that is put on layers."""
         if not self.rise:
             return self.backward
 
@@ -181,3 +172,86 @@ def _has_weights_before(model: keras.Model, path: str, layer: keras.Layer) -> bo
     inside = {id(each) for each in layer._flatten_layers()}
     before = with_upstream_layers(model, {path: layer}) - inside
     return any(each.trainable_weights for each in model._flatten_layers() if id(each) in before)
+
+
+def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
+    """Return the layers that match, by path, of all that a graph calls on float tensors."""
+    if not is_graph(model):
+        raise UserError(
+            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model, or op_type."
+        )
+    offered = _called_layers(model)
+    return select_layers(model, patterns, accept=lambda layer: id(layer) in offered)
+
+
+def _called_layers(model: keras.Model) -> set[int]:
+    """Return the identities of the layers that a model's graph, or one inside it, calls on float tensors."""
+    found: set[int] = set()
+    for node in nodes_in_order(as_functional(model)):
+        if is_graph(node.operation):
+            found |= _called_layers(node.operation)
+        elif isinstance(node.operation, keras.Layer) and any(map(_is_float, node.input_tensors)):
+            found.add(id(node.operation))
+    return found
+
+
+def _is_float(tensor: Any) -> bool:
+    return keras.backend.is_float_dtype(tensor.dtype)
+
+
+def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Backward, hook: str) -> keras.Model:
+    """Return the model with a backward pass on each of the layers: the same layers, the same variables."""
+    paths = {id(layer): path for path, layer in layers.items()}
+    made: dict[str, PassThrough] = {}  # a layer that is called several times has one, which is called as often
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(layer) not in paths:
+            return layer(*args, **kwargs)
+        name = f"{hook}_{paths[id(layer)].replace('/', '_')}"
+
+        def make(kind: type[PassThrough], suffix: str, outputs: int, **options: Any) -> PassThrough:
+            key = name + suffix
+            if key not in made:
+                place: dict[str, Any] = {"outputs": outputs, "hook": hook, "belongs_to": id(layer)}
+                made[key] = kind(name=key, dtype=layer.dtype_policy, **place, **options)
+            return made[key]
+
+        return _call_with(layer, args, kwargs, backward, make)
+
+    return call_anew(model, lambda layer: id(layer) in paths, call)
+
+
+def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
+    """Return a layer's outputs for its arguments, with a backward pass on it."""
+    from hookline.hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
+
+    given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]
+    floats = [each for each in given if _is_float(each)]
+    if backward.modifies:
+        before = make(ModifyGradients, "", len(floats), backward=backward)
+    else:
+        before = make(StopGradients, "_stop", len(floats))
+    passed = {id(old): new for old, new in zip(floats, before(floats), strict=True)}
+    args, kwargs = keras.tree.map_structure(lambda each: passed.get(id(each), each), (args, kwargs))
+    outputs = layer(*args, **kwargs)
+    if backward.modifies:
+        return outputs
+    flat = keras.tree.flatten(outputs)
+    behind = make(ReplaceGradients, "", len(flat), backward=backward)
+    return keras.tree.pack_sequence_as(outputs, behind([*flat, *floats]))
+
+
+def take_off(model: keras.Model, hook: str) -> keras.Model:
+    """Return the model without what `put_on` put in."""
+    from hookline.hooks.gradients.layers import PassThrough  # a class of Keras
+
+    def is_own(layer: Any) -> bool:
+        return isinstance(layer, PassThrough) and layer.hook == hook
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_own(layer):
+            (inputs,) = (*args, *kwargs.values())
+            return list(inputs)[: layer.outputs]
+        return layer(*args, **kwargs)
+
+    return call_anew(model, is_own, call)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, holds_kernel, left_out_advice
+from hookline.hooks.kernels import Kernel, entry_shares, left_out_advice, select_kernels
 from hookline.hooks.options import (
     check_choice,
     check_epochs,
@@ -19,12 +19,11 @@ from hookline.hooks.options import (
     epoch_start,
     project_with_average,
 )
-from hookline.hooks.pruning.criteria import keep_largest
+from hookline.hooks.pruning.selector import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import zero_unless
-from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
@@ -38,14 +37,13 @@ class IncrementalQuantization(GraphHook):
     """Quantize kernels to 0 or a signed power of two, a growing share of each at a time, and train the rest.
 
     At each quantization step the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
-    n2 <= k <= n1, and never change again. The others keep training and compensate for the error. The levels of a kernel
-    follow from its largest weight at the first quantization step and are fixed from then on. The last quantization
-    step, at the latest the last step of the run, quantizes everything. Biases and batch norm stay float.
+    n2 <= k <= n1, and never change again, whatever momentum, weight decay or regularizers do. The others keep training
+    and compensate for the error. The levels of a kernel follow from its largest weight at the first quantization step
+    and are fixed from then on. The last quantization step, at the latest the last step of the run, quantizes
+    everything. Biases and batch norm stay float.
 
-    The hook freezes what it has quantized: these entries get no gradient, and after every step they and their moving
-    average in the optimizer are on their level, whatever momentum, weight decay or regularizers did. Add the hook
-    `frozen_mask` to clear the optimizer's slots too. Under another name, the hook's reports are prefixed with that
-    name.
+    Add the hook `frozen_mask` to clear the optimizer's slots of quantized entries too. Under another name, the hook's
+    reports are prefixed with that name.
 
     Group:
         technique
@@ -55,8 +53,7 @@ class IncrementalQuantization(GraphHook):
         levels: 0 and +-2^k for n2 <= k <= n1
         w -> sign(w) b, for the level b with (a + b) / 2 <= |w| < 3 b / 2, where a is the level below b; 0 below all
         of n entries round(share * n) are quantized: those with the largest |w|, or drawn
-        these have dL/dw = 0, and after the optimizer they are restored to their values at the start of the step: the
-        level
+        these have dL/dw = 0, and after the optimizer they and their moving average are put back on their level
 
     State:
         mask/<variable>: True where an entry still trains.
@@ -72,10 +69,9 @@ class IncrementalQuantization(GraphHook):
         Measured: 1.03 of the speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
-        tests/hooks/test_incremental_quantization.py: a NumPy oracle follows the paper step by step. Levels are fixed at
-            the first quantization step, because new levels would move quantized entries. The level changes exactly at
-            1.5 times a power, not halfway between exponents; a logarithm in float32 would round there. The last share
-            must be 1, and a quantization step at the very end of the run is made in the last step.
+        tests/hooks/test_incremental_quantization.py: new levels at a later quantization step would move quantized
+            entries. The level changes exactly at 1.5 times a power, not halfway between exponents; a logarithm in
+            float32 would round there. A quantization step at the very end of the run is made in the last step.
 
     Reference:
         Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5
@@ -106,7 +102,7 @@ class IncrementalQuantization(GraphHook):
             layers: patterns on paths or names of layers that hold kernels, those of `prune`.
             shares: of a kernel's entries that are quantized after each quantization step; rising, the last one 1.
             begin_epoch: of the first share, 0 or more.
-            step_epochs: epochs from one share to the next, above 0; None divides the rest of the run into equal parts.
+            step_epochs: above 0, from one share to the next; None divides the rest of the run into equal parts.
             bits: 2 to 8 per weight: zero and 2^(bits - 1) signed powers of two.
             criterion: "magnitude" quantizes the largest entries first, "random" draws them.
             network: name of the network.
@@ -116,10 +112,7 @@ class IncrementalQuantization(GraphHook):
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
-            expected = "a number of epochs above 0, or null"
-            self.step_epochs = check_number(
-                "step_epochs", step_epochs, minimum=0.0, above_minimum=True, expected=expected
-            )
+            self.step_epochs = check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
         self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
         self.criterion = check_choice("criterion", criterion, CRITERIA)
         self.network = network
@@ -127,19 +120,12 @@ class IncrementalQuantization(GraphHook):
         self._steps: list[int] = []
         self._masks: dict[str, tf.Variable] = {}
         self._exponents: dict[str, tf.Variable] = {}
-        self._updates: tf.Variable | None = None
+        self._updates: Any = None  # the variable, once built
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
-        chosen = select_layers(self._network.model, self.layers, accept=holds_kernel, kind="kernel layer")
-        self._kernels = find_kernels(self._network, chosen)
-        self._steps = change_steps(
-            len(self.shares),
-            begin_epoch=self.begin_epoch,
-            step_epochs=self.step_epochs,
-            total_steps=context.total_steps,
-            steps_per_epoch=context.steps_per_epoch,
-        )
+        self._kernels = select_kernels(self._network, self.layers, doing="quantized")
+        self._steps = change_steps(len(self.shares), self.begin_epoch, self.step_epochs, context)
         self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._exponents = {
             kernel.name: tf.Variable(tf.zeros([2], tf.int32), trainable=False, name="exponents")
@@ -150,9 +136,8 @@ class IncrementalQuantization(GraphHook):
     def declare(self) -> Declaration:
         masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
         exponents = {f"exponents/{name}": each for name, each in self._exponents.items()}
-        state = {**masks, **exponents, **({} if self._updates is None else {"updates": self._updates})}
-        settled = self._steps[-1] + 1 if self._steps else 0
-        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=settled)
+        state = {**masks, **exponents, "updates": self._updates}
+        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=self._steps[-1] + 1)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that is quantized as a whole and shipped on its levels."""
@@ -175,11 +160,10 @@ class IncrementalQuantization(GraphHook):
         return {**gradients, **stopped}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
-        assert self._updates is not None
         done = tf.convert_to_tensor(self._updates)
         wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
         due = wanted > done  # at quantization steps only, or later if such a step was held back
-        context.taps[self._due] = due
+        context.taps[f"{self.name}/due"] = due
         operations = []
         for kernel in self._kernels:
             mask, exponents = self._next(kernel, due, wanted, context)
@@ -197,7 +181,10 @@ class IncrementalQuantization(GraphHook):
         counts = tf.constant([round(share * kernel.size) for share in self.shares])
 
         def change() -> tuple[tf.Tensor, tf.Tensor]:
-            scores = self._scores(latent, f"{self.name}/{kernel.name}", context)
+            scores = tf.abs(tf.cast(latent, tf.float32))
+            if self.criterion == "random":
+                seed = context.stateless_seed(f"{self.name}/{kernel.name}")
+                scores = tf.random.stateless_uniform(latent.shape, seed)
             scores = tf.where(mask, scores, float("inf"))  # what is quantized stays quantized, and counts
             chosen = keep_largest(tf.reshape(scores, [-1]), tf.gather(counts, wanted - 1))
             left = tf.logical_and(mask, tf.logical_not(tf.reshape(chosen, mask.shape)))
@@ -205,30 +192,15 @@ class IncrementalQuantization(GraphHook):
 
         return tf.cond(due, change, lambda: (tf.identity(mask), tf.identity(exponents)))
 
-    def _scores(self, latent: tf.Tensor, salt: str, context: StepContext) -> tf.Tensor:
-        """Return what the entries are ranked by, float32 of the kernel's shape; the largest are quantized first."""
-        if self.criterion == "random":
-            return tf.random.stateless_uniform(latent.shape, context.stateless_seed(salt))
-        return tf.abs(tf.cast(latent, tf.float32))
-
-    @property
-    def _due(self) -> str:
-        """Return the name among the taps of whether masks change in the step."""
-        return f"{self.name}/due"
-
     def project(self, context: StepContext) -> None:
-        """Give quantized entries the level of the value that they had when the step began.
-
-        For a new one that is the value by which it was chosen; for an old one its level, so that nothing is rounded in
-        a step in which masks stay.
-        """
+        """Give quantized entries the level of their value when the step began, by which they were chosen."""
         names = [kernel.name for kernel in self._kernels]
         begun = [context.latent[name] for name in names]
 
         def rounded() -> list[tf.Tensor]:
             return [round_to_levels(value, self._exponents[name]) for name, value in zip(names, begun, strict=True)]
 
-        due = context.taps.get(self._due, tf.constant(False))  # masks change only where the hook takes part
+        due = context.taps.get(f"{self.name}/due", tf.constant(False))  # masks change only where the hook takes part
         levels = tf.cond(due, rounded, lambda: [tf.identity(value) for value in begun])
         for kernel, level in zip(self._kernels, levels, strict=True):
             mask = tf.convert_to_tensor(self._masks[kernel.name])
@@ -236,7 +208,7 @@ class IncrementalQuantization(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]
-        return entry_shares(f"{self.key or 'incremental_quantization'}/share", self._kernels, quantized)
+        return entry_shares(f"{self.key}/share", self._kernels, quantized)
 
     def summary(self) -> dict[str, Any]:
         kernels = {kernel.name: self._report(kernel) for kernel in self._kernels}
@@ -283,19 +255,17 @@ def check_shares(name: str, value: Any) -> list[float]:
     )
 
 
-def change_steps(
-    count: int, *, begin_epoch: float, step_epochs: float | None, total_steps: int, steps_per_epoch: float
-) -> list[int]:
+def change_steps(count: int, begin_epoch: float, step_epochs: float | None, context: BuildContext) -> list[int]:
     """Return the optimizer steps in which the shares grow. One at the very end of the run falls on its last step."""
+    total_steps, steps_per_epoch = context.total_steps, context.steps_per_epoch
     total_epochs = total_steps / steps_per_epoch
     apart = (total_epochs - begin_epoch) / count if step_epochs is None else step_epochs
     epochs = [begin_epoch + index * apart for index in range(count)]
     steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
     if max(begin_epoch, epochs[-1]) > total_epochs + 1e-6:
         raise UserError(
-            f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}, after the end "
-            f"of the run, epoch {total_epochs:g}. Expected a smaller begin_epoch or step_epochs, fewer shares, or a "
-            "longer run with trainer.epochs."
+            f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}. Expected that "
+            f"before the end of the run, epoch {total_epochs:g}: set begin_epoch, step_epochs or shares."
         )
     if len(set(steps)) < count:
         raise UserError(

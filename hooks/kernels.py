@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,23 +15,18 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_of
 from hookline.trainer.network import Network
 from hookline.trainer.select import layer_paths, select_layers
+from hookline.trainer.step.context import StepContext
 
 MARK = "_added_by_hook"
 
 
 def mark_added(layer: keras.layers.Layer, hook: str) -> None:
-    """Mark a layer and all layers inside it as a hook's own.
+    """Mark a layer and all layers inside it as a hook's own, which patterns of other hooks do not choose.
 
-    Hooks that choose among kernel layers (`is_kernel_layer`) leave marked ones alone: a pattern such as "*" means the
-    layers of the network that the user gave. The mark is of this process; it is not saved with a model.
+    The mark is of this process; it is not saved with a model.
     """
     for each in layer._flatten_layers():
         setattr(each, MARK, hook)
-
-
-def is_added(layer: keras.layers.Layer) -> bool:
-    """Return whether a hook put this layer into the network."""
-    return hasattr(layer, MARK)
 
 
 DEPTHWISE = ("DepthwiseConv1D", "DepthwiseConv2D")
@@ -45,7 +40,7 @@ KERNEL_NAMES = {"kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_ker
 
 @dataclass(frozen=True)
 class Target:
-    """Hold one latent variable, such as one that a mask covers."""
+    """Hold one latent variable."""
 
     name: str  # of the variable in the network
     layer: str  # path of its layer
@@ -69,25 +64,28 @@ class Kernel(Target):
 
 
 def is_kernel_layer(layer: keras.Layer) -> bool:
-    """Return whether a layer is a dense layer or a convolution of any kind: those whose weights and inputs are rounded.
-
-    Layers that another hook put into the network, such as the branch of Bernoulli attention, do not count.
-    """
-    return is_of(layer, KERNEL_LAYERS) and not is_added(layer)
+    """Return whether a layer is a dense layer or a convolution of any kind, and no hook's own."""
+    return is_of(layer, KERNEL_LAYERS) and not hasattr(layer, MARK)
 
 
 def holds_kernel(layer: keras.Layer) -> bool:
-    """Return whether a layer holds a kernel itself: those of `is_kernel_layer`, recurrent cells, embeddings, einsums.
+    """Return whether a layer holds a kernel itself: kernel layers, recurrent cells, embeddings, einsums.
 
-    A layer of the user's own does, if it names a weight of at least two axes as Keras does, such as "kernel".
+    A user's own layer does, if it names a weight of at least two axes as Keras does, such as "kernel".
     """
-    return bool(own_kernels(layer)) and not is_added(layer)
+    return bool(own_kernels(layer)) and not hasattr(layer, MARK)
 
 
 def own_kernels(layer: keras.Layer) -> list[keras.Variable]:
     """Return the kernels that a layer holds itself, not within layers inside it."""
     own = [*layer._trainable_variables, *layer._non_trainable_variables]
     return [variable for variable in own if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
+
+
+def select_kernels(network: Network, patterns: str | Sequence[str], *, doing: str) -> list[Kernel]:
+    """Return the kernels of the layers that match, of any layer that holds one."""
+    layers = select_layers(network.model, patterns, accept=holds_kernel, kind="kernel layer")
+    return find_kernels(network, layers, doing=doing)
 
 
 def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str = "quantized") -> list[Kernel]:
@@ -98,8 +96,7 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
         for variable in own_kernels(layer):
             if id(variable) not in names:
                 raise UserError(
-                    f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. "
-                    "Set trainable=True on the layer, or leave it out of the `layers` pattern."
+                    f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of `layers`."
                 )
             kernels.append(Kernel(names[id(variable)], path, variable, channel_axes(layer, variable)))
     return kernels
@@ -131,16 +128,10 @@ def variable_layers(network: Network) -> dict[str, str]:
 
 
 def kernel_names(network: Network) -> list[str]:
-    """Return the names of the trainable kernels of all layers.
-
-    Biases and batch norm do not count; nor do kernels of layers that do not train, which are frozen as they are.
-    """
-    layers, trainable = layer_paths(network.model), network.trainable_variables
-    return [
-        name
-        for name, path in variable_layers(network).items()
-        if holds_kernel(layers[path]) and any(trainable[name] is each for each in own_kernels(layers[path]))
-    ]
+    """Return the names of the trainable kernels of all layers."""
+    layers = [layer for layer in layer_paths(network.model).values() if not hasattr(layer, MARK)]
+    kernels = {id(kernel) for layer in layers for kernel in own_kernels(layer)}
+    return [name for name, variable in network.trainable_variables.items() if id(variable) in kernels]
 
 
 def select_targets(
@@ -157,41 +148,44 @@ def select_targets(
 
 def layer_rows(targets: Sequence[Target], masks: Mapping[str, tf.Variable]) -> list[dict[str, Any]]:
     """Return how much of each layer is frozen: rows of "layer", "entries", "frozen" and "share"."""
-    counts: dict[str, list[int]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for target in targets:
         mask = masks[target.name].numpy()
-        entries, frozen = counts.get(target.layer, (0, 0))
-        counts[target.layer] = [entries + mask.size, frozen + mask.size - int(mask.sum())]
-    return [
-        {"layer": layer, "entries": entries, "frozen": frozen, "share": frozen / entries}
-        for layer, (entries, frozen) in counts.items()
-    ]
+        row = rows.setdefault(target.layer, {"layer": target.layer, "entries": 0, "frozen": 0})
+        row["entries"] += mask.size
+        row["frozen"] += mask.size - int(mask.sum())
+        row["share"] = row["frozen"] / row["entries"]
+    return list(rows.values())
 
 
 def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Return the share of entries that are flagged: over all under `name`, per layer under "<name>/<layer>"."""
-    # As float32, which a GPU can sum, too; counts are exact up to 2^24, and beyond as precise as the shares.
-    counts = [tf.reduce_sum(tf.cast(flag, tf.float32)) for flag in flags]
-    groups = {name: list(zip(kernels, counts, strict=True))} if kernels else {}
-    for kernel, count in zip(kernels, counts, strict=True):
-        groups.setdefault(f"{name}/{kernel.layer}", []).append((kernel, count))
-    return {
-        key: tf.add_n([count for _, count in group]) / sum(kernel.size for kernel, _ in group)
-        for key, group in groups.items()
-    }
+    groups: dict[str, list[tuple[tf.Tensor, int]]] = {}
+    for kernel, flag in zip(kernels, flags, strict=True):
+        count = tf.reduce_sum(tf.cast(flag, tf.float32))  # a GPU has no sum of integers
+        for key in (name, f"{name}/{kernel.layer}"):
+            groups.setdefault(key, []).append((count, kernel.size))
+    return {key: tf.add_n([count for count, _ in each]) / sum(size for _, size in each) for key, each in groups.items()}
+
+
+def relative_distance(context: StepContext, names: Iterable[str]) -> tf.Tensor:
+    """Return the root mean square of the change that the forward pass makes to latent weights, divided by theirs."""
+    latent = {name: tf.cast(context.latent[name], tf.float32) for name in names}
+    away = [tf.reduce_sum(tf.square(tf.cast(context.weights[name], tf.float32) - own)) for name, own in latent.items()]
+    length = [tf.reduce_sum(tf.square(own)) for own in latent.values()]
+    return tf.sqrt(tf.math.divide_no_nan(tf.add_n(away), tf.add_n(length)))
 
 
 def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]:
-    """Return the trainable weights of two axes or more that are not covered. Biases are not among them."""
+    """Return the trainable weights of two axes or more that are not covered, without biases."""
     layers, owners = {"": network.model, **layer_paths(network.model)}, variable_layers(network)
-    targets = [Target(name, owners.get(name, ""), each) for name, each in network.trainable_variables.items()]
     return [
-        each
-        for each in targets
-        if each.name not in covered
-        and len(each.variable.shape) > 1
-        and "bias" not in each.variable.name
-        and not is_added(layers[each.layer])
+        Target(name, owners.get(name, ""), each)
+        for name, each in network.trainable_variables.items()
+        if name not in covered
+        and len(each.shape) > 1
+        and "bias" not in each.name
+        and not hasattr(layers[owners.get(name, "")], MARK)
     ]
 
 

@@ -20,7 +20,7 @@ from hookline.trainer.step.context import BuildContext
 
 
 def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) -> str | None:
-    """Return an option that some sources of masks need and others ignore."""
+    """Return an option that only some sources of masks need, and these must have."""
     if masks in users and (not isinstance(value, str) or not value):
         raise UserError(f"masks={masks} needs {name}=... Received: {name}={value!r}.")
     if masks not in users and value is not None:
@@ -28,22 +28,13 @@ def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) ->
     return value
 
 
-def check_following(hook: str, *, freeze: str) -> None:
-    """Refuse to freeze what another hook leaves free."""
-    if freeze == "survivors":
-        raise UserError(
-            f"freeze=survivors cannot follow the hook '{hook}', which sets the values of what it masks. "
-            "Expected freeze=masked, or a second run with masks=zeros."
-        )
-
-
 def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
     """Return the masks of an npz file, by variable name: bool, True where an entry survives."""
-    variables = network.trainable_variables
+    variables, layers = network.trainable_variables, variable_layers(network)
     masks = {}
     for name, array in _load_arrays(path).items():
-        if name not in variable_layers(network):
-            raise unknown_name(f"variable in {path}", name, variable_layers(network))
+        if name not in layers:
+            raise unknown_name(f"variable in {path}", name, layers)
         _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
         if array.dtype != bool and not np.isin(array, (0, 1)).all():
             raise UserError(
@@ -54,26 +45,17 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
 
 
 def _load_arrays(path: str) -> dict[str, np.ndarray]:
-    expected = "Expected an npz file with a mask for each variable, as numpy.savez writes it"
     try:
-        loaded = np.load(user_path(path, "path"), allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            raise UserError(f"The mask file {path} holds one array without a name. {expected}.")
-        with loaded:
+        with np.load(user_path(path, "path"), allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError as error:
-        raise UserError(f"The mask file {path} does not exist. {expected}: give another `path`.") from error
-    except UserError:
-        raise
-    except ARRAY_FAULTS as error:
-        raise UserError(f"The mask file {path} cannot be read ({error}). {expected}.") from error
+    except (AttributeError, TypeError, *ARRAY_FAULTS) as error:  # the first two: one array without a name
+        raise UserError(
+            f"The mask file {path} cannot be read ({error}). Expected an npz file with a mask for each variable."
+        ) from error
 
 
 def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str, np.ndarray]:
-    """Return masks from the weights of a run, by variable name: bool, False where a weight is exactly 0.
-
-    A weight that is 0 without having been pruned counts as masked too. The weights themselves are not taken over.
-    """
+    """Return masks from the weights of a run, by variable name: bool, False where a weight is exactly 0."""
     directory = user_path(path, "path") / "checkpoints"
     check_folders(directory.parent, "path")
     if not directory.is_dir():
@@ -85,8 +67,7 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str,
         key = f"network/{network.name}/{name}"
         if key not in tensors:
             raise UserError(
-                f"The run {path} has no variable '{key}'.{did_you_mean(key, tensors)} "
-                "Expected a run of the same network."
+                f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected a run of the same network."
             )
         _check_shape(f"'{key}' in the run {path}", tensors[key], network.variables[name].shape)
         masks[name] = np.asarray(tensors[key] != 0)
@@ -103,11 +84,7 @@ def _check_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
-    """Return a mask that is False for the `fraction` of entries with the smallest magnitudes; bool, of weights' shape.
-
-    The number of False entries is exact (fraction * size, rounded, half up): of equal magnitudes the first ones count
-    as smaller.
-    """
+    """Return a mask that is False for exactly round(fraction * size) entries, the smallest; ties in order."""
     size = math.prod(weights.shape.as_list())
     count = math.floor(fraction * size + 0.5)
     _, smallest = tf.math.top_k(-tf.abs(tf.reshape(weights, [size])), k=count)
@@ -131,10 +108,9 @@ def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, t
     for name, mask in found.items():
         variable = context.network.trainable_variables.get(name)
         if variable is None or mask.dtype != tf.bool or not mask.shape.is_compatible_with(variable.shape):
-            shape = None if variable is None else list(variable.shape)
             raise UserError(
                 f"The state '{prefix}{name}' is {mask.dtype.name} of shape {mask.shape.as_list()}. "
-                f"Expected a bool mask of the shape {shape} of the trainable variable '{name}'."
+                f"Expected a bool mask of the shape of the trainable variable '{name}'."
             )
     return found
 
@@ -143,42 +119,32 @@ LARGEST = 512  # pixels a side
 
 
 def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
-    """Return one picture a mask, named "mask/<variable>": white where entries are kept, black where they are masked."""
+    """Return a picture of each mask, named "mask/<variable>": white where entries are kept, black where masked."""
     return {f"mask/{name}": mask_picture(mask.numpy()) for name, mask in masks.items()}
 
 
 def mask_picture(mask: np.ndarray) -> np.ndarray:
-    """Return a mask as a grey picture: a pixel an entry, or where that is too large, the kept share of its entries."""
-    rows = mask.reshape(-1, mask.shape[-1]).astype(np.float32)
-    for axis in (0, 1):
-        rows = _shrink(rows, axis)
-    return rows[..., np.newaxis]
-
-
-def _shrink(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return means of neighbours along an axis, grouped so that it becomes short enough."""
-    count = math.ceil(values.shape[axis] / LARGEST)
-    starts = np.arange(0, values.shape[axis], count)
-    sums = np.add.reduceat(values, starts, axis=axis)
-    sizes = np.diff([*starts, values.shape[axis]]).astype(np.float32)
-    return sums / np.expand_dims(sizes, axis=1 - axis)
+    """Return a mask as a grey picture: a pixel is an entry, or the kept share of several."""
+    values: np.ndarray = mask.reshape(-1, mask.shape[-1]).astype(np.float32)
+    for axis, size in enumerate(values.shape):
+        starts = np.arange(0, size, math.ceil(size / LARGEST))
+        sums = np.add.reduceat(values, starts, axis=axis)
+        values = sums / np.expand_dims(np.diff([*starts, size]).astype(np.float32), axis=1 - axis)
+    return values[..., np.newaxis]
 
 
 Masks: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def hold_values(targets: Sequence[Target], masks: Masks, latent: Mapping[str, tf.Tensor]) -> None:
-    """Restore frozen entries to the bits that they had at the start of the step."""
+    """Restore frozen entries to their values at the start of the step."""
     for target in targets:
         value = target.variable.value
         value.assign(tf.where(masks[target.name], value, latent[target.name]))
 
 
 def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> None:
-    """Let the optimizer's moving average of a frozen entry be its value.
-
-    This is due after every step: the average m a + (1 - m) w is rounded, and w was not yet put back when it was taken.
-    """
+    """Set the optimizer's moving average of a frozen entry, which was taken before the entry was restored."""
     for target in targets:
         average = network.optimizer_slots(target.name).get(AVERAGE)
         if average is not None:
@@ -186,10 +152,7 @@ def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> 
 
 
 def clear_slots(network: Network, targets: Sequence[Target], masks: Masks, *, when: tf.Tensor) -> None:
-    """Set the optimizer's slots (momenta, second moments, accumulated gradients) to 0 where the mask is False.
-
-    A slot of 0 whose gradient is 0 stays 0, so this is due only when masks change.
-    """
+    """Set the optimizer's slots to 0 where the mask is False: when masks change, since 0 stays without a gradient."""
     slots = [
         (slot.value, masks[target.name])
         for target in targets

@@ -1,4 +1,4 @@
-"""Shared by hooks: checks of options, epochs as steps."""
+"""Checks of options, epochs as steps, and the variables of optimizers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hookline.trainer.step.context import BuildContext
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return True or False."""
+    """Return the value, True or False."""
     if not isinstance(value, bool):
         raise UserError(f"Invalid {name}: {value!r}. Expected true or false.")
     return value
 
 
 def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: int | None = None) -> int:
-    """Return a whole number in a range."""
+    """Return the value, a whole number in a range."""
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise UserError(f"Invalid {name}: {value!r}. Expected a whole number {bounds}.")
@@ -37,43 +37,46 @@ def check_number(
     above_minimum: bool = False,
     expected: str | None = None,
 ) -> float:
-    """Return a finite number in a range as a float."""
+    """Return the value, a finite number in a range, as a float."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not minimum <= value <= maximum or (above_minimum and value == minimum):
-        wanted = expected or _range_in_words(minimum, maximum, above_minimum)
-        raise UserError(f"Invalid {name}: {value!r}. Expected {wanted}.")
+        if expected is None and minimum > -math.inf:
+            expected = f"a number {'above' if above_minimum else 'of at least'} {minimum:g}"
+            expected += f" and at most {maximum:g}" if maximum < math.inf else ""
+        raise UserError(f"Invalid {name}: {value!r}. Expected {expected or 'a finite number'}.")
     return float(value)
 
 
-def _range_in_words(minimum: float, maximum: float, above_minimum: bool) -> str:
-    if maximum < math.inf:
-        return f"a number in {'(' if above_minimum else '['}{minimum:g}, {maximum:g}]"
-    if minimum > -math.inf:
-        return f"a number {'above' if above_minimum else 'of at least'} {minimum:g}"
-    return "a finite number"
-
-
 def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return one of several names."""
+    """Return the value, one of the known names."""
     if not isinstance(value, str) or value not in known:
         raise unknown_name(name, str(value), known)
     return value
 
 
 def check_patterns(name: str, value: Any) -> str | list[str]:
-    """Return one pattern on paths, or a list of them."""
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        patterns = list(value)
-        if all(isinstance(pattern, str) and pattern for pattern in patterns):
-            return patterns
+    """Return the value, a pattern on paths or a list of them."""
+    patterns = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if patterns and all(isinstance(pattern, str) and pattern for pattern in patterns):
+        return value if isinstance(value, str) else patterns
     raise UserError(f"Invalid {name}: {value!r}. Expected a pattern such as '*', or a list of patterns.")
 
 
+def check_layer(value: Any) -> str | None:
+    """Return a pattern that shall match one layer, or None."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise UserError(f"Invalid layer: {value!r}. Expected a pattern that matches one layer, or null.")
+    return value
+
+
 def check_epochs(name: str, value: Any) -> float:
-    """Return a number of epochs, 0 or more."""
+    """Return the value, a number of epochs of 0 or more."""
     return check_number(name, value, minimum=0.0, expected="a number of epochs of 0 or more")
+
+
+def epoch_start(epoch: float, steps_per_epoch: float) -> int:
+    """Return the first step before which this many epochs have been drawn."""
+    return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
 
 
 def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch") -> int:
@@ -82,8 +85,7 @@ def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch")
     if step >= context.total_steps:
         epochs = context.total_steps / context.steps_per_epoch
         raise UserError(
-            f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one, or a "
-            "longer run with trainer.epochs."
+            f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one."
         )
     return step
 
@@ -92,11 +94,6 @@ def first_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first names and the count of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def epoch_start(epoch: float, steps_per_epoch: float) -> int:
-    """Return the first step before which this many epochs have been drawn."""
-    return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
 
 
 AVERAGE = "_model_variables_moving_average"
@@ -138,10 +135,7 @@ def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variab
 def project_with_average(
     optimizer: keras.optimizers.Optimizer, variable: keras.Variable, project: Callable[[tf.Tensor], tf.Tensor]
 ) -> None:
-    """Put a variable and its moving average back into a set.
-
-    The average was taken before the variable was put back, and may replace the variable later.
-    """
+    """Project a variable and its moving average, which was taken before the projection and may replace it later."""
     for each in (variable, moving_average(optimizer, variable)):
         if each is not None:
             each.value.assign(project(tf.convert_to_tensor(each.value)))

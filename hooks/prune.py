@@ -6,23 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, Target, entry_shares, left_out_advice, left_out_weights
+from hookline.hooks.kernels import Kernel, Target, entry_shares, left_out_advice, left_out_weights, select_kernels
 from hookline.hooks.masking import mask_pictures
 from hookline.hooks.options import check_epochs, epoch_start, project_with_average
+from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
 from hookline.hooks.pruning.rewinding import Rewinding, check_rewind
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
-from hookline.hooks.pruning.settings import (
-    check_structure,
-    layer_report,
-    layer_sparsities,
-    parse_settings,
-    select_kernels,
-    stored_bytes,
-)
+from hookline.hooks.pruning.settings import parse_settings
 from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.estimators import straight_through, zero_unless
@@ -36,35 +29,27 @@ class Prune(GraphHook):
     r"""Prune kernels: the smallest entries become 0 and stay 0.
 
     Kernels are the weights of dense layers, convolutions, attention and other einsums, recurrent cells and embeddings,
-    and the weights of your own layers with the names "kernel" or "recurrent_kernel". If "*" leaves other weights with
-    two or more axes dense, a message names them and their number.
+    and weights of your own layers named "kernel" or "recurrent_kernel". If "*" leaves other weights with two or more
+    axes dense, a message names them. Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on and
-    recomputes the masks until `end_epoch`, like ConstantSparsity of TensorFlow Model Optimization; but here pruned
-    entries are exactly 0, and so the smallest, so the masks do not change. "polynomial" goes from `initial_sparsity` to
-    the final one. "iterative" prunes to each of `stages` and trains the survivors in between. "splicing" follows the
-    polynomial too, but only the forward pass sees zeros: latent entries keep their value, get the gradient of the
-    masked entries, and may return until `end_epoch`.
+    Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on.
+    "polynomial" goes from `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the
+    survivors in between. "splicing" follows the polynomial, but only the forward pass sees zeros: latent entries keep
+    their value, get the gradient of the masked entries, and may return until `end_epoch`.
 
-    In a step the masks change before the weights do: they are computed from the weights at the start of the step, and
-    apply from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned. Among
-    equal entries the last are pruned first. The largest entry always stays, even at sparsity 1. Biases and batch norm
-    are not pruned.
-
-    Pruned entries get no gradient and are exactly 0 after every step, also in the optimizer's moving average, whatever
-    momentum, weight decay or regularizers do. With splicing this holds once the masks are final (`best_from_step`). Add
-    the hook `frozen_mask` to clear the optimizer's slots too.
+    Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
+    the n entries (blocks, channels) of a kernel are pruned; among equal entries the last go first, and the largest
+    always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does; with
+    splicing, once the masks are final. Add the hook `frozen_mask` to clear the optimizer's slots too.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final, and at every stage,
-    survivors return to their values at that epoch. Everything else that training has changed returns too: biases,
-    moving statistics, the optimizer's slots, and its step count, hence also the learning rate schedule, as in the
-    paper. (The paper's code starts with new slots; with Adam, these would not match the bias correction at that step
-    count.) The run does not become longer, so choose a schedule for the remaining steps: schedule=constant, or
-    milestones of schedule=step within them. Random draws, the order of examples and the state of other hooks, such as
-    averages and a lowered learning rate, continue. Layers that `freeze_layers` froze after that epoch return too.
-    `incremental_quantization` is refused together with `rewind_epoch`.
+    survivors return to their values at that epoch, and so do biases, moving statistics, the optimizer's slots and step
+    count, hence the learning rate schedule. (The paper's code starts with new slots; with Adam, these would not match
+    the bias correction.) The run does not become longer: take schedule=constant, or milestones of schedule=step within
+    the remaining steps. Random draws, the order of examples and the state of other hooks continue.
+    `incremental_quantization` is refused together with it.
 
-    Under a name other than "prune", the hook's reports are prefixed with that name and "/".
+    Under another name, the hook's reports are prefixed with that name and "/".
 
     Group:
         technique
@@ -90,19 +75,19 @@ class Prune(GraphHook):
         prune/mask/<variable>: the mask.
 
     Cost:
-        Two passes over the kernels per step; the sort for the masks runs only when they change. Measured: 0.97 of the
-        speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network. With `rewind_epoch`,
-        checkpoints and memory contain a second copy of the weights and slots, as state early/<variable>.
+        Two passes over the kernels per step. Measured: 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of
+        TFMOT's pruning. With `rewind_epoch`, checkpoints and memory contain a second copy of the weights and slots, as
+        state early/<variable>.
 
     Pitfalls:
-        tests/hooks/pruning/test_schedules.py: the final sparsity is missed if the frequency does not divide the number
+        tests/hooks/pruning/test_settings.py: the final sparsity is missed if the frequency does not divide the number
             of steps; here the end is always an update.
-        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties and
-            kernels of zeros are pruned to the exact number, and a mask update in a skipped step is made up for; with
-            splicing, entries get the gradient of the masked network and return.
+        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; a mask
+            update in a skipped step is made up for; with splicing, entries get the gradient of the masked network.
         tests/hooks/pruning/test_rewinding.py: survivors and the optimizer's state return together, to the values from
             before the update of one step.
-        tests/hooks/pruning/test_criteria.py: the smallest units are pruned first, and ties have a fixed order.
+        tests/hooks/pruning/test_selector.py: ties and kernels of zeros are pruned to the exact number, in a fixed
+            order.
 
     Reference:
         Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626
@@ -144,25 +129,25 @@ class Prune(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers that hold kernels, such as "encoder/*" or "lstm_cell".
+            layers: patterns on paths or names of layers that hold kernels, such as "encoder/*".
             schedule: "one_shot", "constant", "polynomial", "iterative" or "splicing".
-            final_sparsity: in [0, 1], or one by layer pattern, of which the last that matches counts; "auto" for what
+            final_sparsity: in [0, 1], or by layer pattern, of which the last that matches counts; "auto" for what
                 `structure` or `stages` say, else 0.5.
             initial_sparsity: at `begin_epoch`, for "polynomial" and "splicing".
             begin_epoch: epochs before the first masks.
             end_epoch: by the end of which masks are final; None for halfway from the begin to the end of training.
-            frequency: steps between updates of the masks. There is always one at the end.
-            frequency_growth: of at least 1; how many times as long as the last each interval between updates is.
+            frequency: steps between updates of the masks.
+            frequency_growth: of at least 1; the factor from one interval between updates to the next.
             power: of the polynomial, above 0.
             stages: rising sparsities, each as `final_sparsity`, for "iterative"; the last one is the final one.
             stage_epochs: epochs from one stage to the next.
             hysteresis: of at least 1, for "splicing"; a pruned entry so many times as large as a kept one replaces it.
-            rewind_epoch: before the masks are final, for "iterative" before the first ones; survivors go back to what
-                they were after so many epochs. None to train on.
+            rewind_epoch: epochs after which survivors are kept to return to; before the masks are final, or for
+                "iterative" before the first ones. None to train on.
             scope: "per_layer", or "global" to rank the entries of all kernels together.
             structure: "unstructured"; "channel" for whole output channels; {"n_m": [n, m]} to keep n of every m
                 consecutive inputs (input channels of a convolution) of an output; {"block": [rows, columns]} of the
-                matrix [inputs, outputs]. Sparsities of blocks and channels count these, not entries.
+                matrix [inputs, outputs]. Sparsities count blocks and channels.
             criterion: how blocks and channels are ranked: "magnitude" (L1 norm) or "l2".
             network: name of the network.
         """
@@ -182,21 +167,14 @@ class Prune(GraphHook):
     def build(self, context: BuildContext) -> None:
         settings, network = self.settings, context.network
         self._network = network
-        self._kernels = select_kernels(network, settings.layers)
+        self._kernels = select_kernels(network, settings.layers, doing="pruned")
         check_structure(network, self._kernels, settings.structure)
         self._others = left_out_weights(network, {kernel.name for kernel in self._kernels})
-        self._steps = settings.schedule.steps(context.total_steps, context.steps_per_epoch)
+        self._steps = settings.steps(context.total_steps, context.steps_per_epoch)
+        sparsities = layer_sparsities(network, self._kernels, settings, self._steps)
+        counts = kept_counts(self._kernels, sparsities, settings.structure, settings.scope)
         self._selector = MaskSelector(
-            self._kernels,
-            kept_counts(
-                self._kernels,
-                layer_sparsities(network, self._kernels, settings, self._steps),
-                settings.structure,
-                settings.scope,
-            ),
-            settings.structure,
-            settings.criterion,
-            settings.hysteresis,
+            self._kernels, counts, settings.structure, settings.criterion, settings.hysteresis
         )
         self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
@@ -207,7 +185,7 @@ class Prune(GraphHook):
 
     @property
     def _rewound_from(self) -> int:
-        """Return the first update that is followed by rewinding: of stages every one, else only the last."""
+        """Return the first update that is followed by rewinding."""
         return 0 if self.settings.stages else len(self._steps) - 1
 
     @property
@@ -217,14 +195,9 @@ class Prune(GraphHook):
 
     def declare(self) -> Declaration:
         state = {f"mask/{name}": mask for name, mask in self._masks.items()}
-        state |= {} if self._updates is None else {"updates": self._updates}
-        state |= {} if self._rewinding is None else self._rewinding.state
+        state |= {"updates": self._updates} | ({} if self._rewinding is None else self._rewinding.state)
         projected = self._masks if self._rewinding is None else self._network.trainable_variables
-        return Declaration(state, writes=state, projected=set(projected), best_from_step=self._settled)
-
-    @property
-    def _settled(self) -> int:
-        return self._steps[-1] + 1 if self._steps else 0
+        return Declaration(state, writes=state, projected=set(projected), best_from_step=self._steps[-1] + 1)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return bits per entry of each pruned kernel, stored sparse (CSR) or dense, whichever is smaller."""
@@ -232,16 +205,16 @@ class Prune(GraphHook):
         return Bits({name: 8.0 * size for name, size in sizes.items()})
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        return {**weights, **{name: self._masked(weights[name], mask) for name, mask in self._masks.items()}}
-
-    def _masked(self, weight: tf.Tensor, mask: tf.Variable) -> tf.Tensor:
-        masked = zero_unless(tf.convert_to_tensor(mask), weight)
-        if not self._splices:
-            return masked
-        return zero_unless(self._trained(mask), straight_through(masked, weight))
+        changed = dict(weights)
+        for name, mask in self._masks.items():
+            changed[name] = zero_unless(tf.convert_to_tensor(mask), weights[name])
+            if self._splices:
+                passed = straight_through(changed[name], weights[name])
+                changed[name] = zero_unless(self._trained(mask), passed)
+        return changed
 
     def _trained(self, mask: tf.Variable) -> tf.Tensor:
-        """Return where entries get a gradient and keep their value: kept entries; in splicing all, until the end."""
+        """Return where entries train: kept entries; in splicing all, until the masks are final."""
         kept = tf.convert_to_tensor(mask)
         return tf.logical_or(kept, self._updates < len(self._steps)) if self._splices else kept
 
@@ -254,19 +227,14 @@ class Prune(GraphHook):
             return new_state
         wanted = self._wanted(context)
         changes = tf.logical_and(wanted > self._updates, wanted > self._rewound_from)
-        context.taps[self._tap] = tf.logical_and(changes, self._rewinding.is_kept)
-        return self._rewinding.early_or(new_state, context.taps[self._tap])
-
-    @property
-    def _tap(self) -> str:
-        """Return the name under which later stages find whether this step rewinds."""
-        return f"{self.name}/rewinds"
+        context.taps[f"{self.name}/rewinds"] = tf.logical_and(changes, self._rewinding.is_kept)
+        return self._rewinding.early_or(new_state, context.taps[f"{self.name}/rewinds"])
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         done = tf.convert_to_tensor(self._updates)
         wanted = self._wanted(context)
         masks = {name: tf.convert_to_tensor(mask) for name, mask in self._masks.items()}
-        # Masks are computed at due steps only. Counting updates makes up for a due step that was held back.
+        # Counting updates makes up for a due step that was skipped.
         changed = tf.cond(
             wanted > done,
             lambda: self._selector(context.latent, masks, wanted - 1),
@@ -277,42 +245,36 @@ class Prune(GraphHook):
         return [*assigned, *kept, self._updates.assign(tf.maximum(wanted, done))]
 
     def project(self, context: StepContext) -> None:
-        if self._rewinding is not None and self._tap in context.taps:  # the hook takes part
-            self._rewinding.put_back(context.latent, context.taps[self._tap])
+        if self._rewinding is not None and f"{self.name}/rewinds" in context.taps:  # the hook takes part
+            self._rewinding.put_back(context.latent, context.taps[f"{self.name}/rewinds"])
         for kernel in self._kernels:
             trained = self._trained(self._masks[kernel.name])
             project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, trained))
 
     def measure(self, context: StepContext) -> Tensors:
-        zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
-        name = "sparsity" if self.key in ("", "prune") else f"{self.key}/sparsity"
+        zeros = [tf.convert_to_tensor(kernel.variable.value) == 0 for kernel in self._kernels]
+        if self._splices:
+            masks = self._masks.values()
+            zeros = [tf.logical_or(each, tf.logical_not(mask)) for each, mask in zip(zeros, masks, strict=True)]
+        name = "sparsity" if self.key == "prune" else f"{self.key}/sparsity"
         shares = entry_shares(name, self._kernels, zeros)
         total = shares.pop(name)
-        network = {f"{name}/network": self._share_of_network(total)} if self._others else {}
-        return {f"{name}/total": total, **network, **shares}
-
-    def _share_of_network(self, total: tf.Tensor) -> tf.Tensor:
-        """Return the share of zeros among all kernels, given that among the pruned ones."""
+        if not self._others:
+            return {f"{name}/total": total, **shares}
         others = [tf.cast(tf.convert_to_tensor(each.variable.value) == 0, tf.float32) for each in self._others]
-        pruned = sum(kernel.size for kernel in self._kernels)
-        entries = pruned + sum(each.size for each in self._others)
-        return (total * pruned + tf.add_n([tf.reduce_sum(each) for each in others])) / entries
-
-    def _zeros(self, variable: keras.Variable, mask: tf.Variable) -> tf.Tensor:
-        zeros = tf.convert_to_tensor(variable.value) == 0
-        return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
+        pruned, rest = (sum(each.size for each in group) for group in (self._kernels, self._others))
+        network = (total * pruned + tf.add_n([tf.reduce_sum(each) for each in others])) / (pruned + rest)
+        return {f"{name}/total": total, f"{name}/network": network, **shares}
 
     def show(self, observed: Arrays) -> Shown:
         return Shown(mask_pictures(self._masks))
 
     def summary(self) -> dict[str, Any]:
-        if not self._masks:
-            return {}
         return {
-            "schedule": self.settings.schedule.name,
+            "schedule": self.settings.schedule,
             "structure": self.settings.structure.config,
             "final_sparsity": self.settings.final_sparsity,
-            "settled_at": self._settled,
+            "settled_at": self._steps[-1] + 1,
             **({} if self._rewinding is None else {"rewound_to": self._rewinding.early_step}),
             **layer_report(self._network, self._kernels, self._masks, self._others),
         }
@@ -320,7 +282,4 @@ class Prune(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         covered = [kernel.name for kernel in self._kernels]
         reason = "Of layers of your own, weights that are named 'kernel' are pruned."
-        lines = left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)
-        if self._rewinding is not None:
-            lines += self._rewinding.advise(last=self._steps[-1], total=run.total_steps)
-        return lines
+        return left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks.batch_norm import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
     CONVOLUTIONS,
     DEPTHWISE,
@@ -20,9 +22,8 @@ from hookline.hooks.kernels import (
     is_kernel_layer,
     left_out_advice,
     own_kernels,
+    relative_distance,
 )
-from hookline.hooks.normalization.fused import calls_replaced
-from hookline.hooks.normalization.moving import calls_frozen
 from hookline.hooks.options import (
     begin_step,
     check_choice,
@@ -32,11 +33,9 @@ from hookline.hooks.options import (
     check_patterns,
     exclude_from_decay,
 )
-from hookline.hooks.quantization.activation_places import Inserter, Pass
-from hookline.hooks.quantization.fake import moved_ranges, nudged, on_grid, quantize_weights
+from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
+from hookline.hooks.quantization.fake import Norm, folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights
 from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
-from hookline.hooks.quantization.norms import Norm, folded_by_kernel
-from hookline.hooks.quantization.write_out import write_out_quantizers
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
@@ -55,32 +54,30 @@ NEVER = 2**62  # steps
 class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
-    The forward pass rounds kernels to a symmetric grid: one quantization step for each output channel of a convolution,
-    one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average. Latent
-    weights stay float and are trained through the rounding. Evaluations round as well, so they report the network that
-    ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without calibration;
-    `format=onnx` writes the same with QuantizeLinear and DequantizeLinear.
+    The forward pass rounds kernels to a symmetric grid, with one quantization step for each output channel of a
+    convolution and one for each dense layer, and activations to 2^bits levels between limits that follow a moving
+    average. Latent weights stay float and train through the rounding. Evaluations round as well, so they report the
+    network that ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without
+    calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
-    and padding keep the range of their input; average pooling rounds halves as LiteRT does, away from the value of
-    integer 0. An activation inside of a layer, other than ReLU, is computed from rounded values, as if it were a layer
-    of its own; swish is its input times a rounded sigmoid.
+    and padding keep the range of their input; average pooling rounds halves as LiteRT does. An activation inside a
+    layer, other than ReLU, counts as a layer of its own; swish is its input times a rounded sigmoid.
 
-    Batch norm of a convolution needs no folding in training: with one quantization step for each channel, rounding and
-    folding commute. The kernel of a dense layer before batch norm is folded with the moving statistics before rounding.
+    Batch norm of a convolution needs no folding in training: with one step for each channel, rounding and folding
+    commute. The kernel of a dense layer before batch norm is folded with the moving statistics before rounding.
 
-    With `bnn_rounding` some layers are binary and the others have integers: "*" leaves out their kernels, and
-    other patterns must not name them. What `bnn_rounding` rounds before a layer, such as to its sign, is rounded by it
-    alone. The integer file holds binary kernels exactly; it cannot hold such inputs.
+    With `bnn_rounding`, "*" leaves out the kernels that it rounds, and other patterns must not name them. Inputs that
+    it rounds are not rounded again; the integer file holds binary kernels exactly, but not such inputs.
 
-    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). They begin with the
-    mean magnitudes of weights, and of activations in the batch of the step after `begin_epoch`. Activations that the
-    graph says are never negative have unsigned levels, all others signed ones. The network's inputs keep the range of
-    a moving average; tanh, sigmoid and softmax keep the range that runtimes give them.
+    With `ranges=learned` the optimizer trains the steps, without weight decay (LSQ). They begin with mean magnitudes,
+    for activations those of the batch of the step after `begin_epoch`. Activations have unsigned levels where the graph
+    says that they are never negative. The network's inputs keep the range of a moving average; tanh, sigmoid and
+    softmax keep the range that runtimes give them.
 
-    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and these no longer change: the
-    network trains as it ships. Averages of ranges no longer change either. Gamma, beta and learned steps still train.
+    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor averages of
+    ranges change any more: the network trains as it ships.
 
     In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
     networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
@@ -100,41 +97,35 @@ class QuantizationAwareTraining(GraphHook):
 
     State:
         ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch. Learned
-            ones are kept as they began, beside the first steps of kernels, `steps`; what they are multiplied by is a
-            variable of the network, in the layer `step_sizes`.
+            ones stay as they began, beside the first steps of kernels, `steps`; their factors are a variable of the
+            network, in the layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:
         quantization_aware_training/distance: root mean square of w_q - w, divided by that of w.
 
     Cost:
-        Two passes over each activation for its extremes, one to round it and one for the gradient; three passes over
-        each kernel.
+        Two passes over each activation for its extremes, one to round it, one for the gradient; three over each kernel.
 
     Pitfalls:
-        tests/hooks/quantization/test_fake.py: weights and activations are rounded as NumPy rounds them. A range without
-            0 would make zero padding inexact. With one step for all channels, rounding and batch norm folding would not
-            commute. Both ends of a range pass the gradient.
+        tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact. With one step for all
+            channels, rounding and batch norm folding would not commute. Both ends of a range pass the gradient.
         tests/hooks/test_quantization_aware_training.py: ranges change once a step, also with micro batches, and not in
             a skipped step; y = w + stop_gradient(w_q - w) would leave the grid. Binary kernels are not rounded again.
-            Frozen batch norm is that of an evaluation, trained.
-        tests/hooks/quantization/test_learned_steps.py: learned steps are those of NumPy. With a gradient that is not
-            scaled, or an absolute step of Adam, steps move much faster than weights.
+        tests/hooks/quantization/test_learned_steps.py: with a gradient that is not scaled, or an absolute step of Adam,
+            steps move much faster than weights.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
     Reference:
         Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-        Inference", arXiv 1712.05877, sections 2.1 and 3; Krishnamoorthi 2018, arXiv 1806.08342, section 3, for steps by
-        channel, and section 3.2 for frozen statistics; Esser et al. 2020, "Learned Step Size Quantization", arXiv
-        1902.08153, section 2, for learned steps.
+        Inference", arXiv 1712.05877, sections 2.1 and 3; Krishnamoorthi 2018, arXiv 1806.08342, sections 3 (steps by
+        channel) and 3.2 (frozen statistics); Esser et al. 2020, arXiv 1902.08153, section 2 (learned steps).
 
     Example:
         python train.py recipe=int8
         python train.py recipe=baseline model=mlp +hooks=quantization_aware_training
-        python train.py recipe=int8 hooks.quantization_aware_training.weight_bits=4
         python train.py recipe=int8 +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
         python train.py recipe=int8 hooks.quantization_aware_training.ranges=learned
-        python train.py recipe=int8 hooks.quantization_aware_training.freeze_epoch=20
     """
 
     after = (
@@ -164,9 +155,9 @@ class QuantizationAwareTraining(GraphHook):
             activation_bits: 4 to 8, or None: weights alone are rounded.
             ranges: "average": the largest |w| and moving averages of extremes give quantization steps; "learned": the
                 optimizer trains them (LSQ).
-            begin_epoch: 0 or more; the network is float before it. Averages are followed from the first step on.
-            freeze_epoch: 0 or more; batch norm trains with its moving statistics from there on, and they stay as they
-                are, as do averages of ranges. None: never.
+            begin_epoch: 0 or more; the network is float before it, but averages move from the first step on.
+            freeze_epoch: 0 or more; moving statistics and averages of ranges stay as they are from there on. None:
+                never.
             range_decay: from 0 to below 1: what a step leaves of a range.
             network: name of the network.
         """
@@ -195,12 +186,11 @@ class QuantizationAwareTraining(GraphHook):
         self._pass: tuple[Any, dict[int, list[tf.Tensor]]] = (None, {})
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
+        if not is_graph(model) and self.ranges == LEARNED:
+            raise UserError(
+                f"The graph of '{model.name}' is not known. Expected a functional model, or ranges=average."
+            )
         if not is_graph(model):
-            if self.ranges == LEARNED:
-                raise UserError(
-                    f"ranges=learned puts steps into the graph of a model, and that of '{model.name}' is not known. "
-                    "Expected a functional or Sequential model, or ranges=average."
-                )
             return model
         made = model if self.activation_bits is None else self._inserter.rebuilt(model)
         if self.ranges != LEARNED:
@@ -211,7 +201,6 @@ class QuantizationAwareTraining(GraphHook):
         return self._learned.attached(made)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        """Return the model with Keras's fake quantization of constant ranges in place of quantizers."""
         ranges = None if self._ranges is None or not self._active.numpy() else self._shipped_limits()
         return write_out_quantizers(model, ranges, self._now.bits)
 
@@ -244,7 +233,7 @@ class QuantizationAwareTraining(GraphHook):
         """Return the kernels that "*" leaves to other hooks; other patterns must choose none of them."""
         taken = [kernel for kernel in kernels if kernel.name in rounded]
         if taken and "*" not in ([self.layers] if isinstance(self.layers, str) else self.layers):
-            key, other = self.key or "quantization_aware_training", rounded[taken[0].name]
+            key, other = self.key, rounded[taken[0].name]
             raise UserError(
                 f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook for each kernel: "
                 f"other patterns for hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out what {other} has."
@@ -252,7 +241,7 @@ class QuantizationAwareTraining(GraphHook):
         return taken
 
     def declare(self) -> Declaration:
-        state = {} if self._active is None else {"active": self._active}
+        state = {"active": self._active}
         state |= {} if self._ranges is None else {"ranges": self._ranges}
         state |= {} if self._learned is None else {"steps": self._learned.initial}
         names = {kernel.name for kernel in self._kernels}
@@ -269,16 +258,15 @@ class QuantizationAwareTraining(GraphHook):
         if learned is not None:
             stored[learned.name] = 0.0  # scales of kernels count below, ranges of activations never do
         for kernel in self._kernels:
-            values, axes = shipped[kernel.name], self._axes(kernel)
+            values, axes, scales = shipped[kernel.name], self._axes(kernel), None
             if kernel.name in self._norms:
                 values = values * np.asarray(self._folded_by(kernel, shipped, shipped))
-            scales = None
             if learned is not None:
                 initial, factors = steps[id(kernel.variable)]
                 scales = (initial * multiples(factors)).numpy()
             if on_grid(values, self.weight_bits, axes, scales):
-                scales = int(np.prod([values.shape[axis] for axis in axes]))
-                stored[kernel.name] = self.weight_bits + 32.0 * scales / kernel.size
+                channels = math.prod(values.shape[axis] for axis in axes)
+                stored[kernel.name] = self.weight_bits + 32.0 * channels / kernel.size
                 weights[kernel.name] = self.weight_bits
         rounded = self._ranges is not None and bool(self._active.numpy())
         inputs = {kernel.layer: self._now.bits for kernel in (*self._kernels, *self._others) if rounded}
@@ -310,9 +298,9 @@ class QuantizationAwareTraining(GraphHook):
         return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, _listed(made), strict=True)}}
 
     def _folded_by(self, kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor | None:
-        """Return what batch norm multiplies a kernel by, where that is what lies on the grid; else None.
+        """Return what batch norm multiplies a kernel by before it is rounded, or None.
 
-        A learned step is that of the kernel times the factors over their mean: it need not follow the statistics.
+        Learned steps need not follow the statistics, so their factors have a mean of 1.
         """
         if kernel.name not in self._norms:
             return None
@@ -363,7 +351,7 @@ class QuantizationAwareTraining(GraphHook):
         return (self._limits() * factors[:, None]).numpy()
 
     def add_losses(self, context: StepContext) -> Tensors:
-        """Leave the extremes of the pass, [1, points, 2], among the taps: there is one of each micro batch."""
+        """Leave the extremes of the pass, [1, points, 2], among the taps, for each micro batch."""
         owner, seen = self._pass
         if owner is context and seen and self._ranges is not None:
             rows = []
@@ -379,7 +367,7 @@ class QuantizationAwareTraining(GraphHook):
         return f"{self.name}/extremes"
 
     def batch_sums(self, context: StepContext) -> Tensors:
-        """Return the extremes of each replica in a row of its own: their sums are those of all replicas."""
+        """Return the extremes in a row of this replica's own, so that the sums hold those of all replicas."""
         if context.replica.count == 1 or self._extremes not in context.taps:
             return {}
         before, after = context.replica.index, context.replica.count - context.replica.index - 1
@@ -406,7 +394,7 @@ class QuantizationAwareTraining(GraphHook):
         return operations
 
     def _steps_after(self, learned: LearnedSteps, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
-        """Return the initial steps of kernels after a step; those of kernels that were 0 until now are still 0."""
+        """Return the initial steps of kernels after a step, made in the first step that rounds."""
         initial = tf.convert_to_tensor(learned.initial)
 
         def made() -> tf.Tensor:
@@ -423,17 +411,12 @@ class QuantizationAwareTraining(GraphHook):
     def measure(self, context: StepContext) -> Tensors:
         if not self._kernels:
             return {}
-        away, length = [], []
-        for kernel in self._kernels:
-            latent = tf.cast(context.latent[kernel.name], tf.float32)
-            away.append(tf.reduce_sum(tf.square(tf.cast(context.weights[kernel.name], tf.float32) - latent)))
-            length.append(tf.reduce_sum(tf.square(latent)))
-        prefix = self.key or "quantization_aware_training"
-        return {f"{prefix}/distance": tf.sqrt(tf.math.divide_no_nan(tf.add_n(away), tf.add_n(length)))}
+        return {f"{self.key}/distance": relative_distance(context, [kernel.name for kernel in self._kernels])}
 
     def summary(self) -> dict[str, Any]:
         ranges = [] if self._ranges is None else self._ranges.numpy().tolist()
-        ranges = ranges if self._learned is None or not ranges else self._shipped_limits().tolist()
+        if ranges and self._learned is not None:
+            ranges = self._shipped_limits().tolist()
         return {
             "weight_bits": self.weight_bits,
             "activation_bits": self.activation_bits if ranges else None,
@@ -456,7 +439,7 @@ class QuantizationAwareTraining(GraphHook):
 
 
 def _listed(values: Any) -> list[tf.Tensor]:
-    """Return what a branch returned as a list: TensorFlow unpacks a list of one."""
+    """Return the results of a branch as a list: TensorFlow unpacks a list of one."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 

@@ -21,10 +21,9 @@ class Sam(GraphHook):
     statistics of batch norm come from the first pass.
 
     The climb uses the gradient of the whole batch, also with micro batches and replicas; in the paper each replica
-    climbs on its own. Weights without a gradient, such as pruned or frozen ones, do not move in the climb. With
-    `bnn_rounding` the latent weights climb. If an objective changes several networks, only `network` climbs. A layer
-    that writes TensorFlow variables in its call writes them twice a step; Keras layers are safe. The hook keeps no
-    state.
+    climbs on its own. Pruned or frozen weights do not move in the climb; with `bnn_rounding` the latent weights climb.
+    If an objective changes several networks, only `network` climbs. A layer that writes TensorFlow variables in its
+    call writes them twice a step. The hook keeps no state.
 
     Group:
         optimization
@@ -34,12 +33,11 @@ class Sam(GraphHook):
         the optimizer gets dL/dw at w + e
 
     Cost:
-        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline, whose steps have much other
-        work).
+        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline).
 
     Pitfalls:
         tests/hooks/test_sam.py: the gradient at w + e is applied at w. Statistics are written once, and both passes
-            have the same dropout, also with micro batches. Hooks that record tensors record those of the first pass.
+            have the same dropout, also with micro batches.
 
     Reference:
         Foret et al. 2021, "Sharpness-Aware Minimization for Efficiently Improving Generalization", arXiv 2010.01412,

@@ -10,25 +10,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.normalization.fused import calls_replaced, has_own_methods
+from hookline.hooks.batch_norm import calls_replaced, find_batch_norms, has_own_methods
 from hookline.hooks.options import check_patterns
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.ops.batch_norm import synchronized_moments
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
-
-EVERY_LAYER = "*"
 
 
 class SynchronizedBatchNorm(GraphHook):
     """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without this hook each replica normalizes by its own part of the batch: with few examples per replica the statistics
-    are noisy, and the result depends on the number of replicas. With it, any number of replicas trains like one, within
-    rounding. One replica computes the statistics in the same way, which rounds less than `tf.nn.moments` (see
-    `synchronized_moments`). The hook keeps no state.
+    Without this hook each replica normalizes by its own part of the batch, so the statistics of few examples are noisy
+    and the result depends on the number of replicas. With it, any number of replicas trains like one, within rounding.
+    The hook keeps no state.
 
     Group:
         optimization
@@ -39,8 +35,7 @@ class SynchronizedBatchNorm(GraphHook):
         y = gamma (x - mean) / sqrt(var + epsilon) + beta
 
     Cost:
-        Per layer, one sum over the replicas forward and one backward: 9 messages and 0.35 MB per step of `recipe=bnn`
-        in total. A sum of 64 bytes took 1 ms over loopback.
+        Per layer, one sum over the replicas forward and one backward: 9 messages and 0.35 MB per step of `recipe=bnn`.
 
     Pitfalls:
         tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean loses precision when
@@ -76,11 +71,7 @@ class SynchronizedBatchNorm(GraphHook):
         return Declaration()
 
     def build(self, context: BuildContext) -> None:
-        model = context.network.model
-        if self.layers == EVERY_LAYER:
-            self._chosen = {path: layer for path, layer in layer_paths(model).items() if _is_plain(layer)}
-        else:
-            self._chosen = select_layers(model, self.layers, accept=_is_plain, kind="batch norm layer")
+        self._chosen = find_batch_norms(context.network.model, self.layers)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         if not context.training:
@@ -88,8 +79,8 @@ class SynchronizedBatchNorm(GraphHook):
         self._replicas = context.replica.count
         if self._replicas > 1 and context.micro_batch is not None:
             raise UserError(
-                f"{self._replicas} replicas cannot synchronize the statistics of micro batches: the sums of a loop in "
-                f"the step do not meet. Expected trainer.accumulation_steps=1, or hooks.{self.key}=null."
+                f"{self._replicas} replicas cannot synchronize the statistics of micro batches. Expected "
+                f"trainer.accumulation_steps=1, or hooks.{self.key}=null."
             )
         for path, layer in self._chosen.items():
             what = _own_statistics(layer)
@@ -113,17 +104,11 @@ class SynchronizedBatchNorm(GraphHook):
     def _refusal(self, path: str, what: str) -> UserError:
         return UserError(
             f"The layer '{path}' has {what}, whose statistics cannot be taken over {self._replicas} replicas. "
-            f"Expected a plain batch norm layer: leave it out of hooks.{self.key}.layers."
+            f"Leave it out of hooks.{self.key}.layers."
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return over how many replicas layers normalized, and which ones."""
         return {"replicas": self._replicas, "layers": list(self._chosen)}
-
-
-def _is_plain(layer: keras.Layer) -> bool:
-    """Return whether a layer is a batch norm."""
-    return isinstance(layer, keras.layers.BatchNormalization)
 
 
 def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
@@ -134,7 +119,7 @@ def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
 
 
 def _normalize(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, replica: Replica) -> tf.Tensor:
-    """Do what `BatchNormalization.call` does in training, by the statistics of the batch that replicas share."""
+    """Return what `BatchNormalization.call` does in training, by the statistics of the batch that replicas share."""
     values = tf.cast(inputs, tf.float32)
     axis = layer.axis % values.shape.rank
     moving_mean = keras.ops.cast(layer.moving_mean, "float32")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.clustering.codebook import INITS, clustered, initial_centroids, member_sums, nearest
-from hookline.hooks.kernels import Kernel, find_kernels, holds_kernel, left_out_advice
+from hookline.hooks.kernels import Kernel, left_out_advice, relative_distance, select_kernels
 from hookline.hooks.options import (
     begin_step,
     check_choice,
@@ -25,21 +24,22 @@ from hookline.hooks.options import (
 )
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.ops.estimators import zero_unless
-from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
+LLOYD_STEPS = 50
+INITS = ("linear", "density", "kmeans")
+
 
 class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
-    From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. The latent weights
-    stay float and train through a straight-through estimator, so they may change their cluster. Each centroid is
-    trained by the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate.
-    Before `begin_epoch` training is the same as without the hook. With begin_epoch=0 the centroids are computed from
-    the initial weights, such as those of `init_from`.
+    From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. Latent weights stay
+    float and train through a straight-through estimator, so they may change their cluster. Each centroid is trained by
+    the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate. With
+    begin_epoch=0 the centroids are computed from the initial weights, such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
     "mask/<variable>" records them. Under a name other than "weight_clustering", reports have that name.
@@ -65,13 +65,12 @@ class WeightClustering(GraphHook):
 
     Cost:
         A binary search for each entry in the forward pass, and again for the centroids' gradient. Measured: 0.3 of the
-        speed (85,000 weights, batch 64); with so small a batch, the rest of the step takes little time.
+        speed (85,000 weights, batch 64).
 
     Pitfalls:
-        tests/hooks/test_weight_clustering.py: clustered weights and centroids equal those of TFMOT on the same
-            gradients. The mean of the members' gradients would be another rule than the sum. y = w + stop_gradient(c -
-            w) would round, so 16 centroids would give thousands of values. Without the mask, the zeros of a pruned
-            network would drift.
+        tests/hooks/test_weight_clustering.py: the mean of the members' gradients would be another rule than the sum. y
+            = w + stop_gradient(c - w) would round, so 16 centroids would give thousands of values. Without the mask,
+            the zeros of a pruned network would drift.
 
     Reference:
         Han, Mao and Dally 2016, "Deep Compression", arXiv 1510.00149, section 3. The latent weights train too, as in
@@ -123,8 +122,7 @@ class WeightClustering(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
-        chosen = select_layers(self._network.model, self.layers, accept=holds_kernel, kind="kernel layer")
-        self._kernels = find_kernels(self._network, chosen, doing="clustered")
+        self._kernels = select_kernels(self._network, self.layers, doing="clustered")
         half = context.total_steps // 2
         self._begin = half if self.begin_epoch is None else begin_step(self.begin_epoch, context)
         for kernel in self._kernels:
@@ -139,13 +137,12 @@ class WeightClustering(GraphHook):
 
     def declare(self) -> Declaration:
         state = {f"centroids/{name}": each for name, each in self._centroids.items()}
-        state |= {f"mask/{name}": each for name, each in self._masks.items()}
-        state |= {} if self._active is None else {"active": self._active}
+        state |= {f"mask/{name}": each for name, each in self._masks.items()} | {"active": self._active}
         since = self._begin + 1 if self._begin else 0
         return Declaration(state, writes=state, projected=set(self._masks), best_from_step=since)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return the bits of an index, and of the codebook, for each kernel that has no more values than centroids."""
+        """Return the bits of an index and of the codebook, for each kernel with no more values than centroids."""
         index = math.ceil(math.log2(self.clusters))
         few = [each for each in self._kernels if np.unique(shipped[each.name]).size <= self.clusters]
         return Bits({each.name: index + 32.0 * self.clusters / each.size for each in few})
@@ -171,27 +168,18 @@ class WeightClustering(GraphHook):
         for name, variable in self._centroids.items():
             centroids, latent = tf.convert_to_tensor(variable), context.latent[name]
             members = nearest(tf.cast(latent, tf.float32), centroids)
-            context.taps[self._counts(name)] = member_sums(tf.ones_like(latent), members, self.clusters)
-            moved = self._moved(centroids, context.gradients[name], members, tf.where(active, rate, 0.0))
+            context.taps[f"{self.name}/counts/{name}"] = member_sums(tf.ones_like(latent), members, self.clusters)
+            moved = centroids
+            if (gradient := context.gradients[name]) is not None:
+                moved = centroids - tf.where(active, rate, 0.0) * member_sums(gradient, members, self.clusters)
+            if self.preserve_sparsity:
+                moved = tf.where(centroids == 0.0, centroids, moved)
             changed = tf.cond(due, lambda w=latent: self._initial(w), lambda c=moved: tf.identity(c))
             operations.append(variable.assign(changed))
             if self._masks:
                 mask = tf.convert_to_tensor(self._masks[name])
                 operations.append(self._masks[name].assign(tf.where(due, latent != 0, mask)))
         return [*operations, self._active.assign(tf.logical_or(active, due))]
-
-    def _counts(self, name: str) -> str:
-        """Return the name among the taps of how many members each centroid has."""
-        return f"{self.name}/counts/{name}"
-
-    def _moved(
-        self, centroids: tf.Tensor, gradient: tf.Tensor | None, members: tf.Tensor, rate: tf.Tensor
-    ) -> tf.Tensor:
-        """Return the centroids after their own step."""
-        if gradient is None:
-            return centroids
-        moved = centroids - rate * member_sums(gradient, members, self.clusters)
-        return tf.where(centroids == 0.0, centroids, moved) if self.preserve_sparsity else moved
 
     def project(self, context: StepContext) -> None:
         """Put entries back to 0 that were 0 when clustering began."""
@@ -200,16 +188,11 @@ class WeightClustering(GraphHook):
             project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, kept))
 
     def measure(self, context: StepContext) -> Tensors:
-        away, length, used = [], [], []
-        for name in self._centroids:
-            latent = context.latent[name]
-            away.append(tf.reduce_sum(tf.square(tf.cast(context.weights[name] - latent, tf.float32))))
-            length.append(tf.reduce_sum(tf.square(tf.cast(latent, tf.float32))))
-            used.append(tf.math.count_nonzero(context.taps[self._counts(name)], dtype=tf.float32) / self.clusters)
-        prefix, active = self.key or "weight_clustering", tf.cast(self._active, tf.float32)
+        taps = [context.taps[f"{self.name}/counts/{name}"] for name in self._centroids]
+        used = [tf.math.count_nonzero(each, dtype=tf.float32) / self.clusters for each in taps]
         return {
-            f"{prefix}/distance": tf.sqrt(tf.math.divide_no_nan(tf.add_n(away), tf.add_n(length))),
-            f"{prefix}/used": active * tf.add_n(used) / len(used),
+            f"{self.key}/distance": relative_distance(context, self._centroids),
+            f"{self.key}/used": tf.cast(self._active, tf.float32) * tf.add_n(used) / len(used),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -219,3 +202,61 @@ class WeightClustering(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         reason = "Of layers of your own, weights that are named 'kernel' are clustered."
         return left_out_advice(self._network, self.layers, list(self._centroids), state="unclustered", reason=reason)
+
+
+def initial_centroids(weights: tf.Tensor, count: int, init: str, *, with_zero: bool = False) -> tf.Tensor:
+    """Return ascending centroids, float32 [count]; with `with_zero` one is 0, the others are those of the nonzeros."""
+    flat = tf.sort(tf.reshape(tf.cast(weights, tf.float32), [-1]))
+    if not with_zero:
+        return _placed(flat, tf.ones_like(flat), count, init)
+    counted = tf.cast(flat != 0.0, tf.float32)
+    return tf.sort(tf.concat([_placed(flat, counted, count - 1, init), [0.0]], axis=0))
+
+
+def _placed(ascending: tf.Tensor, counted: tf.Tensor, count: int, init: str) -> tf.Tensor:
+    """Return centroids of those of the ascending weights that are counted, 1 or 0 for each."""
+    last = tf.maximum(tf.reduce_sum(counted) - 1.0, 0.0)
+    present = tf.gather(ascending, tf.argsort(1.0 - counted, stable=True))  # first those that are counted
+    even = tf.linspace(0.0, 1.0, count)
+    if init == "density":
+        places = even * last
+        below = tf.cast(tf.floor(places), tf.int32)
+        above = tf.minimum(below + 1, tf.cast(last, tf.int32))
+        low, high = tf.gather(present, below), tf.gather(present, above)
+        return low + (places - tf.floor(places)) * (high - low)
+    smallest, largest = present[0], tf.gather(present, tf.cast(last, tf.int32))
+    begun = smallest + even * (largest - smallest)
+    if init == "linear":
+        return begun
+
+    def move(step: tf.Tensor, centroids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        near = nearest(ascending, centroids)
+        sums, members = member_sums(ascending * counted, near, count), member_sums(counted, near, count)
+        return step + 1, tf.where(members > 0.0, tf.math.divide_no_nan(sums, members), centroids)
+
+    _, moved = tf.while_loop(lambda step, _: step < LLOYD_STEPS, move, [tf.constant(0), begun])
+    return moved
+
+
+def nearest(weights: tf.Tensor, centroids: tf.Tensor) -> tf.Tensor:
+    """Return the index of the nearest centroid of each weight, int32; halfway between two, that of the smaller one."""
+    order = tf.argsort(centroids, stable=True)
+    ascending = tf.gather(centroids, order)
+    middles = 0.5 * (ascending[1:] + ascending[:-1])
+    return tf.reshape(tf.gather(order, tf.searchsorted(middles, tf.reshape(weights, [-1]))), weights.shape)
+
+
+def clustered(weights: tf.Tensor, centroids: tf.Tensor) -> tf.Tensor:
+    """Return the nearest centroid of each weight exactly; the gradient passes to the weights as it is."""
+
+    @tf.custom_gradient
+    def pulled(values: tf.Tensor) -> tuple[tf.Tensor, object]:
+        found = tf.gather(centroids, nearest(tf.cast(values, tf.float32), centroids))
+        return tf.cast(found, values.dtype), lambda upstream: upstream
+
+    return pulled(weights)
+
+
+def member_sums(values: tf.Tensor, members: tf.Tensor, count: int) -> tf.Tensor:
+    """Return the sum of the values of each centroid's members, float32 [count]: of gradients, the centroids' own."""
+    return tf.math.unsorted_segment_sum(tf.cast(values, tf.float32), members, count)

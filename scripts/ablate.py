@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.hooks.techniques import technique_hooks
+from hookline.hooks import technique_hooks
 from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison

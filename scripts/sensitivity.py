@@ -73,14 +73,14 @@ def measure(options: Options, config: dict[str, Any]) -> Scan:
     from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
+        from hookline.hooks.kernels import select_kernels
         from hookline.hooks.pruning.sensitivity import scan_layers
-        from hookline.hooks.pruning.settings import select_kernels
     run = restore(options.run, evaluate_averages(config, options.network, evaluate=False))
     if options.network not in run.networks:
         raise unknown_name("network", options.network, run.networks)
     if options.metric not in run.held_out["validation"].names:
         raise unknown_name("metric", options.metric, run.held_out["validation"].names)
-    kernels = select_kernels(run.networks[options.network], options.layers)
+    kernels = select_kernels(run.networks[options.network], options.layers, doing="pruned")
     return scan_layers(
         kernels,
         options.sparsities,

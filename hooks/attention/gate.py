@@ -1,22 +1,112 @@
-"""The gate: a branch that computes A, and draws by it."""
+"""The layers of attention: the branch that computes A, the gate that draws by it, and Keras's own in their place."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.attention.options import EVAL_MODES, MODES, BranchOptions
-from hookline.hooks.attention.resampling import AreaResize, DilatedConv2D, area_weights
-from hookline.hooks.rebuild import call_anew
+from hookline.hooks.attention.options import BranchOptions
+from hookline.hooks.graphs import call_anew
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import bernoulli_gate, uniform_numbers
 from hookline.trainer.replicas.replica import Replica, common_seed
+
+
+def area_resize(maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """Return maps [batch, height, width, channels] resized by area, by two matrices: XLA has no such op of its own."""
+    rows, columns = (
+        tf.constant(area_weights(given, wanted), maps.dtype)
+        for given, wanted in zip(maps.shape[1:3], size, strict=True)
+    )
+    return tf.einsum("oh,bhwc,pw->bopc", rows, maps, columns, optimize="optimal")
+
+
+def area_weights(given: int, wanted: int) -> np.ndarray:
+    """Return the share that each given cell has in each wanted cell of one axis."""
+    edges = np.arange(wanted + 1) * (given / wanted)
+    start, stop = edges[:-1, np.newaxis], edges[1:, np.newaxis]
+    cells = np.arange(given)[np.newaxis]
+    overlap = np.clip(np.minimum(stop, cells + 1) - np.maximum(start, cells), 0.0, None)
+    return overlap / overlap.sum(axis=1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class AreaResize(keras.layers.Layer):
+    """Resize images [batch, height, width, channels] by area; it has no variables."""
+
+    def __init__(self, height: int, width: int, **options: Any) -> None:
+        """Take the size."""
+        super().__init__(**options)
+        self.height, self.width = height, width
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return area_resize(inputs, (self.height, self.width))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (input_shape[0], self.height, self.width, input_shape[-1])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "height": self.height, "width": self.width}
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class DilatedConv2D(keras.layers.Conv2D):
+    """Convolve as `keras.layers.Conv2D` does, with padding "same" and strides of 1, but faster.
+
+    TensorFlow moves the positions of a dilated convolution into the batch, with all of the padding, since not every
+    device has a kernel for the gradient. Here the kernel is used where there is one; elsewhere the padding stays out.
+    """
+
+    def __init__(self, filters: int, kernel_size: Any, **options: Any) -> None:
+        """Set what is convolved."""
+        super().__init__(filters, kernel_size, **{**options, "padding": "same", "data_format": "channels_last"})
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        super().build(input_shape)
+        height, width, channels = (size or max(self.dilation_rate) * 4 for size in input_shape[1:])
+        shapes = (1, height, width, channels), (*self.kernel_size, channels, self.filters)
+        self._native = has_dilated_kernels(*shapes, tuple(self.dilation_rate), self.compute_dtype)
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        if self._native:
+            return tf.nn.conv2d(inputs, kernel, 1, "SAME", dilations=self.dilation_rate)
+        return phase_convolution(inputs, kernel, tuple(self.dilation_rate))
+
+
+def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, int]) -> tf.Tensor:
+    """Return the dilated convolution with padding "same", by one without dilation of every d-th row and column."""
+    if max(dilations) == 1:
+        return tf.nn.conv2d(maps, kernel, 1, "SAME")
+    size = tf.shape(maps)[1:3]
+    crops = tf.stack([tf.zeros_like(size), -size % tf.constant(dilations)], axis=1)
+    phases = tf.space_to_batch(maps, dilations, crops)
+    return tf.batch_to_space(tf.nn.conv2d(phases, kernel, 1, "SAME"), dilations, crops)
+
+
+@cache
+def has_dilated_kernels(
+    maps: tuple[int, int, int, int], kernel: tuple[int, int, int, int], dilations: tuple[int, int], dtype: str
+) -> bool:
+    """Return whether this device differentiates a dilated convolution: a GPU does, a CPU with oneDNN only."""
+
+    @tf.function(autograph=False)
+    def gradients() -> list[tf.Tensor]:
+        x, w = tf.zeros(maps, dtype), tf.zeros(kernel, dtype)
+        return tf.gradients(tf.nn.conv2d(x, w, 1, "SAME", dilations=dilations), [x, w])
+
+    with tf.init_scope():
+        try:
+            gradients()
+        except tf.errors.OpError:
+            return False
+    return True
 
 
 @keras.saving.register_keras_serializable(package="hookline")
@@ -42,25 +132,20 @@ class AttentionMap(keras.layers.Layer):
 
 
 def make_branch(options: BranchOptions, *, temperature: float, name: str) -> keras.Sequential:
-    """Return convolutions of the same size as their input, the last one of 1 x 1 with one channel.
-
-    The kernel of the last one is zero at first, so that A is `initial_keep_rate` at every position: no position is
-    dropped for good before anything is learned.
-    """
+    """Return convolutions to one channel; the last kernel is zero, so A is `initial_keep_rate` everywhere at first."""
     shared: dict[str, Any] = {"kernel_size": options.kernel_size, "activation": options.activation}
     layers = [
         DilatedConv2D(filters, dilation_rate=dilation, name=f"{name}_conv_{number}", **shared)
         for number, (filters, dilation) in enumerate(zip(options.filters, options.dilations, strict=True), start=1)
     ]
-    initial = keras.initializers.Constant(
-        temperature * math.log(options.initial_keep_rate / (1.0 - options.initial_keep_rate))
-    )
+    odds = options.initial_keep_rate / (1.0 - options.initial_keep_rate)
+    initial = keras.initializers.Constant(temperature * math.log(odds))
     last = keras.layers.Conv2D(1, 1, kernel_initializer="zeros", bias_initializer=initial, name=f"{name}_logits")
     return keras.Sequential([*layers, last], name=f"{name}_branch")
 
 
 def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | None, ...]) -> Any:
-    """Return the logits that a branch makes of a map."""
+    """Return the logits of A that a branch makes of a map."""
     try:
         logits = branch(seen)
     except (ValueError, TypeError) as error:
@@ -72,8 +157,7 @@ def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | Non
     if found != wanted:
         raise UserError(
             f"The branch '{branch.name}' returns {_shown(found) if found else type(logits).__name__}. Expected logits "
-            f"{_shown(wanted)}: one for each position of the gated map. End it with a convolution of one unit and no "
-            "sigmoid."
+            f"{_shown(wanted)}: end it with a convolution of one unit and no sigmoid."
         )
     return logits
 
@@ -86,12 +170,9 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 class BernoulliGate(keras.layers.Layer):
     """Multiply features x [batch, height, width, channels] by a mask r made from attention A [batch, height, width, 1].
 
-    One mask per example and position, for all channels; nothing is divided by A. In training, "bernoulli" draws
-    r ~ Bernoulli(A), with the gradient passed straight through to A, and "product" takes r = A. In evaluation r is A
-    ("expectation"), a draw ("sample") or A >= 1/2 ("threshold"); of "product" it is always A.
-
-    The seed of the draws is a variable of the layer, counted up by each draw: runs repeat and resume exactly. An
-    evaluation does not count it up for good: all its batches are drawn with the same noise.
+    In training, "bernoulli" draws r ~ Bernoulli(A), with the gradient passed straight through to A, and "product" takes
+    r = A. In evaluation r is A ("expectation"), a draw ("sample") or A >= 1/2 ("threshold"); of "product" it is A. The
+    seed of the draws is a variable, counted up by each draw of a training step: runs resume exactly.
 
     Returns y = r * x and r itself.
     """
@@ -101,8 +182,6 @@ class BernoulliGate(keras.layers.Layer):
     ) -> None:
         """Set how the mask is made."""
         super().__init__(**{**options, "autocast": False})  # A stays in float32 beside features of lower precision
-        if mode not in MODES or eval_mode not in EVAL_MODES:
-            raise ValueError(f"Expected a mode of {MODES} and an eval_mode of {EVAL_MODES}: {mode}, {eval_mode}.")
         self.mode = mode
         self.eval_mode = eval_mode
         self.seed = seed
@@ -122,7 +201,7 @@ class BernoulliGate(keras.layers.Layer):
 
     @contextmanager
     def drawing_for(self, replica: Replica) -> Iterator[None]:
-        """Draw for a replica's part of the batch inside the block, as that part of a draw for the whole batch."""
+        """Draw for a replica's part of the batch inside the block: a part of the draw for the whole batch."""
         before, self._replica = self._replica, replica
         try:
             yield
@@ -144,56 +223,44 @@ class BernoulliGate(keras.layers.Layer):
         return config
 
 
-OWN = (AreaResize, AttentionMap, BernoulliGate, DilatedConv2D)
-
-
 def write_out_attention(model: keras.Model) -> keras.Model:
-    """Return the model with Keras layers in place of attention's own: the same variables.
-
-    Its outputs are those of evaluation, to within rounding. Nothing is drawn, so it serves inference alone.
-    """
+    """Return the model for inference, with Keras layers in place of attention's own: the same variables."""
     convolutions: dict[int, keras.layers.Conv2D] = {}
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layer, DilatedConv2D):
-            layer = convolutions.setdefault(id(layer), plain_convolution(layer))
+            layer = convolutions.setdefault(id(layer), _plain_convolution(layer))
         write_out = next((made for kind, made in WRITTEN_OUT.items() if isinstance(layer, kind)), None)
-        if write_out is None:
-            return layer(*args, **kwargs)
-        inputs = args[0] if args else kwargs["inputs"]
-        return write_out(layer, inputs)
+        return layer(*args, **kwargs) if write_out is None else write_out(layer, *args, **kwargs)
 
-    return call_anew(model, lambda layer: isinstance(layer, OWN), call)
+    return call_anew(model, lambda layer: isinstance(layer, (DilatedConv2D, *WRITTEN_OUT)), call)
 
 
-def plain_convolution(layer: DilatedConv2D) -> keras.layers.Conv2D:
-    """Return the layer of Keras that convolves alike, with the very variables."""
+def _plain_convolution(layer: DilatedConv2D) -> keras.layers.Conv2D:
+    """Return Keras's convolution with the very variables of a layer."""
     plain = keras.layers.Conv2D.from_config(layer.get_config())
     plain._kernel, plain.bias = layer._kernel, layer.bias
     plain.input_spec, plain.built = layer.input_spec, True
     return plain
 
 
-def resize(layer: AreaResize, maps: Any) -> Any:
-    """Return maps [batch, height, width, channels] resized by area: two products with constant matrices."""
+def _write_out_resize(layer: AreaResize, inputs: Any) -> Any:
     ops = keras.ops
-    _, height, width, channels = maps.shape
+    _, height, width, channels = inputs.shape
     rows, columns = (
         area_weights(given, wanted).astype(np.float32)
         for given, wanted in ((height, layer.height), (width, layer.width))
     )
-    lines = ops.matmul(rows, ops.reshape(maps, (-1, height, width * channels)))
+    lines = ops.matmul(rows, ops.reshape(inputs, (-1, height, width * channels)))
     cells = ops.matmul(columns, ops.reshape(lines, (-1, width, channels)))
     return ops.reshape(cells, (-1, layer.height, layer.width, channels))
 
 
-def attention(layer: AttentionMap, logits: Any) -> Any:
-    """Return A = sigmoid(logits / temperature) in float32."""
-    return keras.ops.sigmoid(keras.ops.cast(logits, "float32") / layer.temperature)
+def _write_out_map(layer: AttentionMap, inputs: Any) -> Any:
+    return keras.ops.sigmoid(keras.ops.cast(inputs, "float32") / layer.temperature)
 
 
-def gate(layer: BernoulliGate, inputs: list[Any]) -> list[Any]:
-    """Return what the gate returns in evaluation: features times mask, and the mask."""
+def _write_out_gate(layer: BernoulliGate, inputs: list[Any]) -> list[Any]:
     features, mask = inputs
     if layer.mode == "bernoulli" and layer.eval_mode == "threshold":
         mask = keras.ops.cast(mask >= 0.5, "float32")
@@ -203,8 +270,8 @@ def gate(layer: BernoulliGate, inputs: list[Any]) -> list[Any]:
     return [multiply([features, mask]), mask]
 
 
-WRITTEN_OUT: Mapping[type[keras.Layer], Callable[[Any, Any], Any]] = {
-    AreaResize: resize,
-    AttentionMap: attention,
-    BernoulliGate: gate,
+WRITTEN_OUT: Mapping[type[keras.Layer], Callable[..., Any]] = {
+    AreaResize: _write_out_resize,
+    AttentionMap: _write_out_map,
+    BernoulliGate: _write_out_gate,
 }

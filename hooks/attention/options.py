@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_integer, check_number
+from hookline.hooks.options import check_integer, check_number
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.objective import Batch
 
@@ -34,9 +34,8 @@ def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
 def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
     """Return KL(Bernoulli(target) || Bernoulli(mean of A)) in nats for each example: float32 [batch], 0 at the target.
 
-    It grows without bound as the mean of A goes to 0 or to 1, and its pull on the logits does not fade there: where A
-    is the same everywhere, the gradient is (mean of A - target) / positions for each logit. A penalty on the mean
-    alone has no such floor; a squared one fades with the sigmoid's slope.
+    Its pull on the logits does not fade as A goes to 0 or to 1: where A is the same everywhere, the gradient of each
+    is (mean of A - target) / positions. That of a squared penalty fades with the slope of the sigmoid.
     """
     logits = tf.cast(logits, tf.float32)
     # Both means by a sigmoid: 1 - mean would be exactly 0 where A rounds to 1.
@@ -50,7 +49,7 @@ def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
 
 
 def map_cross_entropy(logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Return the cross-entropy of A against a given map, mean over positions, in nats: float32 [batch]."""
+    """Return the mean cross-entropy of A against a given map, in nats: float32 [batch]."""
     losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.cast(logits, tf.float32))
     return tf.reduce_mean(losses, axis=[1, 2, 3])
 
@@ -66,8 +65,7 @@ def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     """Return a map of the batch, resized by area: float32 [batch, height, width, 1]."""
     if key not in batch:
         raise UserError(
-            f"supervision.key={key} is not in the batch. Expected one of: {', '.join(sorted(batch))}. Take data that "
-            "gives such a map, such as data=cluttered, or set supervision=null."
+            f"supervision.key={key} is not in the batch. Expected one of {', '.join(sorted(batch))}, or null."
         )
     wanted = tf.cast(batch[key], tf.float32)
     wanted = wanted[..., tf.newaxis] if wanted.shape.rank == 3 else wanted
@@ -75,27 +73,25 @@ def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
         raise UserError(
             f"'{key}' in the batch has the shape {batch[key].shape}. Expected a map [batch, height, width]."
         )
-    from hookline.hooks.attention.resampling import area_resize
+    from hookline.hooks.attention.gate import area_resize  # beside classes of Keras: not for options
 
     return area_resize(wanted, size)
 
 
-MODES = ("bernoulli", "product")
+MODES = ("bernoulli", "product", "none")
 EVAL_MODES = ("expectation", "sample", "threshold")
 JOINS = ("replace", "concatenate")
 BRANCH_INPUTS = ("features", "input")
-BRANCH_EXAMPLE = "auto, such as {filters: [16, 16], kernel_size: 3}, or {_target_: <import path>}"
 
 
 @dataclass(frozen=True)
 class BranchOptions:
     """Describe the convolutional net that makes the attention map."""
 
-    filters: tuple[int, ...] = (16, 16, 16)
-    """Channels of each convolution before the last one, which has one channel and a kernel of 1 x 1."""
-    kernel_size: int = 3  # side of these convolutions' kernels
-    dilations: tuple[int, ...] = (1, 2, 4)  # steps between the entries of each kernel
-    activation: str = "relu"  # name of the Keras activation after each of them
+    filters: tuple[int, ...] = (16, 16, 16)  # of each convolution before the last one, of one channel and 1 x 1
+    kernel_size: int = 3
+    dilations: tuple[int, ...] = (1, 2, 4)
+    activation: str = "relu"
     initial_keep_rate: float = 0.7  # in (0, 1): what A is everywhere at first
 
 
@@ -123,86 +119,43 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
     if not isinstance(value, Mapping):
         if isinstance(value, keras.layers.Layer):
             return value
-        raise UserError(f"Invalid branch: {value!r}. Expected {BRANCH_EXAMPLE}; that path must give a Keras layer.")
-    given = _known(value, "branch", BranchOptions)
-    filters = _counts("branch.filters", given.get("filters", BranchOptions.filters))
-    default = [2**depth for depth in range(len(filters))]
-    dilations = _counts("branch.dilations", given.get("dilations", default))
-    if len(dilations) != len(filters):
         raise UserError(
-            f"branch.dilations={list(dilations)} received for filters={list(filters)}. Expected one for each of them."
+            f"Invalid branch: {value!r}. Expected auto, {{filters: [16, 16]}}, or {{_target_: <a Keras layer>}}."
         )
-    expected = "a probability above 0 and below 1, such as 0.7"
-    initial = given.get("initial_keep_rate", BranchOptions.initial_keep_rate)
-    check_number("branch.initial_keep_rate", initial, minimum=1e-6, maximum=1 - 1e-6, expected=expected)
-    return BranchOptions(
-        filters,
-        check_integer("branch.kernel_size", given.get("kernel_size", BranchOptions.kernel_size)),
-        dilations,
-        _activation(given.get("activation", BranchOptions.activation)),
-        float(initial),
-    )
+    given = _parse(value, "branch", BranchOptions)
+    filters = given.get("filters", BranchOptions.filters)
+    options = BranchOptions(**{"dilations": tuple(2**depth for depth in range(len(filters))), **given})
+    if len(options.dilations) != len(filters):
+        raise UserError(
+            f"branch.dilations={list(options.dilations)} received. Expected one for each of filters={list(filters)}."
+        )
+    return options
 
 
 def parse_keep_rate(value: Any) -> KeepRate | None:
     """Return the keep rate to aim at."""
-    if value is None:
-        return None
-    if value == "auto":
-        return KeepRate()
-    given = _known(value, "keep_rate", KeepRate)
+    if value is None or value == "auto":
+        return None if value is None else KeepRate()
+    given = _parse(value, "keep_rate", KeepRate)
     if "target" not in given:
         raise UserError(f"keep_rate={dict(value)} has no target. Expected such as {{target: 0.3, weight: 0.1}}.")
-    expected = "a share above 0 and below 1, such as 0.3"
-    target = check_number("keep_rate.target", given["target"], minimum=1e-6, maximum=1 - 1e-6, expected=expected)
-    return KeepRate(target, _weight("keep_rate.weight", given.get("weight", KeepRate.weight)))
+    return KeepRate(**given)
 
 
 def parse_supervision(value: Any) -> Supervision | None:
     """Return how the attention map is supervised."""
-    if value is None:
-        return None
-    given = _known(value, "supervision", Supervision)
-    key, epochs = given.get("key", Supervision.key), given.get("epochs")
-    if not isinstance(key, str) or not key:
-        raise UserError(f"Invalid supervision.key: {key!r}. Expected the name of a map in the batch, such as map.")
-    if epochs is not None:
-        expected = "a number of epochs above 0, or null for all of them"
-        epochs = check_number("supervision.epochs", epochs, minimum=0.0, above_minimum=True, expected=expected)
-    return Supervision(key, _weight("supervision.weight", given.get("weight", Supervision.weight)), epochs)
+    return None if value is None else Supervision(**_parse(value, "supervision", Supervision))
 
 
-def check_mode(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return one of several names; YAML's own null means "none"."""
-    return check_choice(name, "none" if value is None and "none" in known else value, known)
-
-
-def check_temperature(value: Any) -> float:
-    """Return a temperature, or raise a UserError."""
-    return check_number("temperature", value, minimum=0.0, above_minimum=True, expected="a number above 0, such as 1.0")
-
-
-def check_entropy(value: Any) -> float:
-    """Return the weight of the entropy term, of any sign, or raise a UserError."""
-    return check_number("entropy", value, expected="a number, such as 0.01, or 0 for no such loss")
-
-
-def check_layer(value: Any) -> str | None:
-    """Return the pattern of the layer to gate, or None; or raise a UserError."""
-    if value is not None and (not isinstance(value, str) or not value):
-        raise UserError(f"Invalid layer: {value!r}. Expected a pattern that matches one layer, or null.")
-    return value
-
-
-def _known(value: Any, option: str, kind: type) -> dict[str, Any]:
-    """Return a mapping whose keys are all fields of a dataclass."""
+def _parse(value: Any, option: str, kind: type) -> dict[str, Any]:
+    """Return checked values of a mapping whose keys are all fields of a dataclass."""
     fields = list(kind.__annotations__)
     if not isinstance(value, Mapping):
         raise UserError(f"Invalid {option}: {value!r}. Expected a mapping with {', '.join(fields)}.")
     for key in value:
         if key not in fields:
             raise unknown_name(f"key of {option}", str(key), fields)
-    return dict(value)
+    return {key: CHECKS[key](f"{option}.{key}", each) for key, each in value.items()}
 
 
 def _counts(name: str, value: Any) -> tuple[int, ...]:
@@ -211,17 +164,40 @@ def _counts(name: str, value: Any) -> tuple[int, ...]:
     return tuple(check_integer(name, each) for each in value)
 
 
-def _weight(name: str, value: Any) -> float:
-    return check_number(name, value, minimum=0.0, above_minimum=True, expected="a number above 0, such as 1.0")
-
-
-def _activation(value: Any) -> str:
+def _activation(name: str, value: Any) -> str:
     try:
         keras.activations.get(value)
     except (ValueError, TypeError):
-        known = [name for name in dir(keras.activations) if name[0].islower()]
-        raise unknown_name("branch.activation", str(value), known) from None
+        known = [each for each in dir(keras.activations) if each[0].islower()]
+        raise unknown_name(name, str(value), known) from None
     return str(value)
+
+
+def _key(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"Invalid {name}: {value!r}. Expected the name of a map in the batch, such as map.")
+    return value
+
+
+def _probability(name: str, value: Any) -> float:
+    return check_number(name, value, minimum=1e-6, maximum=1 - 1e-6, expected="a number above 0 and below 1")
+
+
+def _positive(name: str, value: Any) -> float:
+    return check_number(name, value, minimum=0.0, above_minimum=True)
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "filters": _counts,
+    "kernel_size": check_integer,
+    "dilations": _counts,
+    "activation": _activation,
+    "initial_keep_rate": _probability,
+    "target": _probability,
+    "weight": _positive,
+    "key": _key,
+    "epochs": lambda name, value: None if value is None else _positive(name, value),
+}
 
 
 SMALLEST_PICTURE = 96  # pixels a side of one image on the sheet, at least
@@ -269,10 +245,6 @@ def _stretched(maps: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 def _tiled(rows: list[np.ndarray]) -> np.ndarray:
     """Return images [examples, height, width, 3], row by row, on one white sheet."""
-    examples, height, width, _ = rows[0].shape
-    sheet = np.ones((len(rows) * (height + GAP) - GAP, examples * (width + GAP) - GAP, 3), np.float32)
-    for row, images in enumerate(rows):
-        for column, image in enumerate(images):
-            top, left = row * (height + GAP), column * (width + GAP)
-            sheet[top : top + height, left : left + width] = image
-    return sheet
+    padded = [np.pad(row, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=1.0) for row in rows]
+    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in padded])
+    return sheet[:-GAP, :-GAP].astype(np.float32)

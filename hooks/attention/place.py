@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from hookline.hooks.graphs import nodes_in_order
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS, SIGN_KEEPING
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, is_of, layer_output
@@ -26,11 +26,10 @@ class Place:
 
 
 def find_place(model: keras.Model, pattern: str | None) -> Place:
-    """Return the map to gate."""
+    """Return the map to gate: the output of the layer that matches, or the input of the second convolution."""
     if not is_graph(model):
         raise UserError(
-            f"The model '{model.name}' is a {type(model).__name__}, whose graph is not known: no gate can be put into "
-            "it. Expected a functional or Sequential model."
+            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model to put a gate into."
         )
     functional = as_functional(model)
     if pattern is None:
@@ -42,63 +41,44 @@ def find_place(model: keras.Model, pattern: str | None) -> Place:
     return place
 
 
-def nodes_in_order(model: keras.Model) -> Iterator[Any]:
-    """Yield the nodes of a functional model's own graph, each after those that it takes from; inputs are left out."""
-    for depth in sorted(model._nodes_by_depth, reverse=True):
-        for node in model._nodes_by_depth[depth]:
-            if not node.is_input:
-                yield node
-
-
-def outputs_in(model: keras.Model, layer: keras.layers.Layer) -> list[Any]:
-    """Return the tensors that come out of a layer in a model's own graph."""
-    (node,) = (node for node in nodes_in_order(model) if node.operation is layer)
-    return list(node.output_tensors)
-
-
 def _matching(model: keras.Model, pattern: str) -> keras.layers.Layer:
     found = select_layers(model, pattern, kind="layer")
     if len(found) != 1:
         raise UserError(
-            f"layer={pattern} matches {len(found)} layers: {', '.join(list(found)[:10])}. Expected a pattern that "
-            "matches one."
+            f"layer={pattern} matches {', '.join(list(found)[:10])}. Expected a pattern that matches one layer."
         )
     (path,) = found
     holders = [path.rsplit("/", count)[0] for count in range(path.count("/"), 0, -1)]
     if holders and holders[0] in layer_paths(model):
         raise UserError(
-            f"The layer '{path}' is inside '{holders[0]}'. Expected a layer of the network's own graph, such as "
-            f"layer={holders[0]}, or a network without that inner model."
+            f"The layer '{path}' is inside '{holders[0]}'. Expected one of the network's own graph: layer={holders[0]}."
         )
     return found[path]
 
 
 def _automatic(model: keras.Model) -> Place:
-    behind: set[int] = set()  # maps that come from a convolution, with nothing but maps in between
-    last: tuple[Any, Any] | None = None
+    """Return the first map between two convolutions, or else the last one behind a convolution."""
+    behind: dict[int, Place] = {}  # maps that come from a convolution, with nothing but maps in between
     for node in nodes_in_order(model):
-        given = [tensor for tensor in node.input_tensors if id(tensor) in behind]
+        given = [behind[id(tensor)] for tensor in node.input_tensors if id(tensor) in behind]
         is_convolution = bool(_convolutions(node.operation))
         if is_convolution and given:
-            return Place(model, _source(model, given[0]), given[0])
+            return given[0]
         for tensor in node.output_tensors:
             if (given or is_convolution) and len(tensor.shape) == 4:
-                behind.add(id(tensor))
-                last = (node.operation, tensor)
-    if last is None:
-        holders = [node.operation for node in nodes_in_order(model) if _convolutions(node.operation)]
-        if holders:
-            raise UserError(
-                f"The 2-D convolutions of '{model.name}' are inside '{holders[0].name}', which returns no map [batch, "
-                "height, width, channels], and a gate goes into the network's own graph. Expected an inner model that "
-                "returns its maps (of keras.applications: include_top=False, pooling=None), or layer=<pattern> of a "
-                "layer with such a map."
-            )
+                behind[id(tensor)] = Place(model, str(node.operation.name), tensor)
+    if behind:
+        return list(behind.values())[-1]
+    holders = [node.operation.name for node in nodes_in_order(model) if _convolutions(node.operation)]
+    if holders:
         raise UserError(
-            f"The model '{model.name}' has no 2-D convolution, so there is no map [batch, height, width, channels] to "
-            "gate. Expected a convolutional network, or layer=<pattern> of a layer with such a map."
+            f"The 2-D convolutions of '{model.name}' are inside '{holders[0]}', which returns no map [batch, height, "
+            "width, channels], and a gate goes into the network's own graph. Expected an inner model that returns its "
+            "maps (of keras.applications: include_top=False, pooling=None), or layer=<pattern> of a layer with a map."
         )
-    return Place(model, last[0].name, last[1])
+    raise UserError(
+        f"The model '{model.name}' has no 2-D convolution. Expected one, or layer=<pattern> of a layer with a map."
+    )
 
 
 def _convolutions(operation: Any) -> list[keras.Layer]:
@@ -107,31 +87,20 @@ def _convolutions(operation: Any) -> list[keras.Layer]:
     return [layer for layer in inner if is_of(layer, CONVOLUTIONS)]
 
 
-def _source(model: keras.Model, tensor: Any) -> str:
-    for node in nodes_in_order(model):
-        if any(each is tensor for each in node.output_tensors):
-            return str(node.operation.name)
-    raise AssertionError("a tensor of a graph comes out of one of its nodes")
-
-
 def _check(place: Place) -> None:
     shape = tuple(place.features.shape)
     if len(shape) != 4 or shape[-1] is None or "float" not in str(place.features.dtype):
         raise UserError(
             f"The layer '{place.layer}' returns {place.features.dtype} of shape {list(shape)}. Expected a map [batch, "
-            "height, width, channels]: choose another layer by layer=<pattern>."
+            "height, width, channels]: set layer=<pattern>."
         )
     if any(each is place.features for each in place.model.outputs):
         raise UserError(
-            f"The layer '{place.layer}' gives an output of the model: nothing would see the gated map. Expected a "
-            "layer before it: choose one by layer=<pattern>."
+            f"The layer '{place.layer}' gives an output of the model. Expected a layer before it: set layer=<pattern>."
         )
-    if keras.config.image_data_format() != "channels_last" or _channels_first(place.model):
+    layers = place.model._flatten_layers()
+    if any(getattr(layer, "data_format", None) == "channels_first" for layer in layers):
         raise UserError("The model has its channels first. Expected maps [batch, height, width, channels].")
-
-
-def _channels_first(model: keras.Model) -> bool:
-    return any(getattr(layer, "data_format", None) == "channels_first" for layer in model._flatten_layers())
 
 
 ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "LeakyReLU", "PReLU", "ELU"}
@@ -139,7 +108,7 @@ ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "Leaky
 
 def refuse_sign_after(place: Place) -> None:
     """Refuse to gate a map that reaches a sign with nothing in between that could move a zero."""
-    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
+    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
 
     dropped = {id(place.features)}
     for node in nodes_in_order(place.model):
@@ -157,14 +126,14 @@ def refuse_sign_after(place: Place) -> None:
 
 @dataclass(frozen=True)
 class Both:
-    """Represent a tensor in two forms on the way up from a gate."""
+    """Hold a tensor above a gate in two forms."""
 
     masked: Any  # as it follows from the gated map
     plain: Any  # as it follows from the map itself
 
 
 def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Model:
-    """Return the model in which everything above a map sees the gated map."""
+    """Return the model in which everything above a map sees the gated map, or with "concatenate" both."""
     model = place.model
     changed: dict[int, Any] = {id(place.features): gated if join == "replace" else Both(gated, place.features)}
     for node in nodes_in_order(model):
@@ -180,7 +149,7 @@ def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Mod
 
 
 def _call(operation: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an operation: in both forms if one of its arguments has two."""
+    """Return the result of an operation, in both forms if one of its arguments has two."""
     if not any(isinstance(each, Both) for each in keras.tree.flatten((args, kwargs))):
         return operation(*args, **kwargs)
     forms = []

@@ -19,20 +19,17 @@ from hookline.trainer.ops.override_gradient import (
 
 
 class PassThrough(keras.layers.Layer):
-    """Return the first of its inputs, whatever their shapes; it has no variables.
+    """Return the first of its inputs, whatever their shapes; it has no variables."""
 
-    Masks go by: a functional model gives each of its layers its mask as an argument.
-
-    Attributes:
-        belongs_to: identity of the layer that it stands before or behind; `hookline.trainer.graph` looks past it.
-    """
-
-    def __init__(self, *, outputs: int, hook: str, belongs_to: int, **options: Any) -> None:
-        """Take a number."""
+    def __init__(
+        self, *, outputs: int, hook: str, belongs_to: int, backward: Backward | None = None, **options: Any
+    ) -> None:
+        """Take how many inputs to return, the hook, the identity of the layer beside it, and a backward pass."""
         super().__init__(**options)
         self.outputs = outputs
         self.hook = hook
-        self.belongs_to = belongs_to
+        self.belongs_to = belongs_to  # `hookline.trainer.graph` looks past it
+        self.backward: Any = backward
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
@@ -49,11 +46,6 @@ class PassThrough(keras.layers.Layer):
 class ModifyGradients(PassThrough):
     """Stand before a layer: a backward pass transforms the gradients that the layer passes back."""
 
-    def __init__(self, backward: Backward, **options: Any) -> None:
-        """Take a backward pass."""
-        super().__init__(**options)
-        self.backward = backward
-
     def call(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(modify_gradients(self.backward, inputs, name=self.name))
 
@@ -66,12 +58,7 @@ class StopGradients(PassThrough):
 
 
 class ReplaceGradients(PassThrough):
-    """Stand behind a layer: takes its outputs, which it returns, and its inputs, which get the gradients."""
-
-    def __init__(self, backward: Backward, **options: Any) -> None:
-        """Take a backward pass."""
-        super().__init__(**options)
-        self.backward = backward
+    """Stand behind a layer: take its outputs, which it returns, and its inputs, which get the gradients."""
 
     def call(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         outputs, layer_inputs = tuple(inputs[: self.outputs]), list(inputs[self.outputs :])

@@ -40,17 +40,6 @@ MARK = "_gradient_op_type"
 MOST_LISTED = 40
 
 
-def _register(backward: Backward, name: str) -> str:
-    """Register a backward pass as the gradient of an op, and return the name to map op types to."""
-    key = f"hookline_{uuid.uuid4().hex}"  # the registry is the process's, and forgets nothing
-
-    @tf.RegisterGradient(key)
-    def gradient(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:
-        return _gradients(backward, f"{name}, {operation.name}", operation, upstream)
-
-    return key
-
-
 def _gradients(
     backward: Backward, name: str, operation: tf.Operation, upstream: tuple[Any, ...]
 ) -> list[tf.Tensor | None]:
@@ -73,13 +62,10 @@ def _gradients(
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
     """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
     inputs = [tf.identity(each) for each in operation.inputs]
-    twin = repeat(operation, inputs)
     floats = [each for each in inputs if is_differentiable(each)]
-    gradients = iter(tf.gradients(twin, floats, grad_ys=list(upstream)))
-    return [
-        None if not is_differentiable(each) or (found := next(gradients)) is None else tf.convert_to_tensor(found)
-        for each in inputs
-    ]
+    gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
+    found = {id(each): gradient for each, gradient in zip(floats, gradients, strict=True) if gradient is not None}
+    return [tf.convert_to_tensor(found[id(each)]) if id(each) in found else None for each in inputs]
 
 
 def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
@@ -95,7 +81,13 @@ def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
     """Give the ops of a type that the block creates another gradient."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    with graph.gradient_override_map({op_type: _register(backward, name)}):
+    key = f"hookline_{uuid.uuid4().hex}"  # the registry is the process's, and forgets nothing
+
+    @tf.RegisterGradient(key)
+    def gradient(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:
+        return _gradients(backward, f"{name}, {operation.name}", operation, upstream)
+
+    with graph.gradient_override_map({op_type: key}):
         yield
     created = graph.get_operations()[before:]
     hidden = _inside_functions(graph, created)
@@ -106,18 +98,13 @@ def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
         )
     marked = [each for each in created if each.type == op_type]
     if not marked:
-        types = sorted({each.type for each in created if _has_gradient(each)})
+        types = sorted({each.type for each in created if any(map(is_differentiable, each.inputs))})
         raise UserError(
             f"hooks.{name}.op_type={op_type} received, but no such op occurs in the forward pass."
             f"{did_you_mean(op_type, types)} Expected one of: {', '.join(types[:MOST_LISTED])}."
         )
     for operation in marked:
         declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
-
-
-def _has_gradient(operation: tf.Operation) -> bool:
-    floats = any(map(is_differentiable, operation.inputs)) and any(map(is_differentiable, operation.outputs))
-    return floats and operation.type not in ("IdentityN", "StopGradient")
 
 
 def _inside_functions(graph: tf.Graph, operations: Iterable[tf.Operation]) -> Counter[str]:

@@ -6,24 +6,19 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from hookline.hooks.options import inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.copy_network import moving_variables
 
 NOT_YET = -1
-TOO_HIGH = 1.5  # times the rate that a schedule ends with
 
 
 class Rewinding:
-    """Keep latent variables, moving statistics, and the optimizer's slots and count, and put them back together.
-
-    Seed state is not among them: draws do not repeat.
-    """
+    """Keep latent variables, moving statistics, and the optimizer's slots and count, and put them back together."""
 
     def __init__(self, network: Network, begin: int) -> None:
-        """Make the state for what is kept at the step `begin`."""
+        """Make the state for what is kept at the step `begin`; seeds are not among it, so draws do not repeat."""
         from hookline.trainer.step.forward import seed_names
 
         self._network, self._begin = network, begin
@@ -47,7 +42,7 @@ class Rewinding:
 
     @property
     def early_step(self) -> int | None:
-        """Return the step whose state is kept, outside of the graph; None before it."""
+        """Return the step whose state is kept; None before it."""
         step = int(self._step.numpy())
         return None if step == NOT_YET else step
 
@@ -72,7 +67,7 @@ class Rewinding:
         }
 
     def put_back(self, latent: Iterable[str], when: tf.Tensor) -> None:
-        """Assign what was kept to latent variables and the optimizer; moving statistics are written by the step."""
+        """Assign what was kept to latent variables and the optimizer; the step writes moving statistics."""
 
         def assign() -> tf.Tensor:
             for name in (*latent, *self._optimizer):
@@ -80,30 +75,6 @@ class Rewinding:
             return tf.constant(True)
 
         tf.cond(when, assign, lambda: tf.constant(False))
-
-    def advise(self, *, last: int, total: int) -> list[str]:
-        """Return a line where the learning rate, once put back, does not come down again by the end of the run.
-
-        Args:
-            last: the step in which the network goes back for the last time.
-            total: steps of the run.
-        """
-        from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
-
-        rate, left = inner_of(self._network.optimizer)._learning_rate, total - 1 - last
-        while isinstance(rate, ScaledRate | SeveralUpdates):
-            rate = rate.schedule
-        if not callable(rate) or not left:
-            return []
-        end = self._begin + left
-        reached, meant = float(rate(end - 1)), float(rate(total - 1))
-        if reached <= TOO_HIGH * meant:
-            return []
-        return [
-            f"Rewinding puts the learning rate back to that of step {self._begin}, and {left} steps are left: it ends "
-            f"at {reached:.2g}, not at {meant:.2g}. Set schedule=constant, or schedule=step with milestones below "
-            f"{end / total:.2g}."
-        ]
 
 
 def check_rewind(epoch: float, step: int, first: int) -> None:

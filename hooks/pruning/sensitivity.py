@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.pruning.criteria import keep_largest
-from hookline.hooks.pruning.schedules import kept_units
+from hookline.hooks.pruning.selector import keep_largest
+from hookline.hooks.pruning.settings import kept_units
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,20 @@ def scan_layers(
     kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float], *, smaller_is_better: bool
 ) -> Scan:
     """Prune each layer alone to each sparsity, and evaluate. The kernels are left as they were."""
+
+    def measure(group: Sequence[Kernel], sparsity: float) -> float:
+        with pruned(group, sparsity):
+            return evaluate()
+
     layers: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         layers.setdefault(kernel.layer, []).append(kernel)
     return Scan(
         baseline=evaluate(),
         entries={path: sum(kernel.size for kernel in group) for path, group in layers.items()},
-        values={path: _scan_layer(group, sparsities, evaluate) for path, group in layers.items()},
+        values={path: {each: measure(group, each) for each in sparsities} for path, group in layers.items()},
         smaller_is_better=smaller_is_better,
     )
-
-
-def _scan_layer(
-    kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float]
-) -> dict[float, float]:
-    values = {}
-    for sparsity in sparsities:
-        with pruned(kernels, sparsity):
-            values[sparsity] = evaluate()
-    return values
 
 
 @contextmanager

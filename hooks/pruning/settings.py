@@ -1,74 +1,207 @@
-"""What is pruned, how far, and the report of it."""
+"""The options of pruning: what is pruned, when, and how far. Plain numbers, checked before anything is traced."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
+from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, check_patterns, epoch_start
+from hookline.trainer.errors import UserError, unknown_name
 
-from hookline.hooks.kernels import TABLE, Kernel, Target, find_kernels, holds_kernel, is_depthwise, is_kernel_layer
-from hookline.hooks.options import AVERAGE, check_choice, check_number, check_patterns
-from hookline.hooks.pruning.criteria import CRITERIA, matrix_shape
-from hookline.hooks.pruning.options import Sparsity, Structure, check_layer_sparsity, parse_structure
-from hookline.hooks.pruning.schedules import Schedule, check_used, parse_schedule
-from hookline.hooks.quantization.selection import trace_kernel_inputs
-from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_graph
-from hookline.trainer.network import Network
-from hookline.trainer.select import layer_paths, select_layers
+SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
+STRUCTURES = ("unstructured", "channel", *SIZED)
 
-DEFAULT_SPARSITY = 0.5
+Sparsity = float | dict[str, float]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Say which entries are kept or pruned together."""
+
+    name: str  # one of STRUCTURES
+    sizes: tuple[int, ...] = ()  # (n, m) of n_m: keep n of every m; (rows, columns) of a block; empty otherwise
+
+    @property
+    def own_sparsity(self) -> float | None:
+        """Return the sparsity that the structure itself fixes, 1 - n / m, or None."""
+        return 1.0 - self.sizes[0] / self.sizes[1] if self.name == "n_m" else None
+
+    @property
+    def config(self) -> str | dict[str, list[int]]:
+        """Return the structure as a config gives it."""
+        return {self.name: list(self.sizes)} if self.sizes else self.name
+
+
+def parse_structure(value: Any) -> Structure:
+    """Return the structure that a config names: a name, or such as {"n_m": [2, 4]}."""
+    is_sized = isinstance(value, Mapping) and len(value) == 1
+    ((name, sizes),) = value.items() if is_sized else [(value, ())]
+    if not isinstance(name, str) or (is_sized and name in ("unstructured", "channel")):
+        raise UserError(f"Invalid structure: {value!r}. Expected unstructured, channel, {' or '.join(SIZED.values())}.")
+    if name not in STRUCTURES:
+        raise unknown_name("structure", name, STRUCTURES)
+    if name not in SIZED:
+        return Structure(name)
+    if not isinstance(sizes, Sequence) or len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        raise UserError(
+            f"Invalid structure: {value!r}. Expected two whole numbers above 0, such as structure={SIZED[name]}."
+        )
+    if name == "n_m" and sizes[0] >= sizes[1]:
+        raise UserError(f"Invalid structure: {value!r}. Expected to keep fewer than all: n < m, such as {SIZED[name]}.")
+    return Structure(name, tuple(sizes))
+
+
+def check_sparsity(name: str, value: Any) -> float:
+    """Return the value, the share of entries to prune."""
+    expected = "the share of entries to prune, in [0, 1]"
+    return check_number(name, value, minimum=0.0, maximum=1.0, expected=expected)
+
+
+def check_layer_sparsity(name: str, value: Any) -> Sparsity:
+    """Return one sparsity, or sparsities by layer pattern."""
+    if not isinstance(value, Mapping):
+        return check_sparsity(name, value)
+    if not value:
+        raise UserError(f"Invalid {name}: {{}}. Expected sparsities by layer pattern, such as {{fc1: 0.9}}.")
+    return {str(pattern): check_sparsity(f"{name} of {pattern}", each) for pattern, each in value.items()}
+
+
+RISING, UPDATED, ITERATIVE = ("polynomial", "splicing"), ("constant", "polynomial", "splicing"), ("iterative",)
+USERS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "initial_sparsity": (0.0, RISING),
+    "power": (3.0, RISING),
+    "end_epoch": (None, UPDATED),
+    "frequency": (100, UPDATED),
+    "frequency_growth": (1.0, UPDATED),
+    "stages": (None, ITERATIVE),
+    "stage_epochs": (None, ITERATIVE),
+    "hysteresis": (1.1, ("splicing",)),
+}
+"""Options that only some schedules use: the default, and which they are."""
+SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
+CRITERIA = ("magnitude", "l2")
 SCOPES = ("per_layer", "global")
+DEFAULT_SPARSITY = 0.5
+
+
+def check_used(schedule: str, given: Mapping[str, Any]) -> None:
+    """Refuse an option that the schedule does not use."""
+    for option, (default, users) in USERS.items():
+        if schedule not in users and given[option] != default:
+            raise UserError(
+                f"{option}={given[option]} has no effect with schedule={schedule}. "
+                f"Expected {option}={'null' if default is None else default}, or schedule={' or '.join(users)}."
+            )
+
+
+def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> list[int]:
+    """Return the steps at which masks change: `begin`, then one after each interval, and always `end`."""
+    steps, interval, position = [], float(frequency), float(begin)
+    while round(position) < end:
+        steps.append(round(position))
+        position += interval
+        interval *= growth
+    return [*steps, end]
+
+
+def polynomial_sparsity(step: int, *, begin: int, end: int, initial: float, final: float, power: float) -> float:
+    """Return s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power (Zhu and Gupta 2017, arXiv 1710.01878, equation 1)."""
+    if step >= end:
+        return final
+    left = 1.0 - max(0, step - begin) / (end - begin)
+    return final + (initial - final) * left**power
+
+
+def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
+    """Return how many of `units` stay: all but round(sparsity * units), and `minimum` of them in any case."""
+    return max(min(minimum, units), units - round(sparsity * units))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold checked options."""
+    """Hold checked options under their names."""
 
-    layers: str | list[str]  # patterns on kernel layers
-    schedule: Schedule  # when masks change
+    layers: str | list[str]
+    schedule: str
     final_sparsity: Sparsity  # of the last masks, one for all layers or by pattern
-    stages: list[Sparsity]  # sparsities of an iterative schedule; empty otherwise
-    hysteresis: float | None  # how much splicing favours kept entries; None if nothing comes back
-    scope: str  # "per_layer" or "global"
-    structure: Structure  # what is kept or pruned together
-    criterion: str  # how units are ranked
+    initial_sparsity: float
+    begin_epoch: float
+    end_epoch: float | None  # None for halfway from the begin to the end of training
+    frequency: int
+    frequency_growth: float
+    power: float
+    stages: list[Sparsity]  # empty unless the schedule is iterative
+    stage_epochs: float
+    hysteresis: float | None  # None if nothing comes back
+    scope: str
+    structure: Structure
+    criterion: str
+
+    def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
+        """Return the steps at which masks change, rising."""
+        count = len(self.stages) or 1
+        epochs = [self.begin_epoch + stage * self.stage_epochs for stage in range(count)]
+        begin, *_ = steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
+        if len(set(steps)) < count:
+            raise UserError(f"stage_epochs={self.stage_epochs} is less than a step. Expected a longer stage.")
+        end = steps[-1]
+        what, epoch = f"the last of {count} stages, epoch" if self.stages else "begin_epoch", epochs[-1]
+        if end < total_steps and self.schedule in UPDATED:
+            end = begin + (total_steps - 1 - begin) // 2
+            if self.end_epoch is not None:
+                what, epoch = "end_epoch", self.end_epoch
+                end = max(begin, epoch_start(epoch, steps_per_epoch) - 1)
+        if end >= total_steps:
+            raise UserError(
+                f"{what}={epoch:g} is after the end of the run, epoch {total_steps / steps_per_epoch:.4g}. Expected an "
+                "earlier one, or a longer run with trainer.epochs."
+            )
+        return update_steps(begin, end, self.frequency, self.frequency_growth) if self.schedule in UPDATED else steps
+
+    def sparsities(self, steps: Sequence[int], final: float) -> list[float]:
+        """Return the sparsity after each update of a schedule without stages."""
+        initial = self.initial_sparsity if self.schedule in RISING else final
+        curve = {"begin": steps[0], "end": steps[-1]}
+        return [polynomial_sparsity(step, **curve, initial=initial, final=final, power=self.power) for step in steps]
 
 
 def parse_settings(given: Mapping[str, Any]) -> Settings:
     """Return the settings of a config."""
-    structure = parse_structure(given["structure"])
-    stages = _parse_stages(given["stages"])
-    schedule = parse_schedule({**given, "stages": len(stages)})
-    check_used(schedule.name, given)
-    expected = "a number of at least 1, such as 1.1"
-    hysteresis = check_number("hysteresis", given["hysteresis"], minimum=1.0, expected=expected)
+    schedule = check_choice("schedule", given["schedule"], SCHEDULES)
+    check_used(schedule, given)
+    iterative, structure, stages = schedule == "iterative", parse_structure(given["structure"]), given["stages"]
+    if iterative and (not isinstance(stages, Sequence) or isinstance(stages, str) or not stages):
+        raise UserError(f"stages={stages!r} with schedule=iterative. Expected sparsities, such as [0.5,0.8,0.9].")
+    stages = [check_layer_sparsity("stages", stage) for stage in stages or ()]
+    begin, end = check_epochs("begin_epoch", given["begin_epoch"]), given["end_epoch"]
+    if end is not None and check_epochs("end_epoch", end) < begin:
+        raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected an end after the begin.")
+    apart = given["stage_epochs"] if iterative else 1.0
+    hysteresis = check_number("hysteresis", given["hysteresis"], minimum=1.0)
     settings = Settings(
         layers=check_patterns("layers", given["layers"]),
         schedule=schedule,
         final_sparsity=_final_sparsity(given["final_sparsity"], stages, structure),
+        initial_sparsity=check_sparsity("initial_sparsity", given["initial_sparsity"]),
+        begin_epoch=begin,
+        end_epoch=end,
+        frequency=check_integer("frequency", given["frequency"]),
+        frequency_growth=check_number("frequency_growth", given["frequency_growth"], minimum=1.0),
+        power=check_number("power", given["power"], minimum=0.0, above_minimum=True),
         stages=stages,
-        hysteresis=hysteresis if schedule.name == "splicing" else None,
+        stage_epochs=check_number("stage_epochs", apart, minimum=0.0, above_minimum=True),
+        hysteresis=hysteresis if schedule == "splicing" else None,
         scope=check_choice("scope", given["scope"], SCOPES),
         structure=structure,
         criterion=check_choice("criterion", given["criterion"], CRITERIA),
     )
-    _check_scope(settings)
+    if settings.scope == "global" and structure.name == "n_m":
+        raise UserError("scope=global has no meaning with n_m: every group keeps its share. Expected scope=per_layer.")
+    if settings.scope == "global" and any(isinstance(each, dict) for each in (settings.final_sparsity, *stages)):
+        raise UserError("scope=global takes one sparsity for all layers. Expected a number, or scope=per_layer.")
     return settings
-
-
-def _parse_stages(stages: Any) -> list[Sparsity]:
-    if stages is None:
-        return []
-    if not isinstance(stages, Sequence) or isinstance(stages, str) or not stages:
-        raise UserError(f"Invalid stages: {stages!r}. Expected rising sparsities, such as [0.5, 0.8, 0.9], or null.")
-    return [check_layer_sparsity("stages", stage) for stage in stages]
 
 
 def _final_sparsity(given: Any, stages: Sequence[Sparsity], structure: Structure) -> Sparsity:
@@ -82,203 +215,6 @@ def _final_sparsity(given: Any, stages: Sequence[Sparsity], structure: Structure
     values = [] if chosen is None else list(chosen.values()) if isinstance(chosen, dict) else [chosen]
     if any(not math.isclose(value, own, abs_tol=1e-6) for value in values):
         raise UserError(
-            f"A final sparsity of {chosen} contradicts structure={structure.config}, which prunes {own:g}. "
-            "Expected that value, or auto."
+            f"A final sparsity of {chosen} contradicts structure={structure.config}. Expected {own:g}, or auto."
         )
     return own
-
-
-def _check_scope(settings: Settings) -> None:
-    if settings.scope != "global":
-        return
-    if settings.structure.name == "n_m":
-        raise UserError("scope=global has no meaning with n_m: every group keeps its share. Expected scope=per_layer.")
-    if any(isinstance(sparsity, dict) for sparsity in (settings.final_sparsity, *settings.stages)):
-        raise UserError("scope=global takes one sparsity for all layers. Expected a number, or scope=per_layer.")
-
-
-def select_kernels(network: Network, patterns: str | Sequence[str]) -> list[Kernel]:
-    """Return the kernels of the layers that match."""
-    layers = select_layers(network.model, patterns, accept=holds_kernel, kind="kernel layer")
-    return find_kernels(network, layers, doing="pruned")
-
-
-def layer_targets(network: Network, kernels: Sequence[Kernel], sparsity: Sparsity, option: str) -> dict[str, float]:
-    """Return the sparsity of each pruned layer, by path."""
-    paths = list(dict.fromkeys(kernel.layer for kernel in kernels))
-    if not isinstance(sparsity, Mapping):
-        return dict.fromkeys(paths, sparsity)
-    pruned = {id(layer) for path, layer in layer_paths(network.model).items() if path in paths}
-    targets: dict[str, float] = {}
-    for pattern, value in sparsity.items():
-        matched = select_layers(network.model, pattern, accept=lambda layer: id(layer) in pruned, kind="pruned layer")
-        targets |= dict.fromkeys(matched, value)
-    missing = [path for path in paths if path not in targets]
-    if missing:
-        raise UserError(
-            f"{option} gives no sparsity for {', '.join(missing)}. Expected a pattern for every layer to prune: add "
-            f"'{missing[0]}', or leave these layers out of `layers`."
-        )
-    return targets
-
-
-def layer_sparsities(
-    network: Network, kernels: Sequence[Kernel], settings: Settings, steps: Sequence[int]
-) -> dict[str, list[float]]:
-    """Return the sparsity of each pruned layer after each update, by path."""
-    if settings.stages:
-        stages = [layer_targets(network, kernels, stage, "stages") for stage in settings.stages]
-        sparsities = {path: [stage[path] for stage in stages] for path in stages[0]}
-    else:
-        final = layer_targets(network, kernels, settings.final_sparsity, "final_sparsity")
-        sparsities = {path: settings.schedule.sparsities(steps, value) for path, value in final.items()}
-    for path, values in sparsities.items():
-        if sorted(values) != values:
-            raise UserError(
-                f"The sparsity of layer '{path}' would fall: {_shown(values)}. Expected sparsities that rise."
-            )
-    return sparsities
-
-
-def _shown(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in (values if len(values) <= 5 else [values[0], values[-1]]))
-
-
-def check_structure(network: Network, kernels: Sequence[Kernel], structure: Structure) -> None:
-    """Refuse kernels that cannot have a structure."""
-    layers = layer_paths(network.model)
-    if structure.name == "channel":
-        _check_channels(network.model, kernels, layers)
-    if structure.name != "n_m":
-        return
-    group = structure.sizes[1]
-    for kernel in kernels:
-        if reason := _why_ungrouped(kernel, layers[kernel.layer]):
-            raise UserError(
-                f"'{kernel.name}' is {reason}: it adds over no input axis that could hold {structure.sizes[0]} of "
-                f"{group}. Leave layer '{kernel.layer}' out of `layers`."
-            )
-        inputs = _input_channels(kernel)
-        if inputs % group:
-            raise UserError(
-                f"structure={{n_m: {list(structure.sizes)}}} needs {group} to divide the inputs, but '{kernel.name}' "
-                f"has {inputs}. Leave layer '{kernel.layer}' out of `layers`, or choose another structure."
-            )
-
-
-def _why_ungrouped(kernel: Kernel, layer: keras.Layer) -> str:
-    """Return the kind of a kernel that sums over no inputs; empty for others."""
-    if kernel.variable.name == TABLE:
-        return "a table of embeddings"
-    return "a depthwise kernel" if is_depthwise(layer, kernel.variable) else ""
-
-
-def _input_channels(kernel: Kernel) -> int:
-    """Return the length of the last axis that a kernel sums over: of a convolution, the input channels."""
-    rank = len(kernel.variable.shape)
-    inputs = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
-    return int(kernel.variable.shape[max(inputs)]) if inputs else 1
-
-
-def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer]) -> None:
-    every = {path: layer for path, layer in layers.items() if holds_kernel(layer)}
-    last = trace_kernel_inputs(model, every).last() if is_graph(model) else {list(every)[-1]}
-    fit = [path for path, layer in every.items() if path not in last and is_kernel_layer(layer)]
-    advice = f"Leave it out of `layers`, for example layers=[{','.join(fit)}]." if fit else "Choose another structure."
-    for kernel in kernels:
-        if not is_kernel_layer(layers[kernel.layer]):
-            kind = type(layers[kernel.layer]).__name__
-            raise UserError(
-                f"structure=channel prunes channels of dense layers and convolutions, but '{kernel.layer}' is a {kind}"
-                f", whose outputs are not channels that can go one by one. {advice}"
-            )
-        if kernel.layer in last:
-            raise UserError(
-                f"structure=channel would remove outputs of the network: '{kernel.layer}' is a last layer. {advice}"
-            )
-
-
-def kernel_matrix_shape(kernel: Kernel) -> tuple[int, int]:
-    """Return the shape [inputs, outputs] of a kernel's matrix."""
-    return matrix_shape(tuple(kernel.variable.shape), kernel.channel_axes)
-
-
-VALUE_BITS, POINTER_BITS = 32, 32
-
-
-def column_bits(columns: int) -> int:
-    """Return the bits of a column index: ceil(log2(columns))."""
-    return (columns - 1).bit_length()
-
-
-def csr_bytes(inputs: int, outputs: int, kept: int) -> int:
-    """Return the bytes of a matrix in compressed sparse rows (CSR).
-
-    A kept entry takes its float32 value and a column index of ceil(log2(outputs)) bits, packed; each row, and the end,
-    takes a pointer of 4 bytes. A row is one input: of a convolution, one (height, width, input channel).
-    """
-    return math.ceil((kept * (VALUE_BITS + column_bits(outputs)) + POINTER_BITS * (inputs + 1)) / 8)
-
-
-def stored_bytes(kernel: Kernel, values: Any) -> int:
-    """Return the bytes of a kernel as it would be shipped: CSR, or dense where that is smaller."""
-    inputs, outputs = kernel_matrix_shape(kernel)
-    return min(csr_bytes(inputs, outputs, count_kept(values)), 4 * kernel.size)
-
-
-def count_kept(values: Any) -> int:
-    """Return how many entries are not exactly zero."""
-    return int(np.count_nonzero(tf.convert_to_tensor(values).numpy()))
-
-
-def layer_report(
-    network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable], others: Sequence[Target] = ()
-) -> dict[str, Any]:
-    """Return what is left of each layer, of all pruned kernels together, and of all kernels of the network."""
-    groups: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in kernels:
-        groups[kernel.layer].append(kernel)
-    rows = [{"layer": path, **_row(network, group, masks)} for path, group in groups.items()]
-    total = {"layer": "total", **_row(network, kernels, masks)}
-    whole = {"layer": "network", **_whole(total, others)}
-    layers = [*rows, *([total] if len(rows) > 1 else []), *([whole] if others else [])]
-    return {"layers": layers, "total": total, "network": whole}
-
-
-def _whole(total: Mapping[str, Any], others: Sequence[Target]) -> dict[str, Any]:
-    entries = total["entries"] + sum(each.size for each in others)
-    return _counts(entries, total["kept"] + sum(count_kept(each.variable.value) for each in others))
-
-
-def _counts(entries: int, kept: int) -> dict[str, Any]:
-    return {
-        "entries": entries,
-        "kept": kept,
-        "times_fewer": round(entries / kept, 3) if kept else None,
-        "sparsity": round(1.0 - kept / entries, 6),
-    }
-
-
-def _row(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable]) -> dict[str, Any]:
-    kept: dict[str, int] = defaultdict(int)
-    sparse = 0
-    for kernel in kernels:
-        for name, variable in _parts(network, kernel, masks[kernel.name]).items():
-            kept[name] += count_kept(variable)
-        sparse += csr_bytes(*kernel_matrix_shape(kernel), count_kept(kernel.variable.value))
-    entries = sum(kernel.size for kernel in kernels)
-    return {
-        **_counts(entries, kept["sparsity"]),
-        **{name: round(1.0 - count / entries, 6) for name, count in kept.items()},
-        "dense_bytes": 4 * entries,
-        "sparse_bytes": sparse,
-    }
-
-
-def _parts(network: Network, kernel: Kernel, mask: tf.Variable) -> dict[str, Any]:
-    """Return a kernel's values under the names of its sparsity scalars."""
-    slots = {
-        "moving_average" if attribute == AVERAGE else attribute.strip("_"): slot.value
-        for attribute, slot in network.optimizer_slots(kernel.name).items()
-    }
-    return {"sparsity": kernel.variable.value, "mask": mask, **slots}

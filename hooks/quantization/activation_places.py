@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.attention.place import nodes_in_order
+from hookline.hooks.graphs import call_anew, nodes_in_order
 from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import quantize_activations, quantize_averages
 from hookline.hooks.quantization.learned_steps import activations_by_step, magnitudes
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
+from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 
 RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
 KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
@@ -30,9 +32,9 @@ SWISH = ("silu", "swish")
 
 @dataclass(frozen=True)
 class Point:
-    """Say whose range a quantizer has."""
+    """Say what a quantizer rounds."""
 
-    index: int
+    index: int  # whose range counts
     observes: bool = True  # whether what comes in moves the range; not so where it is that of the input
     averages: bool = False  # whether what comes in are means of levels of the range
     after: str = ""  # the operation whose output it rounds
@@ -41,7 +43,7 @@ class Point:
 
 @dataclass
 class Pass:
-    """Hold what the quantizers of a network do while a forward pass is traced; nothing without `active`."""
+    """Round activations while a forward pass is traced; without `active`, leave them as they are."""
 
     bits: int = 8
     ranges: tf.Tensor | None = None  # float32 [points, 2], nudged
@@ -54,42 +56,34 @@ class Pass:
         """Return the inputs, rounded; note their extremes."""
         if self.active is None or self.ranges is None or point.left_out:
             return inputs
-        if self.factors is not None and point.index not in self.averaged:
-            return self._by_step(point, inputs, self.ranges[point.index], self.factors[point.index])
-        if self.seen is not None and point.observes:
-            self.seen.setdefault(point.index, []).append(magnitudes(inputs, with_mean=self.factors is not None))
-        limits = self.ranges[point.index]
+        limits, observed = self.ranges[point.index], self.seen is not None and point.observes
         quantize = quantize_averages if point.averages else quantize_activations
-        return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
-
-    def _by_step(self, point: Point, inputs: tf.Tensor, limits: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-        """Return the inputs, rounded by a learned step; note the magnitudes from which an initial one is made."""
-        nothing = tf.zeros([3])
-        quantize = quantize_averages if point.averages else quantize_activations
-        observed = self.seen is not None and point.observes
-        made, seen = tf.cond(
+        if self.factors is None or point.index in self.averaged:
+            if observed:
+                self._note(point, magnitudes(inputs, with_mean=self.factors is not None))
+            return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
+        factor, nothing = self.factors[point.index], tf.zeros([3])
+        made, seen = tf.cond(  # magnitudes make the initial step, and only that
             tf.logical_and(self.active, limits[1] > limits[0]),
             lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
             lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
         )
-        if self.seen is not None and point.observes:
-            self.seen.setdefault(point.index, []).append(seen)
+        if observed:
+            self._note(point, seen)
         return made
+
+    def _note(self, point: Point, seen: tf.Tensor) -> None:
+        assert self.seen is not None
+        self.seen.setdefault(point.index, []).append(seen)
 
 
 @dataclass
 class Inserter:
-    """Put quantizers into a model.
+    """Put quantizers into a model."""
 
-    Attributes:
-        now: what all quantizers follow.
-        names: of the points, after the operations whose outputs they round.
-        fixed: the ranges of those points that have one from the first, by index.
-    """
-
-    now: Pass
-    names: list[str] = field(default_factory=list)
-    fixed: dict[int, tuple[float, float]] = field(default_factory=dict)
+    now: Pass  # what all quantizers follow
+    names: list[str] = field(default_factory=list)  # of the points, after the operations whose outputs they round
+    fixed: dict[int, tuple[float, float]] = field(default_factory=dict)  # the ranges that do not move, by point
     _inner: dict[int, keras.Model] = field(default_factory=dict)
     _linear: dict[int, keras.Layer] = field(default_factory=dict)  # of a layer, the one without its activation
     _layers: list[Any] = field(default_factory=list)
@@ -97,7 +91,8 @@ class Inserter:
 
     def rebuilt(self, model: keras.Model, *, outer: bool = True) -> keras.Model:
         """Return the model with quantizers: the same layers, the same variables."""
-        graph, places = as_functional(model), _Places(as_functional(model))
+        graph = as_functional(model)
+        places = _Places(graph)
         new: dict[int, Any] = {}
         points: dict[int, int] = {}  # of a tensor of the old graph: whose range it has
         for tensor in graph.inputs if outer else ():
@@ -120,7 +115,7 @@ class Inserter:
         return keras.Model(graph._inputs_struct, packed, name=model.name)
 
     def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], points: dict[int, int]) -> Any:
-        """Return what an operation gives: in parts, with quantizers between them, where runtimes compute it so."""
+        """Return the result of an operation: in parts, with quantizers between them, where runtimes compute it so."""
         name, function = operation.name, inner_activation(operation)
         if function is None and _activation(operation) not in SWISH:
             return operation(*args, **kwargs)
@@ -167,15 +162,14 @@ class Inserter:
         if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old) or _is_input(node.operation):
             return tensor
         sources = [points.get(id(each)) for each in node.input_tensors]
-        given = sources[0] if sources else None
-        if type(node.operation).__name__ in JOINING and (joined := self._joined(sources)) is not None:
+        given, kind = sources[0] if sources else None, type(node.operation).__name__
+        if kind in JOINING and (joined := self._joined(sources)) is not None:
             points[id(old)] = joined
             return tensor
         if _keeps(node.operation):
             if given is not None:
                 points[id(old)] = given
             return tensor
-        kind = type(node.operation).__name__
         if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
             points[id(old)] = given
             point = Point(given, observes=False, averages=kind in AVERAGING, after=node.operation.name)
@@ -194,7 +188,7 @@ class Inserter:
         return self._layer(Point(points[id(old)], observes=fixed is None, after=name))(tensor)
 
     def _layer(self, point: Point) -> keras.Layer:
-        from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer  # a class of Keras
+        from hookline.hooks.quantization.layers import ActivationQuantizer  # a class of Keras: not for options
 
         name = f"{point.after}_quantizer_{len(self._layers) + 1}"
         layer = ActivationQuantizer(point.index, point.observes, point.averages, name=name)
@@ -243,10 +237,7 @@ def inner_activation(operation: Any) -> Callable[..., Any] | None:
 
 
 def without_activation(layer: keras.Layer) -> keras.Layer:
-    """Return a layer of the same variables that leaves the activation out; the given one, which is the user's, has it.
-
-    It is made of what the layer holds: a layer of its config would have variables of its own.
-    """
+    """Return a layer of the same variables without the activation; one made of the config would have its own."""
     made: keras.Layer = object.__new__(type(layer))
     vars(made).update({**vars(layer), "activation": keras.activations.linear})
     vars(made).update(_inbound_nodes=[], _outbound_nodes=[])
@@ -254,7 +245,7 @@ def without_activation(layer: keras.Layer) -> keras.Layer:
 
 
 def _is_input(operation: Any) -> bool:
-    """Return whether an operation rounds the input of a layer by a hook of its own, such as to its sign."""
+    """Return whether an operation is another hook's input quantizer."""
     return type(operation).__name__ == "InputQuantizer"
 
 
@@ -281,3 +272,36 @@ def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
     if name == "tanh":
         return -1.0, 1.0 - 2.0 ** (1 - bits)
     return (0.0, 1.0 - 2.0**-bits) if name in ("sigmoid", "softmax") else None
+
+
+def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: int) -> keras.Model:
+    """Return the model with Keras's fake quantization of constant ranges in place of activation quantizers."""
+    from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(layer, (ActivationQuantizer, StepSizes)):
+            return layer(*args, **kwargs)
+        inputs = args[0] if args else kwargs["inputs"]
+        if ranges is None or isinstance(layer, StepSizes) or layer.point.left_out:
+            return inputs
+        limits = ranges[layer.point.index]
+        if layer.point.averages:
+            inputs = stretched(inputs, limits, bits, layer.name)
+        return _fake_quantized(inputs, limits, bits)
+
+    return call_anew(model, lambda layer: isinstance(layer, (ActivationQuantizer, StepSizes)), call)
+
+
+def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
+    """Return means stretched as `quantize_averages` does, by a layer of Keras."""
+    low, high = limits.tolist()
+    options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
+    return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
+
+
+def _fake_quantized(inputs: Any, limits: np.ndarray, bits: int) -> Any:
+    """Return inputs rounded by an operation of Keras; its function forgets the bits of a Keras tensor."""
+    from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
+
+    low, high = limits.tolist()
+    return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, low, high)

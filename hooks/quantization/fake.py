@@ -1,37 +1,34 @@
-"""Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients."""
+"""Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients.
+
+Ranges are float32 [..., 2], a smallest and a largest value. Axes are negative: those with quantization steps of their
+own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks.kernels import Kernel
+from hookline.trainer.graph import fold_shape, folded_norms
+from hookline.trainer.network import Network
 from hookline.trainer.ops.averages import STRETCH, middle
 
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:
-    """Return the step of the grid, max|w| / (2^(bits - 1) - 1), with axes of 1: one for each channel.
-
-    Args:
-        weights: float, any shape.
-        bits: 2 to 8.
-        axes: negative, those that tell channels apart; none for one step.
-    """
+    """Return the step of the grid, max|w| / (2^(bits - 1) - 1), with axes of 1: one for each channel."""
     others = [axis for axis in range(-weights.shape.rank, 0) if axis not in axes]
     return tf.reduce_max(tf.abs(weights), axis=others, keepdims=True) / (2.0 ** (bits - 1) - 1.0)
 
 
 def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors: tf.Tensor | None = None) -> tf.Tensor:
-    """Return round(w / s) s: symmetric, in a narrow range, half to even. The gradient passes as it is.
+    """Return round(w / s) s: symmetric, in a narrow range, half to even; the gradient passes as it is.
 
-    Nothing lies outside of the range, so the gradient is clipped nowhere. A channel of zeros stays one.
-
-    Args:
-        weights: float, any shape.
-        bits: 2 to 8.
-        axes: negative, those that tell channels apart; none for one step.
-        factors: float, broadcasts to the weights; then w * factors is what lies on the grid.
+    With factors, which broadcast to the weights, w * factors is what lies on the grid.
     """
 
     @tf.custom_gradient
@@ -45,20 +42,10 @@ def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors
     return rounded(weights)
 
 
-def with_zero(ranges: tf.Tensor) -> tf.Tensor:
-    """Return ranges [..., 2] widened to hold 0."""
-    return tf.stack([tf.minimum(ranges[..., 0], 0.0), tf.maximum(ranges[..., 1], 0.0)], axis=-1)
-
-
 def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return ranges [..., 2] that hold 0, moved by less than a step so that one of 2^bits levels is 0 exactly.
+    """Return ranges that hold 0, moved by less than a step so that one of 2^bits levels is 0 exactly.
 
-    TensorFlow and its converter would do so by themselves, but round halves to different sides: of images in [-1, 1]
-    the brightest pixels would differ.
-
-    Args:
-        ranges: float32 [..., 2].
-        bits: 2 to 16.
+    TensorFlow and its converter would do so by themselves, but round halves to different sides.
     """
     most = 2.0**bits - 1.0
     low, high = ranges[..., 0], ranges[..., 1]
@@ -68,10 +55,7 @@ def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return what `quantize_activations` does, but halves rounded as average pooling in integers does.
-
-    Halves are frequent: one in four means of four integers is a half.
-    """
+    """Return what `quantize_activations` does, but halves, which are frequent, rounded as average pooling does."""
 
     @tf.custom_gradient
     def rounded(given: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -84,29 +68,15 @@ def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Ten
 
 
 def quantize_activations(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return values rounded to 2^bits levels from limits[0] to limits[1].
-
-    The gradient passes inside of the limits, both included, and is 0 outside.
-
-    Args:
-        values: any shape and float dtype.
-        limits: float32 [2], nudged.
-        bits: 2 to 16.
-    """
+    """Return values rounded to 2^bits levels between the ends of a nudged range, both of which pass the gradient."""
     given = tf.cast(values, tf.float32)
     rounded = tf.quantization.fake_quant_with_min_max_vars(given, limits[0], limits[1], num_bits=bits)
     return tf.cast(rounded, values.dtype)
 
 
 def moved_ranges(ranges: tf.Tensor, seen: tf.Tensor, decay: float) -> tf.Tensor:
-    """Return decay * ranges + (1 - decay) * seen, widened to hold 0; those that are [0, 0] still take what was seen.
-
-    Args:
-        ranges: float32 [points, 2].
-        seen: float32 [points, 2], the smallest and largest values of a batch.
-        decay: in [0, 1).
-    """
-    seen = with_zero(seen)
+    """Return decay * ranges + (1 - decay) * seen, widened to hold 0; those that are [0, 0] take what was seen."""
+    seen = tf.stack([tf.minimum(seen[..., 0], 0.0), tf.maximum(seen[..., 1], 0.0)], axis=-1)
     fresh = tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True)
     return tf.where(fresh, seen, decay * ranges + (1.0 - decay) * seen)
 
@@ -117,3 +87,31 @@ def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndar
         scales = weight_scales(tf.convert_to_tensor(weights), bits, axes).numpy()
     steps = np.divide(weights, scales, out=np.array(weights), where=scales > 0.0)
     return bool((np.abs(steps - np.round(steps)) < 1e-3).all())
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Name what a batch norm multiplies the channels of a layer by."""
+
+    gamma: str | None  # names of variables
+    variance: str
+    epsilon: float
+    shape: tuple[int, ...]  # in which the factors multiply the kernel
+
+    def factors(self, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
+        """Return gamma / sqrt(variance + epsilon), of the moving statistics."""
+        scale = tf.math.rsqrt(tf.cast(state[self.variance], tf.float32) + self.epsilon)
+        return tf.reshape(scale if self.gamma is None else scale * weights[self.gamma], self.shape)
+
+
+def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Norm]:
+    """Return the batch norms that are folded into kernels, by the kernel's name."""
+    names = {id(variable): name for name, variable in network.variables.items()}
+    norms = {id(layer.kernel): (layer, norm) for layer, norm in folded_norms(network.model)}
+    found = {}
+    for kernel in (each for each in kernels if id(each.variable) in norms):
+        layer, norm = norms[id(kernel.variable)]
+        gamma = names[id(norm.gamma)] if norm.scale else None
+        shape = fold_shape(layer, kernel.variable)
+        found[kernel.name] = Norm(gamma, names[id(norm.moving_variance)], norm.epsilon, shape)
+    return found

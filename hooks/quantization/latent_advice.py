@@ -9,18 +9,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
 from hookline.hooks.options import decays_weight, first_of, inner_of
 from hookline.hooks.quantization.selection import DROPOUTS, MERGERS, RANKED, SHAPERS
-from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.graph import is_graph
 
 LINEAR = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
 """Kinds of operations that preserve the magnitude of sums."""
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
 BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}
-"""Operations with hardly any gradient where their input is large: they saturate."""
-
-Sums = frozenset[str]
+"""Operations that saturate: hardly any gradient where their input is large."""
 
 
 def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) -> dict[str, str]:
@@ -34,67 +33,47 @@ def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) ->
     paths = {id(layer): path for path, layer in layers.items()}
     found: dict[str, str] = {}
 
-    def note(sums: Sums, name: str) -> None:
-        for path in sorted(sums):
-            found.setdefault(path, name)
-
-    def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, frozenset)]
-        if is_graph(operation):
-            return run(operation, given)
+    def visit(operation: Any, facts: list[frozenset[str]], constants: list[Any]) -> frozenset[str]:
         path = paths.get(id(operation))
-        sums: Sums = frozenset().union(*given) if path is None else frozenset({path})
-        if path is None and _is_bounded(operation):
-            note(sums, operation.name)
-        elif path is not None and _has_bounded_function(operation):
-            note(sums, f"activation of {operation.name}")
-        hands_on = (
+        sums = frozenset[str]().union(*facts) if path is None else frozenset({path})
+        if _is_bounded(operation) if path is None else _has_bounded_function(operation):
+            where = operation.name if path is None else f"activation of {operation.name}"
+            found.update({each: where for each in sorted(sums) if each not in found})
+        passes_on = (
             type(operation).__name__ in LINEAR or path is not None or isinstance(operation, keras.layers.Activation)
         )
-        kept = sums if hands_on and _is_linear(operation) else frozenset()
-        return [kept] * len(keras.tree.flatten(operation.output))
+        is_linear = getattr(operation, "activation", None) in (None, keras.activations.linear)
+        return sums if passes_on and is_linear else frozenset[str]()
 
-    def run(graph: keras.Model, inputs: list[Sums]) -> Any:
-        return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
-
-    run(model, [frozenset() for _ in model.inputs])
+    walk(model, frozenset[str](), visit)
     return found
 
 
-def _is_linear(operation: Any) -> bool:
-    return getattr(operation, "activation", None) in (None, keras.activations.linear)
-
-
 def _is_bounded(operation: Any) -> bool:
-    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
+    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
 
     if isinstance(operation, keras.layers.Activation):
         return _has_bounded_function(operation)
     bounded_relu = isinstance(operation, keras.layers.ReLU) and operation.max_value is not None
-    is_softmax = isinstance(operation, (InputQuantizer, keras.layers.Softmax))
-    return bounded_relu or is_softmax or type(operation).__name__ in BOUNDED_OPERATIONS
+    is_bounded = isinstance(operation, (InputQuantizer, keras.layers.Softmax))
+    return bounded_relu or is_bounded or type(operation).__name__ in BOUNDED_OPERATIONS
 
 
 def _has_bounded_function(operation: Any) -> bool:
     return getattr(getattr(operation, "activation", None), "__name__", "") in BOUNDED_FUNCTIONS
 
 
-TRIAL_STEPS = 100
-"""A shorter run is only a smoke test."""
-WIDE = 3.0
-"""Standard deviation above which a layer's sums need a norm; a sign then passes a quarter of the gradients."""
+TRIAL_STEPS = 100  # a shorter run is only a smoke test
+WIDE = 3.0  # standard deviation of sums above which they need a norm; a sign then passes a quarter of the gradients
 LEAST_WAY, LONGEST_STEP = 0.5, 0.1
 """As shares of the clip: how far a weight must be able to move in the whole run, and how far it may in a step."""
-SHORTEST_MEMORY = 0.05
-"""Share of a run within which weight decay may shrink most of a latent weight."""
+SHORTEST_MEMORY = 0.05  # share of a run within which weight decay may shrink most of a latent weight
 BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
 """Optimizers that move a variable by about the learning rate per step, whatever its gradient is."""
-CONSTANT = 0.99
-"""Share of inputs of one sign from which on their signs carry no information."""
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
-    """Return the learning rates of some steps of a run, evenly spaced: float [rates]."""
+    """Return the learning rates of evenly spaced steps of a run."""
     rate = inner_of(optimizer)._learning_rate
     if not callable(rate):
         return np.array([float(optimizer.learning_rate)])
@@ -112,7 +91,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
         return (
             f"{steps} steps of {name}, at a learning rate of {rate:.2g} on average, move a latent weight by "
             f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs stay as they were drawn. "
-            f"Set optimizer.learning_rate={_short(highest * clip / (rate * steps))}, or train longer."
+            f"Set optimizer.learning_rate={highest * clip / (rate * steps):.1g}, or train longer."
         )
     if rate > LONGEST_STEP * clip:
         return (
@@ -169,37 +148,19 @@ def missing_norm_advice(
 ) -> str | None:
     """Return a line on binarized layers whose sums reach a saturating activation without a norm; None without any."""
     found = find_missing_norms(model, layers)
-    spreads = {each.layer: clip * math.sqrt(_fan_in(each)) for each in kernels}
+    fan_in = {
+        each.layer: each.size / math.prod(each.variable.shape[axis] for axis in each.channel_axes) for each in kernels
+    }
+    spreads = {path: clip * math.sqrt(entries) for path, entries in fan_in.items()}
     wide = [path for path in found if spreads.get(path, 0.0) > WIDE]
     if not wide:
         return None
     path = max(wide, key=lambda each: spreads[each])
     passed = math.erf(1.0 / (spreads[path] * math.sqrt(2.0)))
+    others = [each for each in wide if each != path]
+    nor = f" (nor behind {first_of(others)})" if others else ""
     return (
-        f"no normalization stands between the binarized layer '{path}' and '{found[path]}'{_others(wide, path)}: its "
+        f"no normalization stands between the binarized layer '{path}' and '{found[path]}'{nor}: its "
         f"sums spread by about {spreads[path]:.0f}, and only {100 * passed:.0f} % lie within 1, where gradients pass. "
         f"Put a batch norm there, as model=mlp has, or set hooks.{hook}.kernel_quantizer=magnitude_aware_sign."
     )
-
-
-def _fan_in(kernel: Kernel) -> float:
-    return kernel.size / math.prod(kernel.variable.shape[axis] for axis in kernel.channel_axes)
-
-
-def _others(paths: Sequence[str], path: str) -> str:
-    others = [each for each in paths if each != path]
-    return f" (nor behind {first_of(others)})" if others else ""
-
-
-def input_advice(signs: float, *, hook: str) -> str | None:
-    """Return a line on a network whose own input is quantized, and of one sign."""
-    if 1.0 - CONSTANT < signs < CONSTANT:
-        return None
-    return (
-        f"{100 * signs:.0f} % of the network's inputs are 0 or more, so their signs tell the first layer nothing. "
-        f"Center the inputs around 0, or set hooks.{hook}.quantize_first_input=false."
-    )
-
-
-def _short(value: float) -> str:
-    return f"{float(f'{value:.1g}'):g}"

@@ -29,12 +29,8 @@ def step_gradients(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the gradients of values and of their steps, before these are scaled: equations 3 and 5 of the paper.
 
-    Args:
-        upstream: float32, gradients of the rounded values.
-        scaled: of the same shape, values divided by their steps.
-        levels: of the same shape, `scaled` clipped and rounded.
-        ends: the lowest level and the highest.
-        axes: over which a step is shared; None for all.
+    `scaled` are values divided by their steps, `levels` the same clipped to the ends and rounded; `axes` are those over
+    which a step is shared, None for all.
     """
     inside = tf.logical_and(scaled > ends[0], scaled < ends[1])
     errors = levels - tf.where(inside, scaled, 0.0)
@@ -45,14 +41,8 @@ def weights_by_step(weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, 
     """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even.
 
     Adam moves each number by about its learning rate. Trained as a factor from 1 on, a step moves by that share of
-    itself, not by so much. The gradient of the factor is that of the paper divided by the initial step: then SGD moves
-    the step as in the paper.
-
-    Args:
-        weights: float32, any shape.
-        initial: float32, broadcasts to the weights, 0 or more; weights of step 0 stay as they are.
-        factors: float32, of the shape of `initial`.
-        bits: 2 to 8.
+    itself. The gradient of the factor is that of the paper divided by the initial step: SGD moves the step as in the
+    paper. Initial steps broadcast to the weights; weights of step 0 stay as they are.
     """
     most = 2.0 ** (bits - 1) - 1.0
     axes = [axis for axis, size in enumerate(initial.shape) if size == 1]
@@ -76,15 +66,7 @@ def weights_by_step(weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, 
 def activations_by_step(
     values: tf.Tensor, limits: tf.Tensor, factor: tf.Tensor, bits: int, quantize: Quantize
 ) -> tf.Tensor:
-    """Return values rounded to 2^bits levels between `limits` times a factor.
-
-    Args:
-        values: [batch, ...], any float dtype.
-        limits: float32 [2], the initial ones, nudged.
-        factor: float32 scalar.
-        bits: 4 to 8.
-        quantize: rounds values of float32 between limits.
-    """
+    """Return values [batch, ...] rounded by `quantize` to 2^bits levels between `limits`, nudged, times a factor."""
 
     @tf.custom_gradient
     def rounded(given: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -104,7 +86,7 @@ def activations_by_step(
 
 
 def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
-    """Return the smallest and the largest value, and perhaps the mean of |value|, float32 [2] or [3]."""
+    """Return the smallest and the largest value and, if asked for, the mean of |value|: float32 [2] or [3]."""
     wide = tf.stop_gradient(tf.cast(values, tf.float32))
     mean = [tf.reduce_mean(tf.abs(wide))] if with_mean else []
     return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), *mean])
@@ -113,10 +95,7 @@ def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
 def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
     """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2].
 
-    Args:
-        seen: float32 [points, 3], of `magnitudes`.
-        unsigned: bool [points], whether 0 is the lowest level; else it is in the middle.
-        bits: 4 to 8.
+    `seen` are the `magnitudes` of points, float32 [points, 3]; `unsigned` says where 0 is the lowest level.
     """
     half = 2.0 ** (bits - 1)
     lowest = tf.where(unsigned, 0.0, -half)
@@ -126,28 +105,26 @@ def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor
 
 
 class LearnedSteps:
-    """Hold the steps of a network: those of its points, then those of its kernels.
+    """Hold the steps of a network: those of its points, then those of its kernels."""
 
-    Attributes:
-        initial: float32 [steps of kernels], 0 where there is none yet; once built.
-        name: of the variable with the factors in the network; once built.
-        inputs: the points that round inputs of the network: their ranges are averages.
-    """
+    initial: tf.Variable  # float32 [steps of kernels], 0 where there is none yet; once built
+    variable: keras.Variable  # the factors in the network; once built
+    name: str  # of that variable
 
     def __init__(self, kernels: Sequence[tuple[keras.Variable, Sequence[int]]], points: int) -> None:
         """Take kernels with the negative axes that have steps of their own, and the number of points."""
         self._shapes = {id(variable): _broadcast(variable.shape, axes) for variable, axes in kernels}
         self._sizes = [points, *(math.prod(shape) for shape in self._shapes.values())]
-        self._never = np.zeros([points], bool)
-        self.inputs: set[int] = set()
+        self._unsigned = np.zeros([points], bool)
+        self.inputs: set[int] = set()  # the points that round inputs of the network: their ranges are averages
 
     def attached(self, model: keras.Model) -> keras.Model:
         """Return the model with the factors among its variables, in a layer behind its first output."""
-        from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer, StepSizes
+        from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
         found = trace_inputs(model, lambda each: isinstance(each, ActivationQuantizer))
         facts = [[each for layer, each in found if layer.point.index == index] for index in range(self._sizes[0])]
-        self._never = np.array([all(each.non_negative for each in calls) for calls in facts], bool)
+        self._unsigned = np.array([all(each.non_negative for each in calls) for calls in facts], bool)
         self.inputs = {index for index, calls in enumerate(facts) if all(MODEL_INPUT in each.sources for each in calls)}
         graph = as_functional(model)
         self._layer = StepSizes(sum(self._sizes), name="step_sizes")
@@ -173,10 +150,7 @@ class LearnedSteps:
         return {key: (tf.reshape(own, shape), tf.reshape(factor, shape)) for (key, shape), own, factor in pairs}
 
     def new_initial(self, kernels: Mapping[int, tf.Tensor], factors: tf.Tensor, bits: int) -> tf.Tensor:
-        """Return initial steps with those that were 0 made 2 mean|w| / sqrt(highest level) over the factor.
-
-        Factors are 1 then, but in a network with the weights of an earlier run.
-        """
+        """Return initial steps; those that were 0 become 2 mean|w| / sqrt(highest level), over the factor."""
         means = []
         for key, shape in self._shapes.items():
             axes = [axis for axis, size in enumerate(shape) if size == 1]
@@ -186,11 +160,8 @@ class LearnedSteps:
         return tf.where(old > 0.0, old, steps / multiples(factors[self._sizes[0] :]))
 
     def new_ranges(self, ranges: tf.Tensor, seen: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
-        """Return initial limits with those that were [0, 0] made for what was seen, over the factor.
-
-        Levels are unsigned where the graph says that a tensor is never negative.
-        """
-        made = initial_limits(seen, tf.constant(self._never), bits) / multiples(self.of_points(factors))[:, None]
+        """Return initial limits; those that were [0, 0] are made for what was seen, over the factor."""
+        made = initial_limits(seen, tf.constant(self._unsigned), bits) / multiples(self.of_points(factors))[:, None]
         return tf.where(tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True), made, ranges)
 
 

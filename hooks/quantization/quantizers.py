@@ -43,19 +43,13 @@ def power_of_two(exponents: tf.Tensor) -> tf.Tensor:
 
 
 def nearest_exponent(magnitudes: tf.Tensor) -> tf.Tensor:
-    """Return the k for which 1.5 * 2^(k - 1) <= x < 1.5 * 2^k, which is floor(log2(4 x / 3)).
-
-    Adding half of the lowest power to the bits carries into the exponent exactly from 1.5 on.
-    """
+    """Return floor(log2(4 x / 3)) exactly: adding half of a power carries into the exponent from 1.5 on."""
     bits = tf.bitcast(tf.cast(magnitudes, tf.float32), tf.int32)
     return tf.bitwise.right_shift(bits + 2 ** (MANTISSA_BITS - 1), MANTISSA_BITS) - BIAS
 
 
 def level_exponents(weights: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return the largest and the smallest exponent of the levels for a layer's weights (paper, equations 1 and 2).
-
-    n1 = floor(log2(4 max|W| / 3)) and n2 = n1 + 1 - 2^(b - 1) / 2, so that zero and the signed powers fit b bits.
-    """
+    """Return the exponents n1 = floor(log2(4 max|W| / 3)) and n2 = n1 + 1 - 2^(bits - 1) / 2 of a kernel's levels."""
     largest = tf.reduce_max(tf.abs(tf.cast(weights, tf.float32)))
     first = tf.where(largest > 0, nearest_exponent(largest), 0)
     last = first + 1 - 2 ** (bits - 2)
@@ -63,11 +57,7 @@ def level_exponents(weights: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def round_to_levels(weights: tf.Tensor, exponents: tf.Tensor) -> tf.Tensor:
-    """Return weights rounded to 0 or +-2^k with n2 <= k <= n1 (paper, equation 4). Levels stay as they are.
-
-    A weight goes to the level b with (a + b) / 2 <= |w| < 3 b / 2, where a is the level below b, and to 0 below all.
-    The paper leaves open what becomes of |w| >= 1.5 * 2^n1, to which a weight may grow in training: 2^n1 here.
-    """
+    """Return weights rounded to 0 or +-2^k with n2 <= k <= n1, as `IncrementalQuantization` says."""
     magnitudes = tf.abs(tf.cast(weights, tf.float32))
     chosen = power_of_two(tf.clip_by_value(nearest_exponent(magnitudes), exponents[1], exponents[0]))
     rounded = tf.sign(weights) * tf.cast(chosen, weights.dtype)
@@ -93,7 +83,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Hold a quantizer with its arguments."""
+    """Quantize kernels or layer inputs."""
 
     name: str  # a key of FUNCTIONS
     role: Role  # whether it quantizes kernels or layer inputs
@@ -127,7 +117,7 @@ class Quantizer:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the name and the arguments as one dict, such as {"name": "dorefa", "k_bit": 2}."""
+        """Return such as {"name": "dorefa", "k_bit": 2}."""
         return {"name": self.name, **self.arguments}
 
     @property
@@ -153,8 +143,7 @@ def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option:
     """Return the quantizer that a config names, or None for None."""
     if spec is None:
         return None
-    given: Any = {"name": spec} if isinstance(spec, str) else spec  # a config may hold anything
-    arguments = dict(given) if isinstance(given, Mapping) else {}
+    arguments = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
     name = arguments.pop("name", None)
     if not isinstance(name, str):
         raise UserError(

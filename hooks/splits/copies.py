@@ -22,17 +22,14 @@ FLAT = 1e-4  # of the mean, or of the most varied image beside it; the waves of 
 
 @dataclass(frozen=True, eq=False)
 class Looks:
-    """Hold what images look like.
-
-    Attributes:
-        waves: float16 [n, d]: how bright the lowest waves of a cosine transform are, without the mean, of length 1; the
-            product of two images' is their correlation. 0 for a flat image, which looks like nothing.
-        codes: uint64 [n], which of the 63 lowest are above their median: a perceptual hash. Images that look alike
-            differ in few bits. Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010.
-    """
+    """Hold what images look like."""
 
     waves: np.ndarray
+    """float16 [n, d], of length 1: the lowest waves of a cosine transform, without the mean; the product of two images'
+    is their correlation. 0 for a flat image."""
     codes: np.ndarray
+    """uint64 [n], which of the 63 lowest are above their median: a perceptual hash, of which images that look alike
+    differ in few bits. Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +59,10 @@ def fingerprints(split: Split, *, with_looks: bool) -> Fingerprints:
         each_bytes = np.ascontiguousarray(inputs).reshape(len(inputs), -1).view(np.uint8)
         digests += [hashlib.blake2b(each.data, digest_size=16).digest() for each in each_bytes]
         looks += [as_looks(found.numpy())] if with_looks else []
-    joined = join_looks(looks) if with_looks else None
-    if joined is not None:
-        joined = Looks(joined.waves[: split.size], joined.codes[: split.size])
-    return Fingerprints(digests[: split.size], joined)
+    if not with_looks:
+        return Fingerprints(digests[: split.size], None)
+    joined = join_looks(looks)
+    return Fingerprints(digests[: split.size], Looks(joined.waves[: split.size], joined.codes[: split.size]))
 
 
 def join_looks(looks: Sequence[Looks]) -> Looks:
@@ -123,8 +120,8 @@ def near_copies(looks: Looks, start: int, stop: int, *, nearer: float) -> tuple[
     """Return which of the images start .. stop - 1 are near copies of an image before them.
 
     An image is one if its distance to the nearest of these is at most `nearer` times that to the 10th nearest of all
-    images. Where all images look alike, as digits do, there are always 10 that are nearly as near, unless one is a
-    copy. It is also one if the correlation with the nearest is above 0.999. Distance is that of `Looks.waves`.
+    images: where all look alike, as digits do, others are nearly as near. It is also one if the correlation with the
+    nearest is above 0.999.
     """
     empty = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
     found = [empty]
@@ -151,16 +148,13 @@ def _nearest(looks: Looks, low: int, high: int, start: int) -> tuple[np.ndarray,
 
 
 def _stand_out(waves: np.ndarray, rows: np.ndarray, correlations: np.ndarray, nearer: float) -> np.ndarray:
-    """Return which rows have fewer than 10 images within the distance given by their correlation, divided by `nearer`.
-
-    Where all images look alike, nearly every row has more among the first few thousand; it is not compared further.
-    """
+    """Return which rows have fewer than 10 images within the distance of their correlation, divided by `nearer`."""
     if len(waves) <= NEIGHBOURS:
         return np.zeros(len(rows), bool)
     least = 1.0 - (1.0 - correlations) / nearer**2
     counts = np.zeros(len(rows), np.int64)
     for start in range(0, len(waves), AT_ONCE):
-        left = np.flatnonzero(counts <= NEIGHBOURS)  # each row meets itself
+        left = np.flatnonzero(counts <= NEIGHBOURS)  # each row meets itself; most rows are done soon
         products = waves[rows[left]].astype(np.float32) @ waves[start : start + AT_ONCE].astype(np.float32).T
         counts[left] += np.count_nonzero(products > least[left, None], axis=1)
     return counts <= NEIGHBOURS
@@ -177,8 +171,7 @@ def _fewest(query: np.ndarray, reference: np.ndarray, bits: np.ndarray) -> tuple
 def like_codes(queries: np.ndarray, references: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield all pairs of codes that differ in at most 8 bits, each once.
 
-    Codes that differ in at most 8 bits agree in one of 9 bands whole. So only those that agree in a band are compared:
-    Norouzi et al., Fast Exact Search in Hamming Space with Multi-Index Hashing, 2014, arXiv 1307.2982.
+    They agree in one of 9 bands whole, so only such codes are compared: Norouzi et al. 2014, arXiv 1307.2982.
     """
     edges = [BITS * band // (MOST_BITS + 1) for band in range(MOST_BITS + 2)]
     masks = [np.uint64(2**high - 2**low) for low, high in itertools.pairwise(edges)]

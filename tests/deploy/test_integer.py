@@ -21,8 +21,8 @@ from hookline.deploy.runtime_files import OPSET
 from hookline.deploy.runtimes import load_litert, load_onnx
 from hookline.hook_list import hook_name
 from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.quantization.activation_places import stretched
 from hookline.hooks.quantization.fake import nudged
-from hookline.hooks.quantization.write_out import stretched
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.resnet import resnet

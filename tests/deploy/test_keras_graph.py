@@ -12,7 +12,7 @@ import pytest
 
 from hookline.deploy.keras_graph import described_op, keras_graph
 from hookline.hooks.gradients.layers import StopGradients
-from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.layers import InputQuantizer
 from hookline.hooks.quantization.quantizers import FUNCTIONS, KERNEL_ONLY
 from hookline.trainer.errors import UserError
 from tests.support.packed import kinds, layers, pack, randomize

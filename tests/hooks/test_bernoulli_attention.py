@@ -20,6 +20,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.attention import BATCH, CLASSES, SIDE, attention, image_loop, image_model, prepare, square_batch
+from tests.support.hooked import named
 from tests.support.masking import build_hooks
 from tests.support.toy import StatelessHook, ToyObjective, toy_network, values_of
 
@@ -187,11 +188,6 @@ def test_wrong_options_and_networks_are_refused_by_name():
 # Beside hooks that round, prune and freeze.
 
 
-def named(hook, name: str):
-    hook.name = name
-    return hook
-
-
 def binary_model() -> keras.Model:
     """Return three convolutions with batch norm and hard_tanh, and a dense layer: the middle ones become binary."""
     inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
@@ -204,7 +200,7 @@ def binary_model() -> keras.Model:
 
 
 def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
-    rounding = named(BnnRounding(), "bnn_rounding")
+    rounding = named(BnnRounding())
     trainer = prepare([attention(), rounding], binary_model())
     assert [hook.name for hook in trainer.hooks] == ["bnn_rounding", "bernoulli_attention"]
     assert set(rounding.summary()["kernel_entries"]) == {"conv_2", "conv_3"}  # and not the branch
@@ -212,7 +208,7 @@ def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
     assert stored.keys() == {"conv_2/kernel", "conv_3/kernel"}
     assert trainer.hooks[1].summary()["layer"] == "conv_2_input_quantizer"
     with pytest.raises(UserError, match="conv_2_input_quantizer"):
-        prepare([attention(layer="activation_1"), named(BnnRounding(), "bnn_rounding")], binary_model())
+        prepare([attention(layer="activation_1"), named(BnnRounding())], binary_model())
     model = trainer.networks["model"].model
     gate = model.get_layer("attention_gate")
     values = keras.Model(model.input, gate.output)(square_batch(tf.constant(0, tf.int64))["inputs"], training=True)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
-from hookline.hooks.quantization.latent_advice import input_advice, rate_advice
+from hookline.hooks.quantization.latent_advice import rate_advice
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
@@ -246,14 +246,3 @@ def test_dropout_advice_names_an_option_only_where_the_model_has_it(make_bench, 
     for config, named in (({}, False), ({"model": {"dropout": 0.5}}, True)):
         lines = [each for each in bench.hook.advise(dataclasses.replace(run, config=config)) if "'drop'" in each]
         assert ["model.dropout" in each for each in lines] == [named]
-
-
-def test_inputs_of_one_sign_are_pointed_at(make_bench, run_of):
-    for signs, warned in ((1.0, True), (0.0, True), (0.985, False), (0.995, True)):
-        assert (input_advice(signs, hook="bnn_rounding") is not None) is warned
-    hook = BnnRounding(all_binary=True, quantize_first_input=True)
-    bench = make_bench(hook, network(lambda x: x), keras.optimizers.Adam(0.003))
-    for low, count in ((0.0, 1), (-1.0, 0)):
-        inputs = np.random.default_rng(0).uniform(low, 1.0, (32, 8)).astype(np.float32)
-        lines = hook.advise(run_of(bench.network, 2000, inputs=inputs))
-        assert sum("network's inputs" in line for line in lines) == count

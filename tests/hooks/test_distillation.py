@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,15 @@ import hookline
 from hookline.hooks.distillation import Distillation
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
 from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
+from tests.support.hooked import hooked
 from tests.support.resumed import check_same, go_on, run_cut, signal_at
-from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
+from tests.support.toy import BATCH, CLASSES, FEATURES, toy_batch, toy_network
 
 
 def student(rate: float = 0.1) -> Network:
@@ -53,22 +49,9 @@ def teacher(*ends: keras.layers.Layer, activation: str | None = None) -> keras.M
     return model
 
 
-def loop_of(network: Network, *hooks: GraphHook, xla: bool = False) -> ChunkLoop:
-    for hook in hooks:
-        hook.name = hook.name or type(hook).__name__.lower()
-    for hook in order_hooks(hooks):
-        network.model = hook.rebuild_model(network.model)
-    for hook in hooks:
-        network.taps |= hook.request_taps(network.model)
-    network.optimizer.build(network.model.trainable_variables)
-    for hook in hooks:
-        hook.build(replace(build_context(network), classes=CLASSES))
-    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), toy_batch, xla=xla)
-
-
 def trained(teaches: Any, steps: int = 3, **options: Any) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     network = student()
-    loop = loop_of(network, Distillation(teacher=teaches, **options))
+    loop = hooked(network, Distillation(teacher=teaches, **options))
     assert loop.run(0, steps) == (steps, [])
     return {name: np.array(each) for name, each in network.variables.items()}, loop.accumulators.read()
 
@@ -88,7 +71,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 def test_a_step_is_that_of_the_equation(temperature: float, alpha: float, xla: bool) -> None:
     network, model = student(), teacher()
     kernel, bias = (np.array(each, np.float64) for each in network.model.weights)
-    loop = loop_of(network, Distillation(teacher=model, temperature=temperature, alpha=alpha), xla=xla)
+    loop = hooked(network, Distillation(teacher=model, temperature=temperature, alpha=alpha), xla=xla)
     loop.run(0, 1)
     inputs, targets = data()
     logits, hard = inputs @ kernel + bias, np.eye(CLASSES)[targets]
@@ -142,7 +125,7 @@ def test_the_teacher_never_moves_and_is_in_inference_mode() -> None:
 
 def test_evaluations_do_without_the_teacher() -> None:
     network = student()
-    trainer = loop_of(network, Distillation(teacher=teacher())).trainer
+    trainer = hooked(network, Distillation(teacher=teacher())).trainer
     values = Evaluator(trainer, toy_batch, 1).run(0)
     assert values["loss/total"] == values["loss/cross_entropy"]
     assert not any("distillation" in name for name in values)
@@ -153,7 +136,7 @@ def test_features_are_pulled_to_those_of_the_teacher() -> None:
     wide = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(8, name="wide"), keras.layers.Dense(CLASSES)])
     before = [np.array(each, np.float64) for each in network.model.get_layer("hidden").weights]
     hook = Distillation(teacher=wide, features={"wide": "hid*"}, feature_weight=0.5, alpha=0.0)
-    loop = loop_of(network, hook)
+    loop = hooked(network, hook)
     loop.run(0, 1)
     inputs, _ = data()
     difference = inputs @ before[0] + before[1] - wide.get_layer("wide")(inputs).numpy()
@@ -161,14 +144,14 @@ def test_features_are_pulled_to_those_of_the_teacher() -> None:
         0.5 * (difference**2).mean(), rel=1e-5
     )
     with pytest.raises(UserError, match=r"\[None, 4\].*\[None, 8\]"):
-        loop_of(toy_network(), Distillation(teacher=model, features={"hidden": "hidden"}))
+        hooked(toy_network(), Distillation(teacher=model, features={"hidden": "hidden"}))
 
 
 def test_a_network_is_its_own_teacher_as_it_begins() -> None:
     network = toy_network(dropout=0.2)
     begun = network.model(data()[0]).numpy()
     hook = Distillation(alpha=1.0, temperature=1.0)
-    loop = loop_of(network, Prune(schedule="constant", final_sparsity=0.5), hook)
+    loop = hooked(network, Prune(schedule="constant", final_sparsity=0.5), hook)
     loop.run(0, 4)
     assert not np.allclose(network.model(data()[0]), begun, atol=0.01)
     with keras.StatelessScope(list(zip(network.model.variables, hook.declare().state.values(), strict=True))):
@@ -178,12 +161,12 @@ def test_a_network_is_its_own_teacher_as_it_begins() -> None:
 def test_what_cannot_teach_is_refused() -> None:
     network = student()
     with pytest.raises(UserError, match="would move with it"):
-        loop_of(network, Distillation(teacher=network.model))
+        hooked(network, Distillation(teacher=network.model))
     with pytest.raises(UserError, match="logits of the same classes"):
-        loop_of(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
+        hooked(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
     with pytest.raises(UserError, match="logits of the same classes"):
-        loop_of(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
+        hooked(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
     for options in ({"alpha": 1.5}, {"temperature": 0}, {"teacher": 3}, {"features": "hidden"}):
         with pytest.raises(UserError, match="Expected"):
             Distillation(**options)

@@ -23,15 +23,11 @@ from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
+from tests.support.hooked import named
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
 
 Values = dict[str, np.ndarray]
-
-
-def named(hook: GraphHook, name: str) -> GraphHook:
-    hook.name = name
-    return hook
 
 
 def ema(**options: Any) -> Ema:

@@ -13,6 +13,7 @@ from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
+from tests.support.hooked import named
 from tests.support.toy import BATCH, CLASSES, build_context, toy_loop, values_of
 
 WORDS, LENGTH, WIDTH = 12, 2, 8
@@ -54,11 +55,6 @@ def kernels_of(network: Network) -> dict[str, np.ndarray]:
         for name, value in values_of(network).items()
         if name in network.trainable_variables and value.ndim > 1 and "bias" not in name and "positions" not in name
     }
-
-
-def named(hook, name: str):
-    hook.name = name
-    return hook
 
 
 def test_the_kernels_of_every_layer_are_covered_and_counted():

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.freeze_layers import FreezeLayers
-from hookline.hooks.freezing.upstream import with_upstream_layers
+from hookline.hooks.graphs import with_upstream_layers
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.select import layer_paths, select_layers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -24,13 +25,9 @@ from hookline.hooks.quantization.quantizers import (
     round_to_levels,
 )
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
-from hookline.trainer.step.context import BuildContext
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import ToyObjective, build_context, toy_batch, toy_network, values_of
+from tests.support.hooked import hooked
+from tests.support.toy import build_context, toy_network, values_of
 
 
 def paper_exponents(largest: float, bits: int) -> tuple[int, int]:
@@ -66,9 +63,7 @@ def named(name: str = "incremental_quantization", **options: Any) -> Incremental
 
 
 def keeper() -> FrozenMask:
-    hook = FrozenMask(masks="hook", hook="incremental_quantization")
-    hook.name = "frozen_mask"
-    return hook
+    return FrozenMask(masks="hook", hook="incremental_quantization")
 
 
 def kernels_of(network: Network) -> dict[str, np.ndarray]:
@@ -87,24 +82,10 @@ def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
     return np.vectorize(lambda value: paper_rounding(float(value), first, last))(values).astype(np.float32)
 
 
-def build_all(hooks: list[GraphHook], network: Network, total_steps: int = 100) -> list[GraphHook]:
-    """Build hooks in their order, each with the states of those before it."""
-    states: dict[str, tf.Variable] = {}
-    for hook in order_hooks(hooks):
-        hook.build(BuildContext(network, total_steps, 4.0, 16, 0, dict(states)))
-        states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
-    return order_hooks(hooks)
-
-
-def loop_of(hooks: list[GraphHook], network: Network, *, total_steps: int = 100, xla: bool = False) -> ChunkLoop:
-    built = build_all(hooks, network, total_steps)
-    return ChunkLoop(Trainer([network], [ToyObjective()], built, seed=0), toy_batch, xla=xla)
-
-
 @pytest.mark.parametrize(("xla", "with_keeper"), [(False, False), (True, True)], ids=["alone", "frozen_mask_xla"])
 def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper: bool):
     network, hook = toy_network(optimizer=OPTIMIZERS["momentum"]()), named()
-    loop = loop_of([hook, *([keeper()] if with_keeper else [])], network, xla=xla)
+    loop = hooked(network, hook, *([keeper()] if with_keeper else []), xla=xla)
     start = kernels_of(network)
     levels = {name: paper_exponents(float(np.abs(value).max()), 5) for name, value in start.items()}
     masks = {name: np.ones(value.shape, bool) for name, value in start.items()}
@@ -146,7 +127,7 @@ AVERAGE = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
 def test_quantized_entries_never_move_again_and_the_others_train(optimizer: str, with_keeper: bool, average: dict):
     built = OPTIMIZERS[optimizer](global_clipnorm=1.0, **average)
     network, hook = toy_network(optimizer=built, regularizer=0.05), named(begin_epoch=1)  # due at steps 4, 12, 20, 28
-    loop = loop_of([hook, *([keeper()] if with_keeper else [])], network)
+    loop = hooked(network, hook, *([keeper()] if with_keeper else []))
     loop.run(0, 5)
     for step, share in ((5, 0.5), (13, 0.75), (21, 0.875), (29, 1.0)):
         masks, before = masks_of(hook), kernels_of(network)
@@ -166,7 +147,7 @@ def test_quantized_entries_never_move_again_and_the_others_train(optimizer: str,
 @pytest.mark.parametrize(("begin_epoch", "settled"), [(1, 11), (2.5, 16)], ids=["before_the_end", "at_the_end"])
 def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end(begin_epoch: float, settled: int):
     network, hook = toy_network(), named(begin_epoch=begin_epoch, step_epochs=0.5)
-    loop = loop_of([hook], network, total_steps=16)
+    loop = hooked(network, hook, total_steps=16)
     loop.run(0, 15)
     assert all(mask.any() == (settled == 16) for mask in masks_of(hook).values())
     assert bool(hook.shipped_bits(kernels_of(network)).stored) == (settled == 11)
@@ -182,14 +163,14 @@ def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
     for criterion in ("random", "random", "magnitude"):
         keras.utils.set_random_seed(1)
         network, hook = toy_network(), named(criterion=criterion, bits=3)
-        loop_of([hook], network).run(0, 1)
+        hooked(network, hook).run(0, 1)
         chosen.append(masks_of(hook)[KERNELS[0]])
         assert chosen[-1].mean() == 0.5
     np.testing.assert_array_equal(chosen[0], chosen[1])
     assert not np.array_equal(chosen[0], chosen[2])
     network, hook = toy_network(optimizer=keras.optimizers.SGD(0.1)), named(layers="logits")
     network.variables[KERNELS[1]].assign(np.full((8, 3), -0.3))
-    start, loop = values_of(network), loop_of([hook], network)
+    start, loop = values_of(network), hooked(network, hook)
     loop.run(0, 1)
     assert hook.declare().projected == {KERNELS[1]}
     kernel = network.variables[KERNELS[1]].numpy()
@@ -208,7 +189,8 @@ def test_what_does_not_fit_is_refused_by_name():
 
 
 def steps(count: int = 4, begin: float = 0.0, apart: float | None = None, total: int = 100, epoch: float = 4.0):
-    return change_steps(count, begin_epoch=begin, step_epochs=apart, total_steps=total, steps_per_epoch=epoch)
+    context = SimpleNamespace(total_steps=total, steps_per_epoch=epoch)
+    return change_steps(count, begin, apart, context)
 
 
 def test_shares_grow_at_the_first_step_of_their_epoch():

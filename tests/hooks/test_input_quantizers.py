@@ -12,9 +12,10 @@ import pytest
 from hookline.deploy.plain_model import check_plain
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.kernels import is_kernel_layer
-from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.input_quantizers import quantize
+from hookline.hooks.quantization.layers import InputQuantizer
 from hookline.hooks.quantization.quantizers import parse_quantizer
-from hookline.hooks.quantization.selection import Facts, KernelInputs, quantize, trace_kernel_inputs
+from hookline.hooks.quantization.selection import Facts, KernelInputs, trace_kernel_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.select import layer_paths
 

@@ -1,4 +1,4 @@
-"""Options: what is taken, and one clear line for what is not."""
+"""Options: what is taken, and one clear line for what is not; epochs as steps; what optimizers hold."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def test_what_is_no_value_of_an_option_is_refused_by_its_name():
 
 WRONG = {
     "bernoulli_attention": {"mode": "x", "eval_mode": "x", "join": "add", "branch_input": "x", "temperature": 0},
+    "bop": {"threshold": 0.0, "gamma": 1.5, "final_gamma": -1.0},
     "bnn_rounding": {"input_quantizer": "magnitude_aware_sign", "clip": 0, "all_binary": "yes", "layers": []},
     "center_loss": {"weight": -1.0, "alpha": 1.5, "layer": "", "begin_epoch": -0.5, "warm_up_epochs": -1},
     "checkpoint": {"every_epochs": 0, "every_seconds": -1, "keep_best": 1, "keep_last": 0},
@@ -62,8 +63,11 @@ WRONG = {
     "nan_guard": {"policy": "skp", "at_most": 0, "rate_factor": 1.5},
     "pictures": {"every": -1, "animate": 1},
     "progress": {"mode": "lines", "every_seconds": 0, "lines": 0},
+    "quantization_aware_training": {"weight_bits": 9, "activation_bits": 3, "range_decay": 1.0, "ranges": "x"},
+    "sam": {"radius": 0},
     "split_guard": {"on_leak": "halt", "near": 1.0},
     "tensorboard": {"pictures_every": -1, "histograms_every": 0.5, "graph": 1, "profile_steps": -1},
+    "weight_clustering": {"clusters": 1, "init": "random", "centroid_rate": -1, "preserve_sparsity": 1},
 }
 
 
@@ -110,3 +114,16 @@ def test_averages_and_decay_are_found_and_projections_reach_both(wrap):
     np.testing.assert_array_equal(network.variables[KERNEL], -before[0])
     np.testing.assert_array_equal(network.variables[OTHER], before[1])
     assert [np.unique(average).tolist() for average in averages] == [[-3], [3]]
+
+
+def test_monitors_removed_hooks_and_those_of_every_run_are_none():
+    given = {
+        "prune": {"_target_": "hookline.hooks.prune.Prune"},
+        "quantization_aware_training": {"weight_bits": 9, "activation_bits": 3, "range_decay": 1.0, "ranges": "x"},
+        "sam": {"radius": 0},
+        "split_guard": {"_target_": "hookline.hooks.monitors.split_guard.SplitGuard"},
+        "fused_batch_norm": {"_target_": "hookline.hooks.fused_batch_norm.FusedBatchNorm"},
+        "noise": {"_target_": "my_hooks.WeightNoise"},
+        "ema": None,
+    }
+    assert list(hooks.technique_hooks(given)) == ["prune", "noise"]

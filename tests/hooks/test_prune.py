@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.prune import Prune
-from hookline.hooks.pruning.settings import column_bits, csr_bytes
+from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
-from tests.support.toy import build_context, toy_loop, toy_network, values_of
+from tests.support.hooked import hooked
+from tests.support.toy import build_context, toy_network, values_of
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05, global_clipnorm=0.5),
@@ -28,10 +29,8 @@ KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 
 def make(network=None, *, xla: bool = False, **options):
     """A built hook, its network and a loop of 100 steps, 4 to the epoch."""
-    hook = Prune(**options)
-    hook.name = "prune"
-    network = network or toy_network()
-    return hook, network, toy_loop([hook], network=network, xla=xla)
+    hook, network = Prune(**options), network or toy_network()
+    return hook, network, hooked(network, hook, xla=xla)
 
 
 def masks_of(hook: Prune) -> dict[str, np.ndarray]:
@@ -146,7 +145,7 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
 
 def test_sparse_bytes_are_values_indices_and_row_pointers():
     for columns, bits in ((1, 0), (2, 1), (3, 2), (256, 8), (257, 9)):
-        assert column_bits(columns) == bits
+        assert csr_bytes(0, columns, 8) == 8 * 4 + bits + 4
     kept = 18_816
     assert csr_bytes(784, 300, kept) == 4 * kept + kept * 9 // 8 + 4 * 785
     assert csr_bytes(5, 2, 0) == 24
@@ -163,8 +162,7 @@ def test_sparse_bytes_are_values_indices_and_row_pointers():
 def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
     network = toy_network(optimizer=keras.optimizers.Adam(0.01, use_ema=True))
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.75, "logits": 0.5})
-    hook.name = "prune"
-    toy_loop([hook], network=network).run(0, 3)
+    hooked(network, hook).run(0, 3)
     hidden, logits, total = json.loads(json.dumps(hook.summary()))["layers"]
     assert (hidden["entries"], hidden["kept"], hidden["times_fewer"]) == (48, 12, 4.0)
     assert hidden["sparsity"] == hidden["mask"] == hidden["moving_average"] == 0.75
@@ -176,13 +174,13 @@ def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
 def test_zeros_are_counted_in_the_weights_and_stored_in_the_smaller_way():
     network = toy_network()
     hook = Prune(layers="hidden", schedule="one_shot", final_sparsity=0.5)
-    toy_loop([hook], network=network).run(0, 1)
+    hooked(network, hook).run(0, 1)
     kernel = network.variables["toy/hidden/kernel"]
     kernel.assign(np.where(kernel.numpy() == 0, 1e-30, kernel.numpy()))  # as an optimizer that leaks would
     row, _ = hook.summary()["layers"]  # and the network's
     assert (row["sparsity"], row["mask"], row["times_fewer"]) == (0.0, 0.5, 1.0)
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.9, "logits": 0.0})
-    toy_loop([hook], network=network).run(0, 1)
+    hooked(network, hook).run(0, 1)
     bits = hook.shipped_bits(values_of(network)).stored
     assert bits["toy/hidden/kernel"] == pytest.approx(8 * csr_bytes(6, 8, 5) / 48)
     assert bits["toy/logits/kernel"] == 32.0  # dense, which is smaller
@@ -213,9 +211,8 @@ class Watch(GraphHook):
 
 def make_splicing(network=None, *, xla: bool = False, **options):
     hook, watch = Prune(schedule="splicing", **options), Watch()
-    hook.name = "prune"
     network = network or toy_network(optimizer=keras.optimizers.SGD(0.5, momentum=0.9))
-    return hook, watch, network, toy_loop([hook, watch], network=network, xla=xla)
+    return hook, watch, network, hooked(network, hook, watch, xla=xla)
 
 
 def mask_of(hook: Prune) -> np.ndarray:
@@ -241,7 +238,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient(xla: bool):
         of_hook = hook.declare().state.get(f"mask/{name}")
         variable.assign(values[name] if of_hook is None else np.where(of_hook.numpy(), values[name], 0.0))
     plain = Watch()
-    toy_loop([plain], network=twin).run(5, 1)
+    hooked(twin, plain).run(5, 1)
     np.testing.assert_allclose(gradient, plain.seen["gradient"].numpy(), rtol=1e-5, atol=1e-7)
 
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.sam import Sam
-from hookline.trainer.errors import UserError
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import LossScale
@@ -125,6 +124,3 @@ def test_frozen_weights_stay_in_the_climb_and_gradients_of_zero_climb_nowhere():
     assert moved["b"] is latent["b"]
     context.gradients = {"a": tf.zeros([2]), "b": None, "c": tf.zeros([1, 1])}
     assert all((each.numpy() == 1).all() for each in Sam().gradient_point(latent, context).values())
-    for radius in (0, -1, "far"):
-        with pytest.raises(UserError, match="radius"):
-            Sam(radius=radius)

@@ -1,26 +1,22 @@
-"""Weight clustering: TFMOT's weights and centroids on the same gradients, the begin, zeros, what is shipped."""
+"""Weight clustering: weights and centroids of TFMOT on the same gradients; the begin, zeros, what is shipped."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hookline.hook_list import hook_name
 from hookline.hooks.ema import Ema
 from hookline.hooks.prune import Prune
-from hookline.hooks.weight_clustering import WeightClustering
+from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, member_sums, nearest
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
-from hookline.trainer.run.state import shipped_weights, stored_bits
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
+from hookline.trainer.run.state import stored_bits
+from tests.support.hooked import binary_targets, hooked, used_by
+from tests.support.toy import StatelessHook, build_context, toy_network
 
 # What tfmot 0.8 on TF 2.21 makes of these gradients: 4 clusters, LINEAR, SUM, SGD(0.1) for weights and centroids.
 WEIGHTS = (204, -256, 42, -57, -45, -22, -202, -23, -87, 332, 23, -35)  # hundredths
@@ -47,26 +43,6 @@ class Given(StatelessHook):
     def transform_gradients(self, gradients, context):
         given = tf.constant(np.reshape(GRADIENTS, [-1, 6, 2]) / 10.0, tf.float32)[context.step]
         return dict.fromkeys(gradients, given)
-
-
-def hooked(network: Network, *hooks: GraphHook, batch: Any = toy_batch) -> ChunkLoop:
-    for hook in hooks:
-        hook.name = hook.name or hook_name(type(hook))
-    ordered = order_hooks(hooks)
-    for hook in ordered:
-        hook.build(build_context(network))
-    if not network.optimizer.built:
-        network.optimizer.build(network.model.trainable_variables)
-    return ChunkLoop(Trainer([network], [ToyObjective()], ordered, seed=0), batch, xla=False)
-
-
-def binary_targets(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    batch = toy_batch(step)
-    return {**batch, "targets": batch["targets"] % 2}
-
-
-def used_by(loop: ChunkLoop, step: int) -> dict[str, np.ndarray]:
-    return shipped_weights(loop.trainer, step)["model"]
 
 
 def kernels(weights: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -146,20 +122,63 @@ def test_shipped_bits_are_those_of_indices_and_codebook() -> None:
     assert bits == pytest.approx(3 + 5 * 32 / 48)  # the kernel is 6 x 8
 
 
-def test_without_an_epoch_it_begins_halfway() -> None:
+def test_it_begins_halfway_without_an_epoch_and_before_the_end() -> None:
     hook = WeightClustering(begin_epoch=None)
     hook.build(build_context(toy_network()))  # 100 steps
     assert hook.declare().best_from_step == 51
-
-
-def test_bad_values_are_refused() -> None:
-    for options in (
-        {"clusters": 1},
-        {"clusters": 2, "preserve_sparsity": True},
-        {"init": "random"},
-        {"centroid_rate": -1},
-    ):
-        with pytest.raises(UserError):
-            WeightClustering(**options)
+    with pytest.raises(UserError, match="clusters"):
+        WeightClustering(clusters=2, preserve_sparsity=True)
     with pytest.raises(UserError, match="begin_epoch=1000"):
         WeightClustering(begin_epoch=1000.0).build(build_context(toy_network()))
+
+
+NORMAL = np.random.default_rng(0).normal(size=(20, 7)).astype(np.float32)
+
+
+def placed(init: str, weights: np.ndarray, count: int) -> np.ndarray:
+    """Return the centroids of a definition, in float64."""
+    flat = np.sort(weights.ravel().astype(np.float64))
+    even = np.linspace(flat[0], flat[-1], count)
+    if init != "kmeans":
+        return even if init == "linear" else np.quantile(flat, np.linspace(0, 1, count))
+    for _ in range(50):
+        near = np.abs(flat[:, None] - even).argmin(axis=1)
+        even = np.array([flat[near == j].mean() if (near == j).any() else even[j] for j in range(count)])
+    return even
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("init", ["linear", "density", "kmeans"])
+def test_centroids_begin_where_the_definition_says(init: str, xla: bool) -> None:
+    made = tf.function(initial_centroids, jit_compile=xla)
+    np.testing.assert_allclose(made(tf.constant(NORMAL), 6, init), placed(init, NORMAL, 6), atol=1e-5)
+    sparse = np.where(np.abs(NORMAL) < 0.7, np.float32(0), NORMAL)
+    expected = np.sort([0.0, *placed(init, sparse[sparse != 0], 5)])
+    np.testing.assert_allclose(made(tf.constant(sparse), 6, init, with_zero=True), expected, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    weights=st.lists(st.integers(-40, 40), min_size=1, max_size=30),
+    centroids=st.lists(st.integers(-40, 40), min_size=2, max_size=8, unique=True),
+)
+def test_the_nearest_centroid_is_found_in_any_order(weights: list[int], centroids: list[int]) -> None:
+    values, codes = np.float32(weights) / 8, np.float32(centroids) / 8
+    found = codes[nearest(tf.constant(values), tf.constant(codes)).numpy()]
+    np.testing.assert_array_equal(np.abs(values - found), np.abs(values[:, None] - codes).min(axis=1))
+
+
+def test_values_are_centroids_exactly_and_the_gradient_passes() -> None:
+    codes = tf.constant([0.1, -0.7, 0.3], tf.float32)
+    with tf.GradientTape() as tape:
+        weights = tf.constant(1e3 * NORMAL)  # far away: w + (c - w) would round
+        tape.watch(weights)
+        found = clustered(weights, codes)
+        loss = tf.reduce_sum(found * NORMAL)
+    assert set(np.unique(found)) <= set(codes.numpy())
+    np.testing.assert_array_equal(tape.gradient(loss, weights), NORMAL)
+
+
+def test_a_centroid_gets_the_sum_of_its_members() -> None:
+    members = tf.constant([[0, 2], [2, 2]])
+    np.testing.assert_array_equal(member_sums(tf.constant([[1.0, 2.0], [4.0, 8.0]]), members, 4), [1.0, 0.0, 14.0, 0.0])

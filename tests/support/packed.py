@@ -13,7 +13,7 @@ from hookline.deploy.arrays import Call, encode_nodes
 from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.packed import packed_nodes
-from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.layers import InputQuantizer
 
 layers = keras.layers
 

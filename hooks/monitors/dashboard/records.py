@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hookline.hooks.techniques import technique_hooks
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -21,7 +22,6 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from hookline.hooks import catalogue
 from hookline.hooks.monitors.pictures import encode_picture
-from hookline.hooks.techniques import technique_hooks
 from hookline.trainer.config.schema import show
 from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
 from hookline.trainer.files import read_json

@@ -1,4 +1,4 @@
-"""The gate as a Keras layer: what the mask is in training and evaluation, its seed, saving."""
+"""The layers of attention: resizing, dilated convolutions, what the mask is, its seed, saving, what is written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import pytest
 import tensorflow as tf
 
 from hookline.deploy.plain_model import check_plain, rebuilt, strip_model
-from hookline.hooks.attention.gate import EVAL_MODES, OWN, AttentionMap, BernoulliGate, branch_logits, make_branch
+from hookline.hooks.attention import options
+from hookline.hooks.attention.gate import (
+    WRITTEN_OUT,
+    AreaResize,
+    AttentionMap,
+    BernoulliGate,
+    DilatedConv2D,
+    area_resize,
+    branch_logits,
+    has_dilated_kernels,
+    make_branch,
+)
 from hookline.hooks.attention.options import BranchOptions
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.errors import UserError
@@ -28,7 +39,7 @@ def call(gate: BernoulliGate, training: bool = False) -> tuple[np.ndarray, np.nd
 
 
 def test_each_training_call_draws_a_mask_anew_from_a_counted_seed():
-    for eval_mode in EVAL_MODES:
+    for eval_mode in options.EVAL_MODES:
         gate = BernoulliGate(eval_mode=eval_mode, seed=1)
         (y, mask), (_, second), _ = (call(gate, training=True) for _ in range(3))
         assert set(np.unique(mask)) == {0.0, 1.0}
@@ -41,12 +52,12 @@ def test_each_training_call_draws_a_mask_anew_from_a_counted_seed():
 
 
 def test_evaluation_does_not_draw_unless_it_samples():
-    for options, expected in (
+    for given, expected in (
         ({}, A),
         ({"eval_mode": "threshold"}, (A >= 0.5).astype(np.float32)),
         ({"mode": "product", "eval_mode": "threshold"}, A),
     ):
-        gate = BernoulliGate(seed=1, **options)
+        gate = BernoulliGate(seed=1, **given)
         before = [variable.numpy() for variable in gate.variables]
         for _ in range(2):
             y, mask = call(gate)
@@ -85,8 +96,8 @@ MAPS = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
 
 def test_attention_starts_at_the_initial_keep_rate_everywhere():
     for temperature in (0.5, 3.0):
-        options = BranchOptions((4,), 3, (1,), initial_keep_rate=0.8)
-        logits = make_branch(options, temperature=temperature, name="branch")(MAPS)
+        branch = BranchOptions((4,), 3, (1,), initial_keep_rate=0.8)
+        logits = make_branch(branch, temperature=temperature, name="branch")(MAPS)
         assert logits.shape == (2, 9, 7, 1)
         np.testing.assert_allclose(tf.sigmoid(logits / temperature), 0.8, rtol=1e-5)
 
@@ -138,7 +149,7 @@ def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, k
 
 
 @pytest.mark.parametrize(
-    ("options", "binary"),
+    ("given", "binary"),
     [
         ({"temperature": 0.3, "eval_mode": "threshold"}, False),
         ({"mode": "product", "eval_mode": "sample"}, False),
@@ -147,13 +158,13 @@ def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, k
     ],
     ids=str,
 )
-def test_outputs_and_variables_are_those_of_the_evaluation(options, binary: bool, tmp_path):
-    hooks: list[GraphHook] = [attention(**{"branch": DILATED, "temperature": 0.8, **options})]
+def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, tmp_path):
+    hooks: list[GraphHook] = [attention(**{"branch": DILATED, "temperature": 0.8, **given})]
     if binary:
         hooks.append(BnnRounding())
         hooks[-1].name = "bnn_rounding"
     network, plain = prepared(hooks, binary_model() if binary else image_model())
-    assert any(isinstance(each, OWN) for each in network.model._flatten_layers())
+    assert any(isinstance(each, tuple(WRITTEN_OUT)) for each in network.model._flatten_layers())
     check_plain(plain, "sparse")
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}
     expected = network.model(INPUTS, training=False).numpy()
@@ -171,3 +182,58 @@ def test_a_gate_that_draws_in_evaluation_is_refused():
         strip_model(trainer, "model")
     model = image_model()
     assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model
+
+
+AREAS = np.random.default_rng(0).uniform(size=(2, 12, 10, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [(6, 5), (5, 7), (24, 30), (1, 1)])
+def test_cells_are_means_over_the_area_that_they_cover(size):
+    resized = tf.function(lambda maps: area_resize(maps, size), jit_compile=True)(AREAS)
+    np.testing.assert_allclose(resized, tf.image.resize(AREAS, size, method="area"), rtol=1e-5)
+    np.testing.assert_allclose(tf.reduce_mean(resized), AREAS.mean(), rtol=1e-5)  # no mass is lost
+
+
+def test_the_layer_has_the_same_values_a_gradient_and_a_config():
+    layer = AreaResize(5, 4, name="resize")
+    maps = tf.constant(AREAS)
+    with tf.GradientTape() as tape:
+        tape.watch(maps)
+        resized = layer(maps)
+    np.testing.assert_allclose(resized, area_resize(maps, (5, 4)))
+    np.testing.assert_allclose(tf.reduce_sum(tape.gradient(resized, maps)), resized.shape.num_elements(), rtol=1e-5)
+    assert layer.compute_output_shape((None, 12, 10, 3)) == (None, 5, 4, 3)
+    assert AreaResize.from_config(layer.get_config()).get_config() == layer.get_config()
+    assert area_resize(tf.cast(maps, tf.bfloat16), (5, 4)).dtype == tf.bfloat16
+
+
+NATIVE = has_dilated_kernels((1, 8, 8, 2), (3, 3, 2, 3), (2, 2), "float32")
+
+
+def make(native: bool, dilation: int, activation: str | None = "relu") -> DilatedConv2D:
+    layer = DilatedConv2D(3, 3, dilation_rate=dilation, activation=activation, bias_initializer="ones")
+    layer.build((None, 12, 9, 2))
+    layer._native = native
+    return layer
+
+
+@pytest.mark.parametrize(
+    "native", [pytest.param(True, marks=pytest.mark.skipif(not NATIVE, reason="no kernel")), False]
+)
+@pytest.mark.parametrize(("dilation", "size"), [(1, (12, 9)), (2, (3, 13)), (5, (12, 9)), (4, (1, 2))])
+def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int]):
+    layer = make(native, dilation)
+    plain = keras.layers.Conv2D(3, 3, padding="same", dilation_rate=dilation, activation="relu")
+    plain.build((None, 12, 9, 2))
+    plain.set_weights(layer.get_weights())
+    maps = tf.constant(np.random.default_rng(0).normal(size=(4, *size, 2)), tf.float32)
+
+    def all_of(each: keras.layers.Layer) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(maps)
+            outputs = each(maps)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        return [outputs, *tape.gradient(loss, [maps, *(weight.value for weight in each.trainable_weights)])]
+
+    for found, expected in zip(all_of(layer), all_of(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.attention import options
-from hookline.hooks.attention import options as losses
 from hookline.trainer.errors import UserError
 
 
@@ -41,34 +40,34 @@ def gradient(function, logits: np.ndarray) -> np.ndarray:
 
 
 def test_means_and_entropies_are_for_each_example():
-    np.testing.assert_allclose(losses.mean_keep_rate(tf.constant(A)), A.mean(axis=(1, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(options.mean_keep_rate(tf.constant(A)), A.mean(axis=(1, 2, 3)), rtol=1e-6)
     entropy = -(A * np.log2(A) + (1 - A) * np.log2(1 - A))
-    np.testing.assert_allclose(losses.mean_entropy(tf.constant(LOGITS)), entropy.mean(axis=(1, 2, 3)), rtol=1e-5)
-    assert losses.mean_entropy(tf.zeros([1, 2, 2, 1])).numpy() == pytest.approx(1.0)
-    assert losses.mean_entropy(tf.constant([-200.0, 200.0], shape=[1, 1, 2, 1])).numpy() == pytest.approx(0.0)
+    np.testing.assert_allclose(options.mean_entropy(tf.constant(LOGITS)), entropy.mean(axis=(1, 2, 3)), rtol=1e-5)
+    assert options.mean_entropy(tf.zeros([1, 2, 2, 1])).numpy() == pytest.approx(1.0)
+    assert options.mean_entropy(tf.constant([-200.0, 200.0], shape=[1, 1, 2, 1])).numpy() == pytest.approx(0.0)
 
 
 def test_the_penalty_is_the_divergence_from_the_target_on_both_sides():
     mean, target = A.mean(axis=(1, 2, 3)), 0.3
     expected = target * np.log(target / mean) + (1 - target) * np.log((1 - target) / (1 - mean))
-    np.testing.assert_allclose(losses.keep_rate_penalty(tf.constant(LOGITS), target=target), expected, rtol=1e-4)
+    np.testing.assert_allclose(options.keep_rate_penalty(tf.constant(LOGITS), target=target), expected, rtol=1e-4)
     at_target = np.full((1, 3, 4, 1), np.log(0.3 / 0.7), np.float32)
-    assert losses.keep_rate_penalty(tf.constant(at_target), target=0.3).numpy() == pytest.approx(0.0, abs=1e-6)
+    assert options.keep_rate_penalty(tf.constant(at_target), target=0.3).numpy() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_the_penalty_pulls_as_hard_from_a_collapsed_map_as_from_any_other():
     for level in (-30.0, -8.0, 8.0, 30.0):
         logits = np.full((1, 3, 4, 1), level, np.float32)
         mean = 1.0 / (1.0 + np.exp(-level))
-        pull = gradient(lambda given: losses.keep_rate_penalty(given, target=0.3), logits)
+        pull = gradient(lambda given: options.keep_rate_penalty(given, target=0.3), logits)
         np.testing.assert_allclose(pull, (mean - 0.3) / 12, rtol=1e-4)
-    assert np.isfinite(losses.keep_rate_penalty(tf.constant([-500.0, 500.0], shape=[2, 1, 1, 1]), target=0.3)).all()
+    assert np.isfinite(options.keep_rate_penalty(tf.constant([-500.0, 500.0], shape=[2, 1, 1, 1]), target=0.3)).all()
 
 
 def test_cross_entropy_against_a_map():
     wanted = np.random.default_rng(1).uniform(size=A.shape).astype(np.float32)
     expected = -(wanted * np.log(A) + (1 - wanted) * np.log(1 - A)).mean(axis=(1, 2, 3))
-    np.testing.assert_allclose(losses.map_cross_entropy(tf.constant(LOGITS), tf.constant(wanted)), expected, rtol=1e-5)
+    np.testing.assert_allclose(options.map_cross_entropy(tf.constant(LOGITS), tf.constant(wanted)), expected, rtol=1e-5)
 
 
 def test_mass_is_the_share_of_attention_inside_the_map():
@@ -77,15 +76,15 @@ def test_mass_is_the_share_of_attention_inside_the_map():
     attention[1] = [[[0.1], [0.3]], [[0.0], [0.4]]]
     wanted = np.zeros((3, 2, 2, 1), np.float32)
     wanted[:, 0, 0], wanted[:, 0, 1] = 1.0, 0.5
-    np.testing.assert_allclose(losses.mass_inside(tf.constant(attention), tf.constant(wanted)), [1.0, 0.25 / 0.8, 0.0])
+    np.testing.assert_allclose(options.mass_inside(tf.constant(attention), tf.constant(wanted)), [1.0, 0.25 / 0.8, 0.0])
 
 
 def test_maps_of_the_batch_are_resized_by_area():
     maps = np.random.default_rng(2).uniform(size=(3, 8, 6)).astype(np.float32)
     expected = maps.reshape(3, 4, 2, 3, 2).mean(axis=(2, 4))[..., None]
     for given in (maps, maps[..., None]):
-        np.testing.assert_allclose(losses.given_map({"map": tf.constant(given)}, "map", (4, 3)), expected, rtol=1e-5)
+        np.testing.assert_allclose(options.given_map({"map": tf.constant(given)}, "map", (4, 3)), expected, rtol=1e-5)
     batch = {"inputs": tf.zeros([2, 4, 4, 1]), "map": tf.zeros([2, 4, 4, 3]), "targets": tf.zeros([2])}
     for key in ("maps", "map", "targets"):
         with pytest.raises(UserError, match=key):
-            losses.given_map(batch, key, (2, 2))
+            options.given_map(batch, key, (2, 2))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import keras
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ from hookline.hooks.prune import Prune
 from hookline.trainer import schedules
 from hookline.trainer.errors import UserError
 from hookline.trainer.order import order_hooks
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network, values_of
+from tests.support.hooked import hooked
+from tests.support.toy import StatelessHook, build_context, toy_network, values_of
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.05),
@@ -34,18 +31,11 @@ def new_network(optimizer=None):
     return toy_network(optimizer=optimizer, dropout=0.2)
 
 
-def make(optimizer=None, hooks=(), *, xla=False, accumulation_steps=1, **options):
+def make(optimizer=None, hooks=(), **options):
     """A built hook, its network and a loop."""
+    kept = {name: options.pop(name) for name in ("xla", "accumulation_steps") if name in options}
     hook, network = Prune(**options), new_network(optimizer)
-    hook.name = "prune"
-    ordered = order_hooks([hook, *hooks])
-    states = {}
-    for each in ordered:
-        context = build_context(network)
-        each.build(SimpleNamespace(**{**vars(context), "states": states}))
-        states |= {f"{each.name}/{name}": variable for name, variable in each.declare().state.items()}
-    trainer = Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
-    return hook, network, ChunkLoop(trainer, toy_batch, xla=xla)
+    return hook, network, hooked(network, hook, *hooks, **kept)
 
 
 def masks_of(hook):
@@ -125,7 +115,7 @@ def test_a_step_that_was_held_back_is_made_up_for():
         def veto(self, context):
             return {"no": (context.step == 4) | (context.step == 12)}
 
-    hook, network, loop = make(hooks=[HeldBack()], rewind_epoch=1.0, **ONCE)
+    hook, network, loop = make(hooks=[HeldBack("held_back")], rewind_epoch=1.0, **ONCE)
     loop.run(0, 4)
     early = values_of(network)
     loop.run(4, 1)
@@ -140,7 +130,6 @@ def test_a_step_that_was_held_back_is_made_up_for():
 
 def test_micro_batches_and_frozen_masks_go_back_as_well():
     freeze = FrozenMask(masks="hook", hook="prune")
-    freeze.name = "frozen_mask"
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     hook, network, loop = make(optimizer, [freeze], accumulation_steps=2, rewind_epoch=1.0, **ONCE)
     loop.run(0, 4)
@@ -154,16 +143,7 @@ def test_micro_batches_and_frozen_masks_go_back_as_well():
             assert (values[name] == early[name] * masks[kernel]).all()
 
 
-def test_the_rate_goes_back_and_is_advised_on_where_it_stays_high():
-    def advice(schedule):
-        hook = Prune(rewind_epoch=1.0, **{**ONCE, "begin_epoch": 20.0})
-        hook.build(build_context(toy_network(optimizer=keras.optimizers.SGD(schedule))))
-        return hook.advise(SimpleNamespace(total_steps=100))
-
-    (line,) = advice(schedules.cosine(0.1, 100))
-    assert "of step 4, and 19 steps are left" in line
-    for schedule in (0.1, schedules.cosine(0.1, 20), schedules.step(0.1, 100, milestones=[0.1, 0.2])):
-        assert advice(schedule) == []
+def test_the_rate_goes_back():
     _, network, loop = make(keras.optimizers.SGD(schedules.cosine(0.1, 100)), rewind_epoch=1.0, **ONCE)
     loop.run(0, 13)
     assert float(network.optimizer.learning_rate) == pytest.approx(0.05 * (1 + np.cos(0.04 * np.pi)))

@@ -1,16 +1,104 @@
-"""Masks for several kernels at once, against plain NumPy."""
+"""Masks from magnitudes, against plain NumPy: of one matrix, and of several kernels at once."""
 
 from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.pruning.options import Structure
+from hookline.hooks.pruning import selector
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
+from hookline.hooks.pruning.settings import Structure
+
+BLOCKS = Structure("block", (2, 3))
+CHANNELS = Structure("channel")
+FLOATS = st.floats(width=32, allow_nan=False, allow_subnormal=False)
+
+
+def kept_by_hand(scores: np.ndarray, count: int) -> np.ndarray:
+    """The largest; of equal ones the first."""
+    order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    mask = np.zeros(len(scores), bool)
+    mask[order[:count]] = True
+    return mask
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_many_ties_are_broken_alike_with_and_without_xla(xla: bool):
+    scores = np.random.default_rng(0).integers(0, 4, 3000).astype(np.float32)
+    function = tf.function(selector.keep_largest, autograph=False, jit_compile=xla)
+    np.testing.assert_array_equal(function(tf.constant(scores), tf.constant(1234)), kept_by_hand(scores, 1234))
+
+
+@given(
+    scores=st.lists(FLOATS | st.sampled_from([0.0, -0.0, 0.5, 1.0]), min_size=1, max_size=60), share=st.floats(0.0, 1.0)
+)
+def test_the_count_is_exact_and_of_equal_scores_the_first_stay(scores, share):
+    scores = np.array(scores, np.float32)
+    count = round(share * len(scores))
+    np.testing.assert_array_equal(selector.keep_largest(tf.constant(scores), count), kept_by_hand(scores, count))
+
+
+def test_the_count_is_exact_also_with_nan_which_counts_as_largest():
+    scores = tf.constant([1.0, np.nan, np.inf, -1.0, np.nan, 0.0])
+    kept = [selector.keep_largest(scores, tf.constant(count)).numpy() for count in range(7)]
+    assert [mask.sum() for mask in kept] == list(range(7))
+    assert np.flatnonzero(kept[3]).tolist() == [1, 2, 4]
+
+
+@given(groups=st.integers(1, 4), outputs=st.integers(1, 5), kept=st.integers(0, 4), seed=st.integers(0, 99))
+def test_every_group_of_m_inputs_keeps_its_n_largest(groups, outputs, kept, seed):
+    scores = np.random.default_rng(seed).integers(0, 5, (4 * groups, outputs)).astype(np.float32)
+    mask = selector.keep_in_groups(tf.constant(scores), kept, 4).numpy()
+    for group in range(groups):
+        rows = slice(4 * group, 4 * group + 4)
+        for output in range(outputs):
+            np.testing.assert_array_equal(mask[rows, output], kept_by_hand(scores[rows, output], kept))
+
+
+def test_a_kernel_becomes_a_matrix_and_comes_back():
+    for shape, axes, expected in (
+        ((5, 3), (-1,), (5, 3)),
+        ((3, 2, 4, 6), (-1,), (24, 6)),
+        ((3, 2, 6, 4), (-2,), (24, 6)),
+        ((3, 2, 4, 2), (-2, -1), (6, 8)),
+    ):
+        kernel, values = kernel_of("a", *shape, axes=axes), np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        matrix = selector.to_matrix(tf.constant(values), kernel)
+        assert tuple(matrix.shape) == selector.matrix_shape(kernel) == expected
+        np.testing.assert_array_equal(selector.from_matrix(matrix, kernel), values)
+        if len(axes) == 1:  # a column is what one output channel uses
+            np.testing.assert_array_equal(matrix[:, 2], np.take(values, 2, axes[0]).ravel())
+
+
+def test_channels_weigh_their_norm_and_entries_their_magnitude():
+    matrix = tf.constant([[4.0, -2.0], [0.0, 3.0]])
+    for criterion, expected in (("magnitude", [2.0, 2.5]), ("l2", [np.sqrt(8.0), np.sqrt(6.5)])):
+        np.testing.assert_allclose(selector.unit_scores(matrix, CHANNELS, criterion), expected, rtol=1e-6)
+    for structure in (Structure("unstructured"), Structure("n_m", (1, 2))):
+        np.testing.assert_array_equal(selector.unit_scores(matrix, structure, "l2"), np.abs(matrix))
+    mask = selector.spread_units(tf.constant([True, False, True]), (4, 3), CHANNELS).numpy()
+    assert mask.all(axis=0).tolist() == mask.any(axis=0).tolist() == [True, False, True]
+
+
+@given(inputs=st.integers(1, 7), outputs=st.integers(1, 8), seed=st.integers(0, 99))
+def test_blocks_stay_or_go_whole_also_where_the_edge_cuts_them(inputs, outputs, seed):
+    matrix = np.random.default_rng(seed).normal(size=(inputs, outputs)).astype(np.float32)
+    scores = selector.unit_scores(tf.constant(matrix), BLOCKS, "magnitude").numpy()
+    assert scores.shape == selector.unit_shape((inputs, outputs), BLOCKS)
+    kept = selector.keep_largest(tf.reshape(scores, [-1]), scores.size // 2 + 1).numpy().reshape(scores.shape)
+    mask = selector.spread_units(tf.constant(kept), (inputs, outputs), BLOCKS).numpy()
+    assert mask.shape == matrix.shape
+    for row in range(scores.shape[0]):
+        for column in range(scores.shape[1]):
+            block = (slice(2 * row, 2 * row + 2), slice(3 * column, 3 * column + 3))
+            assert scores[row, column] == pytest.approx(np.abs(matrix[block]).mean(), rel=1e-5)
+            assert (mask[block] == kept[row, column]).all()
+
 
 ENTRIES = Structure("unstructured")
 
@@ -20,12 +108,12 @@ def kernel_of(name: str, *shape: int, axes: tuple[int, ...] = (-1,)) -> Kernel:
 
 
 def select(
-    selector: MaskSelector, latent: list[np.ndarray], kept: list[np.ndarray] | None = None, update: int = 0
+    chooser: MaskSelector, latent: list[np.ndarray], kept: list[np.ndarray] | None = None, update: int = 0
 ) -> list[np.ndarray]:
-    names = [kernel.name for kernel in selector.kernels]
+    names = [kernel.name for kernel in chooser.kernels]
     masks = kept or [np.ones(each.shape, bool) for each in latent]
     values = {name: tf.constant(each, tf.float32) for name, each in zip(names, latent, strict=True)}
-    found = selector(values, {name: tf.constant(each) for name, each in zip(names, masks, strict=True)}, update)
+    found = chooser(values, {name: tf.constant(each) for name, each in zip(names, masks, strict=True)}, update)
     return [each.numpy() for each in found]
 
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from hookline.hooks.kernels import select_kernels
 from hookline.hooks.pruning.sensitivity import Scan, pruned
-from hookline.hooks.pruning.settings import select_kernels
 from hookline.scripts.sensitivity import main, parse
 from hookline.trainer.errors import UserError
 from tests.support.command import run_small
@@ -37,7 +37,7 @@ def test_the_largest_sparsity_within_the_tolerance_is_suggested():
 
 def test_a_layer_is_pruned_alone_and_put_back_after_a_failure():
     network = toy_network()
-    kernels = select_kernels(network, "*")
+    kernels = select_kernels(network, "*", doing="pruned")
     before = [kernel.variable.numpy() for kernel in kernels]
 
     def failing() -> None:

@@ -8,8 +8,7 @@ import keras
 import numpy as np
 
 from hookline.hooks.quantization.activation_places import Inserter, Pass
-from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer
-from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.layers import ActivationQuantizer, InputQuantizer
 from hookline.trainer.graph import folded_norms
 
 layers = keras.layers

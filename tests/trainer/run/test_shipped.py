@@ -12,7 +12,7 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
-from hookline.hooks.pruning.settings import csr_bytes
+from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import masked_loop, small_network

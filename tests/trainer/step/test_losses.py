@@ -19,7 +19,7 @@ from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
-from hookline.trainer.run.state import VariableValues, assign_variables, run_variables
+from hookline.trainer.run.state import VariableValues, run_variables
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses

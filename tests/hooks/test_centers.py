@@ -1,4 +1,4 @@
-"""Where the features are: found in the model's own graph, or refused in one line."""
+"""Where the features of center loss are, and the plane in which they are drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.centers.features import find_features, project_to_plane
+from hookline.hooks.centers import find_features, project_to_plane
 from hookline.trainer.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""When masks change and how sparse they are then."""
+"""Options of pruning: what they may be, what they say together, when masks change and how sparse they are then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.hooks.pruning import schedules
-from hookline.hooks.pruning.schedules import polynomial_sparsity, update_steps
+from hookline.hooks.prune import Prune
+from hookline.hooks.pruning import settings
+from hookline.hooks.pruning.settings import Structure, parse_structure, polynomial_sparsity, update_steps
 from hookline.trainer.errors import UserError
 
-DEFAULTS = {name: default for name, (default, _) in schedules.USERS.items()}
+DEFAULTS = {name: default for name, (default, _) in settings.USERS.items()}
 
 
-def schedule(name: str = "polynomial", **changes) -> schedules.Schedule:
-    values = {"begin_epoch": 0.0, "end_epoch": None, "frequency": 100, "frequency_growth": 1.0, "initial_sparsity": 0.0}
-    rest = {"power": 3.0, "stages": 0, "stage_epochs": None}
-    return schedules.parse_schedule({"schedule": name, **values, **rest, **changes})
+OPTIONS = {"layers": "*", "final_sparsity": "auto", "begin_epoch": 0.0, "scope": "per_layer", "criterion": "magnitude"}
+
+
+def schedule(name: str = "polynomial", **changes) -> settings.Settings:
+    return settings.parse_settings({"schedule": name, "structure": "unstructured", **OPTIONS, **DEFAULTS, **changes})
 
 
 @given(
@@ -59,7 +61,7 @@ def test_the_cubic_schedule_is_that_of_the_paper():
 
 @given(units=st.integers(1, 10_000), sparsity=st.floats(0.0, 1.0))
 def test_exactly_the_rounded_share_is_pruned_and_one_stays(units, sparsity):
-    kept = schedules.kept_units(units, sparsity)
+    kept = settings.kept_units(units, sparsity)
     assert kept == max(1, units - round(sparsity * units))
     assert 1 <= kept <= units
 
@@ -72,24 +74,59 @@ def test_the_steps_of_each_schedule():
     assert schedule(end_epoch=4.0, begin_epoch=4.0).steps(100, 10.0) == [40]
     assert schedule(begin_epoch=2.0, frequency=10).steps(100, 10.0) == [20, 30, 40, 50, 59]  # then it recovers
     assert schedule("one_shot", begin_epoch=3.0).steps(100, 10.0) == [30]
-    assert schedule("iterative", begin_epoch=1.0, stages=3, stage_epochs=2.5).steps(100, 10.0) == [10, 35, 60]
+    stages = schedule("iterative", begin_epoch=1.0, stages=[0.1, 0.2, 0.3], stage_epochs=2.5)
+    assert stages.steps(100, 10.0) == [10, 35, 60]
     constant = schedule("constant", end_epoch=5.0, frequency=20)
     assert constant.steps(100, 10.0) == [0, 20, 40, 49]
     assert constant.sparsities([0, 20], 0.7) == [0.7] * 2
     assert schedule("splicing").sparsities([0, 50, 100], 0.8) == schedule("polynomial").sparsities([0, 50, 100], 0.8)
 
 
-def test_wrong_values_are_refused_by_name():
+def test_what_does_not_fit_into_a_run_is_refused():
     for name, value in {"begin_epoch": math.nan, "frequency": 2.5, "power": 0, "end_epoch": -1}.items():
         with pytest.raises(UserError, match=name):
             schedule(**{name: value})
     for made, word in (
         (schedule(begin_epoch=10.0), "begin_epoch"),
         (schedule(end_epoch=11.0), "end_epoch"),
-        (schedule("iterative", stages=5, stage_epochs=3.0), "5 stages"),
+        (schedule("iterative", stages=[0.1, 0.2, 0.3, 0.4, 0.5], stage_epochs=3.0), "5 stages"),
     ):
         with pytest.raises(UserError, match=word):
             made.steps(100, 10.0)
-    schedules.check_used("splicing", {**DEFAULTS, "hysteresis": 7})
+    settings.check_used("splicing", {**DEFAULTS, "hysteresis": 7})
     with pytest.raises(UserError, match="hysteresis"):
-        schedules.check_used("polynomial", {**DEFAULTS, "hysteresis": 7})
+        settings.check_used("polynomial", {**DEFAULTS, "hysteresis": 7})
+
+
+def test_a_structure_is_a_name_or_a_name_with_sizes():
+    for value, expected in (("channel", Structure("channel")), ({"n_m": [2, 4]}, Structure("n_m", (2, 4)))):
+        structure = parse_structure(value)
+        assert structure == expected
+        assert structure.config == value
+        assert structure.own_sparsity == (0.5 if structure.name == "n_m" else None)
+
+
+def test_wrong_options_are_refused_by_name():
+    for arguments, word in (
+        ({"structure": "chanel"}, "chanel"),
+        ({"structure": {"n_m": [4, 2]}}, "n < m"),
+        ({"final_sparsity": {"fc1": 2}}, "fc1"),
+        ({"final_sparsity": 0.9, "structure": {"n_m": [2, 4]}}, "contradicts"),
+        ({"scope": "global", "structure": {"n_m": [2, 4]}}, "scope"),
+        ({"schedule": "splicing", "hysteresis": 0.9}, "hysteresis"),
+        ({"schedule": "iterative", "stage_epochs": 1, "stages": [0.5, 1.5]}, "stages"),
+    ):
+        with pytest.raises(UserError, match=word):
+            Prune(**arguments)
+
+
+def test_the_final_sparsity_is_what_the_options_say_together():
+    iterative = {"schedule": "iterative", "stages": [0.5, 0.8], "stage_epochs": 1}
+    for arguments, expected in (
+        ({}, 0.5),
+        ({"final_sparsity": {"fc*": 0.9}}, {"fc*": 0.9}),
+        ({"structure": {"n_m": [1, 4]}}, 0.75),
+        ({"structure": {"n_m": [1, 3]}, "final_sparsity": 0.6666667}, 1 - 1 / 3),
+        (iterative, 0.8),
+    ):
+        assert Prune(**arguments).settings.final_sparsity == expected

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_graph, layer_input, layer_output
+from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.select import select_layers
 
 # Nine colours that stay apart for colour-blind eyes (Tol 2021, "Colour Schemes", scheme "muted"), and black.
@@ -19,11 +19,6 @@ TEN_COLOURS = (
     *((51, 34, 136), (136, 204, 238), (17, 119, 51), (221, 204, 119), (204, 102, 119)),
     *((170, 68, 153), (68, 170, 153), (136, 34, 85), (153, 153, 51), (20, 20, 20)),
 )
-
-
-def class_colour(label: int) -> tuple[int, int, int]:
-    """Return the colour of a class as red, green and blue in 0..255; classes beyond ten start again."""
-    return TEN_COLOURS[label % len(TEN_COLOURS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +35,7 @@ class Projection:
 
 
 def project_to_plane(features: np.ndarray) -> Projection:
-    """Return a plane for features: two dimensions as they are, more by their first two principal components.
+    """Return a plane for features [n, d]: two dimensions as they are, more by their first two principal components.
 
     The largest entry of each component is positive, so that successive pictures do not flip.
     """
@@ -70,7 +65,7 @@ BLACK, GREY, WHITE = (0, 0, 0), (110, 110, 110), (255, 255, 255)
 def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, title: str) -> np.ndarray:
     """Return a picture of points in the colours of their classes, with the centers as numbered rings.
 
-    Both axes have one scale, so distances compare in every direction. Points that are not finite are left out.
+    Both axes have one scale. Points that are not finite are left out.
     """
     finite = np.isfinite(points).all(axis=1)
     points, labels = points[finite], labels[finite]
@@ -79,7 +74,7 @@ def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, ti
     image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
     draw = ImageDraw.Draw(image)
     for (x, y), label in zip(_to_pixels(points, low, span), labels.tolist(), strict=True):
-        _disc(draw, x, y, DOT, fill=class_colour(label))
+        _disc(draw, x, y, DOT, fill=TEN_COLOURS[label % len(TEN_COLOURS)])
     _draw_centers(draw, _to_pixels(centers[shown], low, span), shown.tolist())
     _draw_frame(draw, low, span, title)
     _draw_legend(draw, np.unique(labels).tolist())
@@ -119,14 +114,14 @@ def _draw_frame(draw: ImageDraw.ImageDraw, low: np.ndarray, span: float, title: 
     right, bottom = LEFT + SIDE, TOP + SIDE
     draw.rectangle([each * FINER for each in (LEFT, TOP, right, bottom)], outline=GREY, width=FINER)
     _text(draw, LEFT, TOP - 14, title, 16, anchor="ls")
-    for value in _ticks(low[0], low[0] + span):
-        x = LEFT + SIDE * (value - low[0]) / span
-        draw.line([(x * FINER, bottom * FINER), (x * FINER, (bottom + 5) * FINER)], fill=GREY, width=FINER)
-        _text(draw, x, bottom + 9, f"{value:.4g}", 13, anchor="mt")
-    for value in _ticks(low[1], low[1] + span):
-        y = bottom - SIDE * (value - low[1]) / span
-        draw.line([((LEFT - 5) * FINER, y * FINER), (LEFT * FINER, y * FINER)], fill=GREY, width=FINER)
-        _text(draw, LEFT - 9, y, f"{value:.4g}", 13, anchor="rm")
+    for axis, corner in enumerate(low.tolist()):
+        for value in _ticks(corner, corner + span):
+            along = SIDE * (value - corner) / span
+            x, y = (LEFT + along, bottom) if axis == 0 else (LEFT, bottom - along)
+            end = (x, y + 5) if axis == 0 else (x - 5, y)
+            draw.line([(x * FINER, y * FINER), (end[0] * FINER, end[1] * FINER)], fill=GREY, width=FINER)
+            place = (x, y + 9, "mt") if axis == 0 else (x - 9, y, "rm")
+            _text(draw, *place[:2], f"{value:.4g}", 13, anchor=place[2])
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -140,7 +135,7 @@ def _ticks(low: float, high: float) -> list[float]:
 def _draw_legend(draw: ImageDraw.ImageDraw, labels: Sequence[int]) -> None:
     for row, label in enumerate(labels[:MOST_LISTED]):
         y = TOP + 12 + 26 * row
-        _disc(draw, LEFT + SIDE + 24, y, 7.0, fill=class_colour(label))
+        _disc(draw, LEFT + SIDE + 24, y, 7.0, fill=TEN_COLOURS[label % len(TEN_COLOURS)])
         _text(draw, LEFT + SIDE + 38, y, str(label), 15, anchor="lm")
     if len(labels) > MOST_LISTED:
         _text(draw, LEFT + SIDE + 17, TOP + 12 + 26 * MOST_LISTED, f"+ {len(labels) - MOST_LISTED}", 15, anchor="lm")
@@ -155,42 +150,28 @@ def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, size: int, a
 
 def find_features(model: keras.Model, pattern: str | None) -> Any:
     """Return the tensor [batch, d] of a model's own graph that holds the features."""
-    if not is_graph(model):
-        raise UserError(
-            f"The model '{model.name}' is a {type(model).__name__}, whose inner tensors are not known. "
-            "Expected a functional or Sequential model."
-        )
     if pattern is None:
-        layer = _last_dense_layer(model)
+        dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
+        if not dense:
+            raise UserError(
+                f"The model '{model.name}' has no dense layer of its own. Expected layer to name one whose output the "
+                f"features are: {', '.join(layer.name for layer in model.layers)}."
+            )
+        layer = dense[-1]  # a functional model lists its layers in the order of its graph
         features, where = layer_input(model, layer), f"The input of the layer '{layer.name}'"
     else:
-        layer = _only_layer(model, pattern)
+        found = select_layers(model, pattern)
+        if len(found) != 1:
+            raise UserError(f"The pattern '{pattern}' matches {', '.join(found)}. Expected layer to match one of them.")
+        (layer,) = found.values()
         features, where = layer_output(model, layer), f"The output of the layer '{layer.name}'"
     if len(features.shape) != 2 or features.shape[-1] is None:
         raise UserError(
-            f"{where} has the shape {tuple(features.shape)}. Expected features [batch, d]: set layer to one after the "
-            "flattening or the pooling."
+            f"{where} has the shape {tuple(features.shape)}. Expected features [batch, d]: set layer to a later one."
         )
     if not _learns(features):
         raise UserError(f"{where} depends on no trainable weight. Expected features that can learn: set layer.")
     return features
-
-
-def _last_dense_layer(model: keras.Model) -> keras.Layer:
-    found = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
-    if not found:
-        raise UserError(
-            f"The model '{model.name}' has no dense layer of its own whose input could be the features. Expected layer "
-            f"to name the layer whose output they are, one of: {', '.join(layer.name for layer in model.layers)}."
-        )
-    return found[-1]  # a functional model lists its layers in the order of its graph
-
-
-def _only_layer(model: keras.Model, pattern: str) -> keras.Layer:
-    found = select_layers(model, pattern)
-    if len(found) != 1:
-        raise UserError(f"The pattern '{pattern}' matches {', '.join(found)}. Expected layer to match one of them.")
-    return next(iter(found.values()))
 
 
 def _learns(features: Any) -> bool:

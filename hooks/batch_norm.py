@@ -1,10 +1,11 @@
-"""Batch norm layers called as one op."""
+"""Batch norm layers that are called in another way: as one op, or with moving statistics in training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
@@ -12,17 +13,30 @@ import tensorflow as tf
 
 from hookline.trainer.ops.batch_norm import FUSED_DTYPES, SMALLEST_EPSILON, fused_batch_norm, fused_scale_and_shift
 from hookline.trainer.ops.graph_walk import with_outer_graphs
+from hookline.trainer.select import layer_paths, select_layers
 
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
-@contextmanager
-def calls_replaced(calls: Sequence[tuple[keras.Layer, Call]]) -> Iterator[None]:
-    """Replace the `call` of layers inside the block; afterwards they are as they were, whatever happens.
+def find_batch_norms(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.layers.BatchNormalization]:
+    """Return the batch norm layers that match, by path; "*" may match none."""
 
-    Keras calls `layer.call` in `Layer.__call__`, in every kind of model. An attribute of the layer itself hides the
-    method of its class. It is set past Keras, which would look for variables in it.
+    def accept(layer: keras.Layer) -> bool:
+        return isinstance(layer, keras.layers.BatchNormalization)
+
+    if patterns == "*":
+        return {path: layer for path, layer in layer_paths(model).items() if accept(layer)}
+    return select_layers(model, patterns, accept=accept, kind="batch norm layer")
+
+
+@contextmanager
+def calls_replaced(calls: Iterable[tuple[keras.Layer, Call]]) -> Iterator[None]:
+    """Replace the `call` of layers inside the block.
+
+    Keras calls `layer.call` in `Layer.__call__`, in every kind of model. An attribute of the layer hides the method of
+    its class. It is set past Keras, which would look for variables in it.
     """
+    calls = list(calls)
     before = [vars(layer).get("call") for layer, _ in calls]
     try:
         for layer, call in calls:
@@ -30,17 +44,13 @@ def calls_replaced(calls: Sequence[tuple[keras.Layer, Call]]) -> Iterator[None]:
         yield
     finally:
         for (layer, _), call in zip(calls, before, strict=True):
-            if call is None:
-                vars(layer).pop("call", None)
-            else:
+            vars(layer).pop("call", None)
+            if call is not None:
                 vars(layer)["call"] = call
 
 
 def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_batch: bool) -> tf.Tensor:
-    """Do what `BatchNormalization.call` does, on the fused kernel.
-
-    Inside `stateless_call` the values of the layer's variables come from there, and the new moving statistics go there.
-    """
+    """Return what `BatchNormalization.call` does, computed by the fused kernel; write moving statistics as it does."""
     scale = keras.ops.cast(layer.gamma, "float32") if layer.scale else tf.ones([inputs.shape[-1]])
     offset = keras.ops.cast(layer.beta, "float32") if layer.center else tf.zeros([inputs.shape[-1]])
     moving_mean = keras.ops.cast(layer.moving_mean, "float32")
@@ -54,13 +64,13 @@ def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_
     return outputs
 
 
-OWN_METHODS = ("call", "_moments")  # of a subclass that changes what the layer computes
+OWN_METHODS = ("call", "_moments")
 EVALUATION_FACTOR = 2  # with given statistics, Keras makes fewer passes: the kernel is faster only on larger inputs
 WIDE, WIDE_FACTOR = 64, 50  # with more channels, Keras's two ops are as fast until inputs exceed the caches
 
 
 def has_own_methods(layer: keras.layers.BatchNormalization) -> bool:
-    """Return whether the class of a layer computes something of its own."""
+    """Return whether a layer is of a subclass that computes something of its own."""
     return any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS)
 
 
@@ -68,13 +78,9 @@ def why_layer_stays(layer: keras.layers.BatchNormalization) -> str | None:
     """Return why no call of a layer can be fused, or None."""
     if has_own_methods(layer) or "call" in vars(layer):
         return f"{type(layer).__name__} computes something of its own"
-    if layer.renorm:
-        return "renorm"
-    if layer.synchronized:
-        return "synchronized"
-    if layer.epsilon < SMALLEST_EPSILON:
-        return f"epsilon below {SMALLEST_EPSILON}"
-    return None
+    if layer.renorm or layer.synchronized:
+        return "renorm" if layer.renorm else "synchronized"
+    return f"epsilon below {SMALLEST_EPSILON}" if layer.epsilon < SMALLEST_EPSILON else None
 
 
 def why_call_stays(
@@ -111,3 +117,30 @@ def _compiled_by_xla(graph: tf.Graph) -> bool:
                 return True
             context = context.outer_context
     return False
+
+
+def calls_frozen(layers: Iterable[keras.Layer], frozen: tf.Tensor) -> list[tuple[keras.Layer, Call]]:
+    """Return calls that do what the layers do now, but train with their moving statistics where `frozen` is True.
+
+    The statistics then stay as they are, as in a layer that is not trainable, but gamma and beta train.
+    """
+    return [(layer, partial(_call_frozen, layer, layer.call, frozen)) for layer in layers]
+
+
+def _call_frozen(
+    layer: keras.Layer, call: Call, frozen: tf.Tensor, inputs: Any, training: bool | None = None, mask: Any = None
+) -> tf.Tensor:
+    if not (training and layer.trainable):
+        return call(inputs, training=training, mask=mask)
+    values = [(variable, tf.convert_to_tensor(variable.value)) for variable in layer.variables]
+    moving = layer.non_trainable_variables
+
+    def run(by_batch: bool) -> list[tf.Tensor]:
+        with keras.StatelessScope(values) as scope:  # what a branch assigns must leave it as a result
+            outputs = call(inputs, training=by_batch, mask=mask)
+            return [outputs, *(tf.identity(scope.get_current_value(each)) for each in moving)]
+
+    outputs, *after = tf.cond(frozen, lambda: run(False), lambda: run(True))
+    for variable, value in zip(moving, after, strict=True):
+        variable.assign(value)
+    return outputs

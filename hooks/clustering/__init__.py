@@ -1,1 +1,0 @@
-"""What weight clustering is made of."""

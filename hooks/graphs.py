@@ -1,0 +1,87 @@
+"""Functional models: called anew with other layers, and walked with facts in place of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import keras
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
+
+Fact = TypeVar("Fact")
+
+
+def nodes_in_order(model: keras.Model) -> Iterator[Any]:
+    """Yield the nodes of a functional model's own graph in topological order, without inputs."""
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node
+
+
+def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable[..., Any]) -> keras.Model:
+    """Return the model with `call(layer, *args, **kwargs)` in place of each layer's call: same layers, same variables.
+
+    Inner models that hold layers which it touches are called anew too; a model that holds none is returned as it is.
+    """
+    if not is_graph(model) or not any(map(touches, model._flatten_layers())):
+        return model
+
+    def clone(layer: Any) -> Any:
+        return call_anew(layer, touches, call)
+
+    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+
+
+def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> None:
+    """Run facts in place of tensors through a model's graph, inner models included.
+
+    `visit(operation, facts, constants)` returns the fact about the outputs of an operation; `constants` are those of
+    its arguments that are not facts.
+    """
+
+    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        given = keras.tree.flatten((args, kwargs))
+        facts = [each for each in given if isinstance(each, type(start))]
+        if is_graph(operation):
+            return run(operation, facts)
+        found = visit(operation, facts, [each for each in given if not isinstance(each, type(start))])
+        return [found] * len(keras.tree.flatten(operation.output))
+
+    def run(graph: keras.Model, inputs: list[Fact]) -> Any:
+        # The walk that Keras itself clones and calls functional models with; it takes any values.
+        return as_functional(graph)._run_through_graph(inputs, call_fn=call)
+
+    run(model, [start for _ in model.inputs])
+
+
+def with_inner_layers(layers: Mapping[str, keras.Layer]) -> set[int]:
+    """Return the identities of layers and of all layers inside them."""
+    return {id(inner) for layer in layers.values() for inner in layer._flatten_layers()}
+
+
+def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) -> set[int]:
+    """Return the identities of layers, of all layers inside them, and of all layers from which data reaches them."""
+    if not is_graph(model):
+        raise UserError("A subclassed model has no graph that shows what comes before a layer. Expected stop=weights.")
+    wanted = with_inner_layers(layers)
+    found: set[int] = set()
+
+    def visit(operation: Any, facts: list[frozenset[int]], constants: list[Any]) -> frozenset[int]:
+        inside = with_inner_layers({"": operation}) if isinstance(operation, keras.Layer) else ()
+        passed = frozenset[int]().union(*facts, inside)
+        if id(operation) in wanted:
+            found.update(passed)
+        return passed
+
+    walk(model, frozenset[int](), visit)
+    called = {path: layer for path, layer in layers.items() if not isinstance(layer, keras.layers.InputLayer)}
+    hidden = [path for path, layer in called.items() if not with_inner_layers({path: layer}) & found]
+    if hidden:
+        raise UserError(
+            f"What comes before layer '{hidden[0]}' is not known: it is inside a layer that is not a functional model. "
+            "Expected that outer layer, or stop=weights."
+        )
+    return found | wanted

@@ -1,1 +1,0 @@
-"""Running batch norm layers on the fused kernel: which of them, and how they are called."""

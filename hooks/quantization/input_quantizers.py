@@ -1,0 +1,124 @@
+"""Input quantizers: which layers need one, put into a model, and written out for a model that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from hookline.hooks.graphs import call_anew
+from hookline.hooks.quantization.quantizers import Quantizer
+from hookline.hooks.quantization.selection import Facts, Selection
+from hookline.trainer.errors import UserError
+
+
+def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: bool) -> dict[str, keras.Layer]:
+    """Return the selected layers that need an input quantizer: those without an equal one; refuse a useless one."""
+    inputs = selection.inputs
+    if inputs is None:
+        raise UserError(
+            "A subclassed model has no graph for input quantizers. Expected a functional one, or input_quantizer=null."
+        )
+    wanted = {path: layer for path, layer in selection.layers.items() if first_too or path not in selection.first}
+    missing = {}
+    for path, layer in wanted.items():
+        if path in inputs.hidden or path not in inputs.calls:
+            raise UserError(
+                f"No input quantizer can be put before '{path}', inside a layer that is not a functional model. Set "
+                "input_quantizer=null, or leave it out of `layers`."
+            )
+        if not _is_done(path, inputs.calls[path], quantizer):
+            _check_sign(path, inputs.calls[path], quantizer)
+            missing[path] = layer
+    return missing
+
+
+def _is_done(path: str, calls: list[Facts], quantizer: Quantizer) -> bool:
+    """Return whether every input of a layer comes from an equal quantizer; refuse another one."""
+    present = [each.quantizer for each in calls if each.quantizer is not None]
+    if any(config != quantizer.config for config in present):
+        raise UserError(
+            f"The input of '{path}' is quantized by {present[0]} and by {quantizer.config}. Expected one hook for it."
+        )
+    return len(present) == len(calls)
+
+
+def _check_sign(path: str, calls: list[Facts], quantizer: Quantizer) -> None:
+    if not quantizer.is_sign:
+        return
+    for facts in calls:
+        if facts.non_negative:
+            raise UserError(
+                f"The input of layer '{path}' is never negative, because of '{facts.non_negative}': its sign is always "
+                "+1. Replace that activation (model.activation=hard_tanh), or set input_quantizer to null or {name: "
+                "dorefa, k_bit: 2}."
+            )
+
+
+def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quantizer) -> list[str]:
+    """Return a line for each dropout whose zeros a sign turns into +1."""
+    if not quantizer.is_sign or selection.inputs is None:
+        return []
+    fed = {facts.dropout: path for path in paths for facts in selection.inputs.calls[path] if facts.dropout}
+    return [
+        f"the dropout layer '{dropout}' feeds {quantizer.name} before layer '{path}': what it drops becomes sign(0) = "
+        "+1, not 0. Put it before the batch norm, or leave it out."
+        for dropout, path in fed.items()
+    ]
+
+
+def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
+    """Return the model with an `InputQuantizer` before each of the layers: the same layers, the same variables."""
+    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+
+    before = {
+        id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)
+        for layer in layers.values()
+    }
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(layer) in before:
+            quantizer = before[id(layer)]
+            if args:
+                args = (quantizer(args[0]), *args[1:])
+            else:
+                kwargs["inputs"] = quantizer(kwargs["inputs"])
+        return layer(*args, **kwargs)
+
+    return call_anew(model, lambda layer: id(layer) in before, call)
+
+
+def write_out_input_quantizers(model: keras.Model) -> keras.Model:
+    """Return the model for inference, with `keras.ops` in place of every `InputQuantizer`: the same variables."""
+    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(layer, InputQuantizer):
+            return quantize(*args, **kwargs, quantizer=layer.quantizer)
+        return layer(*args, **kwargs)
+
+    return call_anew(model, lambda layer: isinstance(layer, InputQuantizer), call)
+
+
+def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
+    """Return quantized inputs, computed by operations of Keras; NaN stays NaN."""
+    ops = keras.ops
+    wide = ops.cast(inputs, "float32")
+    if quantizer.name == "dorefa":
+        steps = float(2**quantizer.bits - 1)
+        values = ops.round(ops.clip(wide, 0.0, 1.0) * steps) * (1.0 / steps)
+    elif quantizer.name == "ste_tern":
+        values = _ternary(wide, **quantizer.arguments)
+    else:
+        values = ops.where(ops.isnan(wide), wide, ops.where(wide >= 0.0, 1.0, -1.0))
+    return ops.cast(values, inputs.dtype)
+
+
+def _ternary(
+    wide: Any, *, threshold: float = 0.05, ternary_weight_networks: bool = False, clip_value: float = 1.0
+) -> Any:
+    del clip_value  # of the gradient
+    ops = keras.ops
+    limit = 0.7 * ops.mean(ops.abs(wide)) if ternary_weight_networks else threshold
+    return ops.where(ops.abs(wide) <= limit, 0.0, ops.sign(wide))

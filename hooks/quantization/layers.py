@@ -1,0 +1,94 @@
+"""The layers that hooks insert to quantize: of inputs of layers, of activations, and of learned steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hookline.hooks.quantization.activation_places import Pass, Point
+from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class InputQuantizer(keras.layers.Layer):
+    """Quantize the input of the next layer, in training and in evaluation; it has no variables.
+
+    A kernel layer that pads with "same" adds zeros to the quantized map, a third value beside -1 and +1. A
+    `ZeroPadding` layer stands before the quantizer instead, so that its zeros become sign(0) = +1.
+    """
+
+    def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
+        """Take a quantizer."""
+        super().__init__(**options)
+        parsed = parse_quantizer(quantizer, role="input", option="quantizer")
+        assert parsed is not None, "a quantizer is expected"
+        self.quantizer: Quantizer = parsed
+        self.supports_masking = True
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.quantizer(inputs)
+
+    def inference_op(self) -> dict[str, Any] | None:
+        """Return what it computes, for packed files: see `hookline.deploy.keras_graph`."""
+        return self.quantizer.inference_op
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "quantizer": self.quantizer.config}
+
+
+class _Float(keras.layers.Layer):
+    """Return a tensor of the dtype of the input, which is not cast."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take the options of a layer."""
+        super().__init__(**{**options, "autocast": False})
+        self.supports_masking = True
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {key: value for key, value in super().get_config().items() if key != "autocast"}
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class ActivationQuantizer(_Float):
+    """Return its input, rounded to the range of its point where a hook is at work; it has no variables."""
+
+    def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
+        """Take the values of a `Point`."""
+        super().__init__(**options)
+        self.point = Point(point, observes, averages)
+        self.now = Pass()
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.now(self.point, inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        point = {"point": self.point.index, "observes": self.point.observes, "averages": self.point.averages}
+        return {**super().get_config(), **point}
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class StepSizes(_Float):
+    """Return its input; hold a factor for each quantization step, 1 at first, which a hook reads."""
+
+    def __init__(self, count: int, **options: Any) -> None:
+        """Take the number of steps."""
+        super().__init__(**options)
+        self.count = count
+
+    def build(self, input_shape: Any) -> None:
+        self.factors = self.add_weight([self.count], "ones", "float32", name="factors", autocast=False)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "count": self.count}
