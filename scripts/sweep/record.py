@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ class Sweep:
     """Hold a sweep as its directory records it."""
 
     directory: Path  # of the sweep
-    jobs: list[SweepJob] = field(default_factory=list)  # in order
+    jobs: list[SweepJob] = field(default_factory=list)  # in order; none of a search, whose trials are in its study
     # of the command line that each job has, too, such as ["--config-dir", "mine"]
     flags: list[str] = field(default_factory=list)
     # of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where the
@@ -106,6 +107,7 @@ class Sweep:
     threads: int | None = None
     trials: int | None = None  # how many jobs a search shall make; None if the jobs are a grid
     space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
+    study: str | None = None  # name of a search's study in its storage; None for a grid
 
     def run_directory(self, job: SweepJob) -> Path:
         """Return where a job runs."""
@@ -124,20 +126,38 @@ class Sweep:
             raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
 
 
-def record(sweep: Sweep, job: SweepJob) -> None:
-    """Write the current state of a job into the record of its sweep; other jobs keep their entries."""
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Wait until no other process changes a sweep, and keep the others waiting."""
     try:
-        descriptor = open_lock(sweep.directory / LOCK)
+        descriptor = open_lock(directory / LOCK)
     except OSError as error:
-        raise UserError(f"{sweep.directory / LOCK} cannot be written: {error.strerror}.") from error
+        raise UserError(f"{directory / LOCK} cannot be written: {error.strerror}.") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def record(sweep: Sweep, job: SweepJob) -> None:
+    """Write the current state of a job into the record of its sweep; other jobs keep their entries."""
+    with exclusive(sweep.directory):
         recorded = read_sweep(sweep.directory)
         jobs = {each.number: each for each in recorded.jobs} | {job.number: job}
         recorded.jobs = [jobs[number] for number in sorted(jobs)]
         recorded.write()
-    finally:
+
+
+def claim(directory: Path, number: int) -> int | None:
+    """Return the descriptor of a job's lock; None while a process that has inherited it from another claim lives."""
+    descriptor = open_lock(directory / f".{number:02}.lock")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(descriptor)
+        return None
+    return descriptor
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -148,7 +168,8 @@ def read_sweep(directory: Path) -> Sweep:
         if content["version"] != VERSION:
             raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
         named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
-        return Sweep(directory, [_job(each) for each in content["jobs"]], **{name: content[name] for name in named})
+        others = {name: content[name] for name in named if name in content}
+        return Sweep(directory, [_job(each) for each in content["jobs"]], **others)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -85,9 +85,16 @@ class JobProcess:
 
 
 def start_job(
-    arguments: Sequence[str], log: Path, environment: Mapping[str, str], tether: int, script: Path = TRAIN
+    arguments: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    tether: int,
+    script: Path = TRAIN,
+    *,
+    unlogged: Mapping[str, str] | None = None,
+    held: Sequence[int] = (),
 ) -> JobProcess:
-    """Start a process that ends with this one."""
+    """Start a process that ends with this one, and holds descriptors beside it."""
     shown = " ".join(
         [*(f"{name}={value}" for name, value in environment.items()), shlex.join(["python", script.name, *arguments])]
     )
@@ -100,8 +107,8 @@ def start_job(
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(tether,),
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            pass_fds=(tether, *held),
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment, **(unlogged or {})},
         )
         return JobProcess(process, log, file.tell(), time.monotonic())
 
@@ -117,7 +124,7 @@ ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 class SweepRun:
     """Run jobs until there are no more, or a signal ends the sweep."""
 
-    sweep: Sweep  # whose record is written at every change
+    sweep: Sweep
     slots: Slots  # for jobs at a time
     next_job: Callable[[], SweepJob | None]  # returns a job that shall start, or None when there is none
     arguments: Callable[[SweepJob], list[str]]  # returns what a job's process gets
@@ -125,6 +132,9 @@ class SweepRun:
     say: Callable[[str], None]  # shows a line
     ended: Callable[[SweepJob], None] = lambda job: None  # called with each job that has ended
     script: Path = TRAIN  # that each job runs
+    changed: Callable[[SweepJob], None] | None = None  # records a job that has started or ended; None: in sweep.json
+    claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes hold, too
+    environment: Callable[[SweepJob], Mapping[str, str]] = lambda job: {}  # returns variables that no log shows
     worst: int = 0
     _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
     _signals: list[int] = field(default_factory=list)
@@ -170,7 +180,15 @@ class SweepRun:
     def _start(self, place: int, job: SweepJob, tether: int) -> None:
         arguments = self.arguments(job)
         self._change(job, RUNNING, None)
-        process = start_job(arguments, self.sweep.log(job), self.slots.environments[place], tether, script=self.script)
+        process = start_job(
+            arguments,
+            self.sweep.log(job),
+            self.slots.environments[place],
+            tether,
+            self.script,
+            unlogged=self.environment(job),
+            held=[self.claims[job.number]] if job.number in self.claims else (),
+        )
         self._running[place] = (job, process)
         self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
@@ -194,7 +212,7 @@ class SweepRun:
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
         job.status, job.exit_code = status, code
         try:
-            record(self.sweep, job)
+            self.changed(job) if self.changed else record(self.sweep, job)
         except UserError as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 
