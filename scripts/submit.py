@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 if __name__ == "__main__":
@@ -25,8 +24,8 @@ import hookline
 from hookline.deploy.options import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
-from hookline.scripts.sweep.open import make_directory, open_sweep
-from hookline.scripts.sweep.record import RUNNING, WAITING, Slots, Sweep
+from hookline.scripts.sweep.open import OpenSweep, make_directory, open_sweep
+from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
 from hookline.trainer.errors import UserError, as_typed, unknown_name
@@ -42,7 +41,7 @@ USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep 
   --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>;
                        of a sweep that exists, what is missing is submitted
   --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
-  --trials <number>    search: as many tasks as slurm_array_parallelism says, or --jobs <number>, share one study
+  --trials <number>    search with one study: as many tasks as slurm_array_parallelism says, or --jobs <number>
   --storage <url>      as for python train.py; every node must reach the database
   --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
   --config-dir <dir>, --config-name <name>   as for python train.py
@@ -88,7 +87,7 @@ def read_resources(path: Path) -> dict[str, Any]:
 
 
 def make_executor(options: Options, directory: Path) -> Any:
-    """Return what submits to the cluster."""
+    """Return what submits to the cluster; it writes nothing before."""
     submitit = import_optional("submitit", extra="slurm", needed_by="scripts/submit.py")
     resources = dict(options.resources)
     again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
@@ -104,56 +103,53 @@ def make_executor(options: Options, directory: Path) -> Any:
 
 def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     """Submit what is missing of a sweep; return submitit's jobs."""
-    opened = open_sweep(options.command, datetime.now())
-    sweep, asked = opened.sweep, options.command.jobs
+    command = options.command
+    opened = open_sweep(command, datetime.now())
+    sweep = opened.sweep
     sweep.directory = sweep.directory.absolute()
-    with TemporaryDirectory() as nowhere:
-        make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
-    cores = options.resources.get("cpus_per_task", 1)
-    if opened.space:
-        from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
-
-        most = asked or options.resources.get("slurm_array_parallelism", 1)
-        search = begin_search(options.command, opened, lambda missing: Slots(({},) * min(missing, most), cores), print)
-        submitted = _submit(options, sweep, [None] * len(search.slots), script)
-        workers = ", ".join(found.job_id for found in submitted)
-        print(f"{search.missing} of {sweep.trials} trials are missing; workers: {workers or 'none'}")
-    else:
-        if asked is not None:
-            raise UserError(f"--jobs {asked} received. Expected slurm_array_parallelism in --resources <file>.")
-        make_directory(sweep.directory, "--sweep")
-        with locked(sweep.directory):
-            sweep.threads = sweep.threads or cores
-            missing = missing_jobs(sweep)
-            for job in missing:
-                job.status = job.status if job.status == RUNNING else WAITING  # an earlier task may be running it
-            sweep.write()
-            submitted = _submit(options, sweep, [job.number for job in missing], script)
-        for job, found in zip(missing, submitted, strict=True):
-            print(f"Job {job.number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
-        print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; their status: {sweep.directory}/sweep.json")
+    if command.jobs is not None and not opened.space:
+        raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
+    executor = make_executor(options, sweep.directory / "submitit")
+    make_directory(sweep.directory, "--sweep")
+    # The nodes unpickle the tasks by their module, wherever they start.
+    os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with nullcontext() if opened.space else locked(sweep.directory):
+        numbers = _begin(options, opened)
+        with executor.batch() if numbers else nullcontext():
+            tasks = [SweepTask(sweep.directory, each, Path.cwd(), script, command.storage) for each in numbers]
+            submitted = [executor.submit(task) for task in tasks]
+    jobs = {job.number: job for job in sweep.jobs}
+    for number, found in zip(numbers, submitted, strict=True):
+        if number is None:
+            print(f"Worker {found.job_id}")
+        else:
+            job = jobs[number]
+            print(f"Job {number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
+    print(f"{len(numbers)} {'workers' if opened.space else f'of {len(jobs)} jobs'} submitted")
     print(as_typed(f"Compare, at any time: python scripts/compare.py {sweep.directory}"))
     return submitted
 
 
-def _submit(options: Options, sweep: Sweep, numbers: Sequence[int | None], script: Path) -> list[Any]:
-    """Submit a task for each number: a job of a grid, or None for a worker of a search."""
-    # The nodes unpickle the tasks by their module, wherever they start.
-    os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
-    executor = make_executor(options, sweep.directory / "submitit")
-    with executor.batch() if numbers else nullcontext():
-        return [
-            executor.submit(SweepTask(sweep.directory, number, Path.cwd(), script, options.command.storage))
-            for number in numbers
-        ]
+def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
+    """Record a sweep that is submitted; return the numbers of its missing jobs, or None for each worker of a search."""
+    cores, sweep = options.resources.get("cpus_per_task", 1), opened.sweep
+    if opened.space:
+        from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
+
+        most = options.command.jobs or options.resources.get("slurm_array_parallelism", 1)
+        search = begin_search(options.command, opened, lambda missing: Slots(({},) * min(missing, most), cores), print)
+        return [None] * len(search.slots)
+    sweep.threads = sweep.threads or cores
+    missing = missing_jobs(sweep)
+    for job in missing:
+        job.status = job.status if job.status == RUNNING else WAITING  # an earlier task may be running it
+    sweep.write()
+    return [job.number for job in missing]
 
 
 def _command(options: Options) -> int:
-    failed = 0
     submitted = submit(options)
-    if options.cluster == "local":
-        failed = max((job.result() for job in submitted), default=0)
-    return failed
+    return max((job.result() for job in submitted), default=0) if options.cluster == "local" else 0
 
 
 main = make_main(USAGE, parse, _command)

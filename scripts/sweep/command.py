@@ -6,8 +6,9 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,7 @@ from hookline.scripts.sweep.open import (
     open_sweep,
     own_overrides,
 )
-from hookline.scripts.sweep.record import (
-    Slots,
-    Sweep,
-    SweepJob,
-    claim,
-    divide,
-    read_summary,
-    read_sweep,
-    record,
-)
+from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_summary, read_sweep, record
 from hookline.scripts.sweep.run import TRAIN, SweepRun
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
@@ -69,25 +61,21 @@ class SweepTask:
             search = Search(open_space(sweep), storage, _say)
             self._run = search.runner(script)
             return max(self._run.run(), search.worst)
-        job = next(each for each in sweep.jobs if each.number == number)
         if (descriptor := claim(directory, number)) is None:
             _say(f"Job {number} runs already, by another task.")
             return 0
+        job = next(each for each in sweep.jobs if each.number == number)
+        if job not in missing_jobs(sweep):
+            record(sweep, job)
+            _say(f"Job {number} is complete: nothing is left to do.")
+        else:
+            (checked,) = preflight_each(command_of(sweep), [job.overrides])
+            self._run = listed_run(sweep, [job], {number: checked}, Slots(({},), 1), _say, script)
+            self._run.claims = {number: descriptor}
         try:
-            return self._once(sweep, job, descriptor, script)
+            return self._run.run() if self._run else 0
         finally:
             os.close(descriptor)
-
-    def _once(self, sweep: Sweep, job: SweepJob, descriptor: int, script: Path) -> int:
-        if is_done(sweep, job):
-            job.status = str(read_summary(sweep.run_directory(job))["status"])
-            record(sweep, job)
-            _say(f"Job {job.number} is complete: nothing is left to do.")
-            return 0
-        (checked,) = preflight_each(command_of(sweep), [job.overrides])
-        self._run = listed_run(sweep, [job], {job.number: checked}, Slots(({},), 1), _say, script)
-        self._run.claims = {job.number: descriptor}
-        return self._run.run()
 
     def checkpoint(self) -> Any:
         """Let the runs save and end, and return the task to queue again: submitit calls this near the time limit."""
@@ -108,36 +96,37 @@ Say = Callable[[str], None]
 def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
     """Run a sweep and return the worst exit code."""
     opened = open_sweep(command, datetime.now())
-    if any(job.config["trainer"]["strategy"] == MULTI_WORKER for job in _examples(opened)):
+    strategies = {job.config["trainer"]["strategy"] for job in opened.checked.values()}
+    if MULTI_WORKER in strategies:
         raise UserError(
             f"trainer.strategy={MULTI_WORKER} received with -m, whose jobs are one process each. Expected one run at a "
             "time: python scripts/launch.py workers=<number> ..., or trainer.strategy=mirrored."
         )
-    if opened.space:
-        return _run_search(command, opened, say, script)
-    directory = opened.sweep.directory
-    make_directory(directory, "--sweep")
-    with locked(directory):
-        worst = _run_grid(opened, command.jobs, say, script)
-    _report(opened.sweep, _ended(opened.sweep), bool(missing_jobs(opened.sweep)), say)
+    share = partial(divide, asked=command.jobs, spread=bool(strategies - {NONE}))
+    return _run_search(command, opened, share, say, script) if opened.space else _run_grid(opened, share, say, script)
+
+
+def _run_grid(opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
+    sweep = opened.sweep
+    make_directory(sweep.directory, "--sweep")
+    with locked(sweep.directory):
+        missing = missing_jobs(sweep)
+        slots = share(len(missing))
+        sweep.threads = sweep.threads or slots.threads
+        sweep.write()
+        say(describe_start(sweep, len(sweep.jobs), len(missing), len(slots)))
+        run = listed_run(sweep, missing, opened.checked, slots, say, script, label=lambda job: _label(sweep, job))
+        worst = run.run() if missing else 0
+    left = missing_jobs(sweep)
+    ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]
+    _report(sweep, ended, bool(left), say)
     return worst
 
 
-def _run_grid(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
-    sweep = opened.sweep
-    missing = missing_jobs(sweep)
-    slots = divide(len(missing), asked, spread=_spreads(opened))
-    sweep.threads = sweep.threads or slots.threads
-    sweep.write()
-    say(describe_start(sweep, len(sweep.jobs), len(missing), len(slots), opened.added))
-    run = listed_run(sweep, missing, opened.checked, slots, say, script, label=lambda job: _label(sweep, job))
-    return run.run() if missing else 0
-
-
-def _run_search(command: Command, opened: OpenSweep, say: Say, script: Path) -> int:
+def _run_search(command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
     from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
 
-    search = begin_search(command, opened, lambda count: divide(count, command.jobs, spread=_spreads(opened)), say)
+    search = begin_search(command, opened, share, say)
     sweep = search.sweep
     say(describe_start(sweep, sweep.trials or 0, search.missing, len(search.slots)))
     worst = max(search.runner(script).run(), search.worst)
@@ -168,15 +157,6 @@ def listed_run(
     )
 
 
-def _examples(opened: OpenSweep) -> list[Job]:
-    return [*opened.checked.values(), *([opened.example] if opened.example else [])]
-
-
-def _spreads(opened: OpenSweep) -> bool:
-    """Return whether a job takes all GPUs."""
-    return any(job.config["trainer"]["strategy"] != NONE for job in _examples(opened))
-
-
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:
     """Return the recorded jobs that are still to be made, and record how the others ended."""
     missing = []
@@ -193,11 +173,9 @@ def _label(sweep: Sweep, job: SweepJob) -> str:
     return " ".join(own_overrides(job.overrides, [each.overrides for each in sweep.jobs]) or job.overrides)
 
 
-def describe_start(sweep: Sweep, total: int, missing: int, places: int, added: int = 0) -> str:
+def describe_start(sweep: Sweep, total: int, missing: int, places: int) -> str:
     """Return what will happen, in a line or two."""
     lines = [f"Sweep of {total} {'trials' if sweep.trials else 'jobs' if total > 1 else 'job'} in {sweep.directory}"]
-    if added:
-        lines.append(f"{added} of them are new: the sweep had {total - added}.")
     if missing < total:
         lines.append(f"{total - missing} need{'s' if total - missing == 1 else ''} nothing more.")
     if missing:
@@ -206,19 +184,9 @@ def describe_start(sweep: Sweep, total: int, missing: int, places: int, added: i
     return "\n".join(lines)
 
 
-def _ended(sweep: Sweep) -> list[str]:
-    """Return which jobs of a grid have run and are not complete, in a line each."""
-    return [
-        f"Job {job.number} {job.status}: see {sweep.log(job)}"
-        for job in sweep.jobs
-        if job.exit_code is not None and not is_done(sweep, job)
-    ]
-
-
-def _report(sweep: Sweep, ended: Sequence[str], is_missing: bool, say: Say) -> None:
+def _report(sweep: Sweep, lines: list[str], is_missing: bool, say: Say) -> None:
     """Show the jobs side by side, how they ended, what is missing, and where to look next."""
-    runs = find_runs([str(sweep.directory)]).runs
-    lines, directory = list(ended), shlex.quote(str(sweep.directory))
+    runs, directory = find_runs([str(sweep.directory)]).runs, shlex.quote(str(sweep.directory))
     if is_missing:
         lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
     if any(run.is_complete for run in runs):

@@ -107,12 +107,10 @@ class OpenSweep:
     """Hold a sweep with its jobs checked; nothing is written yet."""
 
     sweep: Sweep  # as it shall be recorded
-    checked: dict[int, Job] = field(default_factory=dict)  # the jobs by number
+    checked: dict[int, Job]  # the jobs by number; of a search one example, under 0
     is_new: bool = False  # whether nothing was recorded yet
-    added: int = 0  # how many jobs a sweep that existed gets besides its own
     fixed: list[str] = field(default_factory=list)  # of a search: the overrides that every job has
     space: list[Dimension] = field(default_factory=list)  # of a search: the overrides that it sets
-    example: Job | None = None  # of a search: a job of its space
 
 
 def open_sweep(command: Command, now: datetime) -> OpenSweep:
@@ -121,18 +119,22 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
     if recorded is None and _is_used(directory):
         raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
-    searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
-    if command.storage is not None and not searches:
-        raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
-    if recorded is not None and not command.overrides:
-        return _as_recorded(command, recorded)
     if recorded is None and not command.overrides and command.directory is not None:
         raise UserError(
             f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name> beside."
         )
-    if searches:
-        return _search(command, directory, recorded)
-    return _grid(command, directory, recorded)
+    if recorded is not None and command.flags != recorded.flags and (command.flags or command.overrides):
+        raise UserError(
+            f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}. Expected the same."
+        )
+    searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
+    if command.storage is not None and not searches:
+        raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
+    check_own_keys(command.overrides)
+    if recorded is not None and not command.overrides:
+        _check_record(command, recorded)
+        command = replace(command, overrides=tuple(recorded.space))
+    return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
 
 
 def _is_used(directory: Path) -> bool:
@@ -154,18 +156,6 @@ def _directory(command: Command, now: datetime) -> Path:
     return path
 
 
-def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
-    if command.flags and command.flags != sweep.flags:
-        raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep resumes as it was begun.")
-    _check_record(command, sweep)
-    if sweep.trials is not None:
-        return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
-    if command.trials is not None:
-        raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is not a search.")
-    found = preflight_each(command_of(sweep), [job.overrides for job in sweep.jobs])
-    return OpenSweep(sweep, {job.number: each for job, each in zip(sweep.jobs, found, strict=True)})
-
-
 def _check_record(command: Command, sweep: Sweep) -> None:
     """Refuse what a stranger's record could execute, or write elsewhere; whoever types it trusts it."""
     named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
@@ -185,17 +175,17 @@ def _check_record(command: Command, sweep: Sweep) -> None:
 def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
     import_optional("optuna", extra="search", needed_by="--trials")
     overrides = list(command.overrides)
-    if recorded is not None and (recorded.trials is None or recorded.space != overrides):
-        raise UserError(
-            f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
-            "directory."
-        )
-    if recorded is not None and recorded.study is None:
-        raise UserError(f"{directory} is a search of an earlier version, which kept no study. Give another --sweep.")
-    if recorded is not None and (directory / JOURNAL).exists() == (command.storage is not None):
-        where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
-        raise UserError(f"The study of {directory} is {where} --storage.")
-    check_own_keys(overrides)
+    if recorded is not None:
+        if recorded.trials is None or recorded.space != overrides:
+            raise UserError(
+                f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
+                "directory."
+            )
+        if recorded.study is None:
+            raise UserError(f"{directory} is a search of an earlier version, without a study. Give another --sweep.")
+        if (directory / JOURNAL).exists() == (command.storage is not None):
+            where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
+            raise UserError(f"The study of {directory} is {where} --storage.")
     sweep = recorded or Sweep(directory, flags=command.flags, space=overrides, study=directory.absolute().name)
     sweep.trials = command.trials or sweep.trials
     if sweep.trials is not None and sweep.trials > MAX_TRIALS:
@@ -207,7 +197,7 @@ def open_space(sweep: Sweep) -> OpenSweep:
     """Return a search, whose space is checked."""
     fixed, space = read_space(command_of(sweep), sweep.space)
     example = check_space(command_of(sweep), fixed, space)
-    return OpenSweep(sweep, fixed=fixed, space=space, example=example)
+    return OpenSweep(sweep, {0: example}, fixed=fixed, space=space)
 
 
 def command_of(sweep: Sweep) -> Command:
@@ -217,17 +207,15 @@ def command_of(sweep: Sweep) -> Command:
 
 
 def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
+    if recorded is not None and not command.overrides:
+        known = preflight_each(command_of(recorded), [job.overrides for job in recorded.jobs])
+        return OpenSweep(recorded, {job.number: each for job, each in zip(recorded.jobs, known, strict=True)})
     found = preflight(command)
-    check_own_keys(command.overrides)
     asked = {frozenset(job.overrides): job for job in found}
     if len(asked) < len(found):
         twice = next(job for job in reversed(found) if asked[frozenset(job.overrides)] is not job)
         raise UserError(f"The sweep has the job '{' '.join(twice.overrides)}' twice. Expected each once.")
     sweep = recorded or Sweep(directory, flags=command.flags)
-    if command.flags != sweep.flags:
-        raise UserError(
-            f"{directory} was begun with other flags: {' '.join(sweep.flags) or 'none'}. Expected the same."
-        )
     before = [frozenset(job.overrides) for job in sweep.jobs]
     for other in sweep.jobs:
         if frozenset(other.overrides) not in asked:
@@ -240,16 +228,12 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
         check_early(job, directories=False)
     lists = [job.overrides for job in found]
     for job in new:
-        sweep.jobs.append(new_job(len(sweep.jobs) + 1, job.overrides, own_overrides(job.overrides, lists)))
+        number, resumed = len(sweep.jobs) + 1, resumed_path(job.overrides)
+        run = run_name(number, own_overrides(job.overrides, lists))
+        run = run if resumed is None else str(user_path(resumed, "resume").absolute())
+        sweep.jobs.append(SweepJob(number, job.overrides, run))
     checked = {job.number: asked[frozenset(job.overrides)] for job in sweep.jobs}
-    return OpenSweep(sweep, checked, is_new=recorded is None, added=len(new) if recorded else 0)
-
-
-def new_job(number: int, overrides: list[str], own: Sequence[str]) -> SweepJob:
-    """Return a job with its run directory."""
-    resumed = resumed_path(overrides)
-    run = run_name(number, own) if resumed is None else str(user_path(resumed, "resume").absolute())
-    return SweepJob(number, overrides, run)
+    return OpenSweep(sweep, checked, is_new=recorded is None)
 
 
 def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> list[str]:

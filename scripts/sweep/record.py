@@ -30,21 +30,12 @@ class Slots:
         return len(self.environments)
 
 
-def divide(
-    jobs: int,
-    asked: int | None,
-    cores: int | None = None,
-    gpus: tuple[str, ...] | None = None,
-    *,
-    spread: bool = False,
-) -> Slots:
-    """Return the places for the jobs of a sweep.
+def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
+    """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads.
 
-    Without GPUs there are as many as cores. With GPUs there are as many as GPUs, since a job takes one for itself;
-    if the user asks for more, those on one GPU take its memory as they need it.
+    If the user asks for more, the jobs on one GPU take its memory as they need it.
     """
-    cores = usable_cores() if cores is None else cores
-    gpus = usable_gpus() if gpus is None else gpus
+    cores, gpus = usable_cores(), usable_gpus()
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
     environments: list[dict[str, str]] = [{} for _ in range(count)]
@@ -98,13 +89,10 @@ class SweepJob:
 class Sweep:
     """Hold a sweep as its directory records it."""
 
-    directory: Path  # of the sweep
+    directory: Path
     jobs: list[SweepJob] = field(default_factory=list)  # in order; none of a search, whose trials are in its study
-    # of the command line that each job has, too, such as ["--config-dir", "mine"]
-    flags: list[str] = field(default_factory=list)
-    # of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where the
-    # overrides say it
-    threads: int | None = None
+    flags: list[str] = field(default_factory=list)  # that each job gets, too, such as ["--config-dir", "mine"]
+    threads: int | None = None  # of each job, whatever runs beside it; None where the overrides say it
     trials: int | None = None  # how many jobs a search shall make; None if the jobs are a grid
     space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
     study: str | None = None  # name of a search's study in its storage; None for a grid
@@ -129,10 +117,7 @@ class Sweep:
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
     """Wait until no other process changes a sweep, and keep the others waiting."""
-    try:
-        descriptor = open_lock(directory / LOCK)
-    except OSError as error:
-        raise UserError(f"{directory / LOCK} cannot be written: {error.strerror}.") from error
+    descriptor = open_lock(directory / LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -8,9 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,15 +54,12 @@ class JobProcess:
         return time.monotonic() - self.began
 
     def exit_code(self) -> int | None:
-        """Return its exit code as shells have it, 128 and the number of the signal that killed it; None while it runs.
-
-        What it may have left behind in its process group is killed.
-        """
+        """Return its exit code as shells have it; None while it runs. Once it has ended, what it left is killed."""
         code = self.process.poll()
         if code is None:
             return None
         self.kill()
-        return 128 - code if code < 0 else code
+        return SIGNALLED - code if code < 0 else code
 
     def kill(self) -> None:
         """Kill the process group at once."""
@@ -76,41 +72,11 @@ class JobProcess:
             with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self.offset, size - LAST_BYTES))
-                text = file.read().decode(errors="replace")
+                lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
             return ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
         found = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1] if lines else "")
         return found if len(found) <= LINE_LENGTH else f"{found[: LINE_LENGTH - 3]}..."
-
-
-def start_job(
-    arguments: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str],
-    tether: int,
-    script: Path = TRAIN,
-    *,
-    unlogged: Mapping[str, str] | None = None,
-    held: Sequence[int] = (),
-) -> JobProcess:
-    """Start a process that ends with this one, and holds descriptors beside it."""
-    shown = " ".join(
-        [*(f"{name}={value}" for name, value in environment.items()), shlex.join(["python", script.name, *arguments])]
-    )
-    command = [sys.executable, str(TETHER), str(tether), str(script), *arguments]
-    with open_append(log) as file:
-        file.write(f"$ {as_typed(shown)}\n".encode())
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(tether, *held),
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment, **(unlogged or {})},
-        )
-        return JobProcess(process, log, file.tell(), time.monotonic())
 
 
 POLL_SECONDS = 0.05
@@ -132,8 +98,8 @@ class SweepRun:
     say: Callable[[str], None]  # shows a line
     ended: Callable[[SweepJob], None] = lambda job: None  # called with each job that has ended
     script: Path = TRAIN  # that each job runs
-    changed: Callable[[SweepJob], None] | None = None  # records a job that has started or ended; None: in sweep.json
-    claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes hold, too
+    record: Callable[[Sweep, SweepJob], None] = record  # called with each job that has started or ended
+    claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes share
     environment: Callable[[SweepJob], Mapping[str, str]] = lambda job: {}  # returns variables that no log shows
     worst: int = 0
     _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
@@ -156,7 +122,11 @@ class SweepRun:
         return self.worst
 
     def stop(self) -> None:
-        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then."""
+        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then.
+
+        Nothing is recorded, as the interrupted code may hold the locks: who comes next finds what the runs have saved.
+        """
+        self.record = lambda sweep, job: None
         if not self._signals:
             self._signals.append(signal.SIGTERM)
         while self._step(None):
@@ -178,18 +148,24 @@ class SweepRun:
         return bool(self._running)
 
     def _start(self, place: int, job: SweepJob, tether: int) -> None:
-        arguments = self.arguments(job)
+        """Start a process that ends with this one."""
+        arguments, shown = self.arguments(job), self.slots.environments[place]
         self._change(job, RUNNING, None)
-        process = start_job(
-            arguments,
-            self.sweep.log(job),
-            self.slots.environments[place],
-            tether,
-            self.script,
-            unlogged=self.environment(job),
-            held=[self.claims[job.number]] if job.number in self.claims else (),
-        )
-        self._running[place] = (job, process)
+        variables = [f"{name}={value}" for name, value in shown.items()]
+        log = self.sweep.log(job)
+        with open_append(log) as file:
+            typed = " ".join([*variables, shlex.join(["python", self.script.name, *arguments])])
+            file.write(f"$ {as_typed(typed)}\n".encode())
+            process = subprocess.Popen(
+                [sys.executable, str(TETHER), str(tether), str(self.script), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[tether, *(self.claims[number] for number in self.claims if number == job.number)],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **shown, **self.environment(job)},
+            )
+            self._running[place] = (job, JobProcess(process, log, file.tell(), time.monotonic()))
         self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
@@ -212,8 +188,8 @@ class SweepRun:
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
         job.status, job.exit_code = status, code
         try:
-            self.changed(job) if self.changed else record(self.sweep, job)
-        except UserError as error:  # the jobs continue; their results are in their own directories
+            self.record(self.sweep, job)
+        except (OSError, UserError) as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 
     def _line(self, job: SweepJob, what: str, more: str = "") -> None:
@@ -264,9 +240,6 @@ def describe_best(summary: Mapping[str, Any]) -> str:
 @contextmanager
 def _listening(note: Callable[[int], None]) -> Iterator[None]:
     """Record signals; those that the process was started to ignore, as by nohup, stay ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handler(number: int, frame: FrameType | None) -> None:
         del frame

@@ -30,23 +30,21 @@ from hookline.scripts.sweep.record import (
     INTERRUPTED,
     RUNNING,
     Slots,
+    Sweep,
     SweepJob,
     claim,
     exclusive,
-    is_complete,
     read_summary,
 )
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
 from hookline.scripts.sweep.space import Dimension
+from hookline.train import WRONG
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError, one_line
 from hookline.trainer.files import write_whole
-from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
+from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
-
-WRONG = 2
-"""Exit code of a job whose values do not go together, as `train.py` has it."""
 
 
 def begin_search(
@@ -71,51 +69,41 @@ def begin_search(
 class Search:
     """Take the trials of a study one after another, beside any number of other processes.
 
-    The study is the only record of them. A lock for each trial is held by the process that took it and by the run's own
-    process, so that it is free exactly when both are gone; a trial that runs by the study and has a free lock is
-    resumed by whoever comes first.
+    The study is the only record of them. The lock of a trial is held by the process that took it and by that of its
+    run, so it is free exactly when both are gone. Who finds a free lock of a trial that has not ended resumes it.
     """
 
     def __init__(self, opened: OpenSweep, storage: str | None, say: Callable[[str], None]) -> None:
         """Open the study, or make it for a sweep that is new."""
         self.opened, self.sweep, self._say = opened, opened.sweep, say
-        assert opened.example is not None
-        self._config = opened.example.config
+        self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
-        self.study = self._open()
+        self._study = self._open("maximize" if _mode(self._config) == "max" else "minimize")
         self._distributions = {each.key: _distribution(each) for each in opened.space}
-        self.claims: dict[int, int] = {}  # descriptors by number
-        self._left: set[int] = set()  # numbers of trials that have ended here
-        self._checked: dict[int, Job] = {}
+        self._checked: dict[int, Job] = {}  # trials by number, as all below
+        self._claims: dict[int, int] = {}  # descriptors of locks
+        self._ended: set[int] = set()  # those that have ended here
         self.slots = Slots(({},), 1)
         self.worst = 0
 
-    def _open(self) -> optuna.Study:
-        name = str(self.sweep.study)
+    def _open(self, direction: str) -> optuna.Study:
+        named: dict[str, Any] = {"study_name": str(self.sweep.study)}
         try:
-            storage = open_storage(self._storage)
+            named["storage"] = open_storage(self._storage)
             if not self.opened.is_new:
-                return optuna.load_study(study_name=name, storage=storage)
-            direction = "maximize" if _mode(self._config) == "max" else "minimize"
-            study = optuna.create_study(study_name=name, storage=storage, direction=direction, load_if_exists=True)
-        except UserError:
-            raise
-        except KeyError as error:
-            raise UserError(
-                f"No study '{name}' is in the storage of the search. Expected the one it has begun in."
-            ) from error
-        except Exception as error:  # of a database: whatever its driver raises
-            raise UserError(f"The study cannot be opened: {one_line(str(error))}. Expected --storage <URL>.") from error
+                return optuna.load_study(**named)
+            study = optuna.create_study(**named, direction=direction, load_if_exists=True)
+        except Exception as error:  # whatever the driver of a database raises; a KeyError where it lacks the study
+            why = one_line(f"{type(error).__name__}: {error}")
+            raise UserError(f"The study {self.sweep.study} cannot be opened: {why}. Expected its --storage.") from error
         if study.trials:
-            raise UserError(
-                f"The storage has a study '{name}' already. Give the sweep another name: --sweep <directory>."
-            )
+            raise UserError(f"The storage has a study '{self.sweep.study}' already. Expected another name in --sweep.")
         return study
 
     @property
     def missing(self) -> int:
         """Return how many trials have not ended, or not begun."""
-        ended = sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
+        ended = sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
         return max(0, (self.sweep.trials or 0) - ended)
 
     def runner(self, script: Path = TRAIN) -> SweepRun:
@@ -128,8 +116,8 @@ class Search:
             label=lambda job: " ".join(self._own(job)),
             say=self._say,
             script=script,
-            changed=self.tell,
-            claims=self.claims,
+            record=self.tell,
+            claims=self._claims,
             environment=self._environment,
         )
 
@@ -138,38 +126,43 @@ class Search:
         while True:
             with exclusive(self.sweep.directory):
                 job = self._abandoned() or self._new()
-            if job is None or self._is_right(job):
+            if job is None:
+                return None
+            try:
+                (self._checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
                 return job
+            except UserError as error:  # values that are right one by one, but not together
+                self.worst = WRONG
+                write_whole(self.sweep.log(job), f"Error: {error}\n")
+                self._say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {' '.join(self._own(job))}: Error: {error}")
+                self.tell(self.sweep, replace(job, status=FAILED))
 
     def _abandoned(self) -> SweepJob | None:
-        """Return a trial that began and whose processes are gone; tell the study of those whose runs had ended."""
-        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
+        """Return a trial whose processes are gone before it has ended; tell the study of those whose runs have."""
+        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
             job = self._job(trial.number, trial.params)
-            if job.number in self._left or not self._take(job):
+            if job.number in self._ended or not self._claim(job):
                 continue
             status = read_summary(self.sweep.run_directory(job)).get("status")
-            if self.study.trials[trial.number].state.is_finished():  # told by another process before the lock was free
-                job.status = INTERRUPTED
-            elif is_complete({"status": status}) or status == FAILED:
-                job.status = str(status)
-            else:
+            is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it let go
+            if not is_told and status not in (*COMPLETE, FAILED):
                 return job
-            self.tell(job)
+            self.tell(self.sweep, replace(job, status=str(status)))
         return None
 
     def _new(self) -> SweepJob | None:
         """Return a new trial; None where there are enough."""
-        trials = self.study.get_trials()
+        trials = self._study.get_trials()
         if len(trials) >= (self.sweep.trials or 0):
             return None
-        job = self._job(len(trials), self._suggest(trials))
-        if not self._take(job):
-            raise UserError(f"The job {job.number} of {self.sweep.directory} runs already. Expected one study for it.")
-        values = dict(each.split("=", 1) for each in self._own(job))
-        self.study.add_trial(  # at once: a kill leaves all of it, or nothing
+        params = self._suggest(trials)
+        job = self._job(len(trials), params)
+        if not self._claim(job):
+            return None
+        self._study.add_trial(  # at once: a kill leaves all of it, or nothing
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params={each.key: each.value(values[each.key]) for each in self.opened.space},
+                params={each.key: each.rounded(params[each.key]) for each in self.opened.space},
                 distributions=self._distributions,
                 user_attrs={"run": job.run},
             )
@@ -180,7 +173,7 @@ class Search:
         """Return what Optuna suggests after these trials: with the same ones and the same seed, always the same."""
         seed = (self._config["seed"] * MAX_TRIALS + len(trials) + 1) % 2**32
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # trials under way count as bad
-        study = optuna.create_study(direction=self.study.direction, sampler=sampler)
+        study = optuna.create_study(direction=self._study.direction, sampler=sampler)
         study.add_trials(trial for trial in trials if trial.state != TrialState.WAITING)
         return study.ask(self._distributions).params
 
@@ -193,53 +186,39 @@ class Search:
         """Return the overrides that tell a trial from the others."""
         return job.overrides[len(self.opened.fixed) :]
 
-    def _take(self, job: SweepJob) -> bool:
+    def _claim(self, job: SweepJob) -> bool:
         if (descriptor := claim(self.sweep.directory, job.number)) is not None:
-            self.claims[job.number] = descriptor
+            self._claims[job.number] = descriptor
         return descriptor is not None
 
-    def _is_right(self, job: SweepJob) -> bool:
-        """Return whether a job's values go together, and not only one by one; tell the study where they do not."""
-        try:
-            (self._checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
-        except UserError as error:
-            self.worst = WRONG
-            write_whole(self.sweep.log(job), f"Error: {error}\n")
-            self._say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {' '.join(self._own(job))}: Error: {error}")
-            job.status = FAILED
-            self.tell(job)
-            return False
-        return True
-
     def _environment(self, job: SweepJob) -> Mapping[str, str]:
-        trial = {"storage": self._storage, "study": self.sweep.study, "number": job.number - 1}
-        return {TRIAL: json.dumps(trial)}
+        return {TRIAL: json.dumps({"storage": self._storage, "study": self.sweep.study, "number": job.number - 1})}
 
-    def tell(self, job: SweepJob) -> None:
+    def tell(self, sweep: Sweep, job: SweepJob) -> None:
         """Tell the study how a trial has ended, and let go of it; an interrupted one stays open, to be resumed."""
         if job.status == RUNNING:
             return
-        self._left.add(job.number)
+        self._ended.add(job.number)
+        summary = read_summary(sweep.run_directory(job))
+        value = (summary.get("best") or {}).get("value") if summary.get("status") in COMPLETE else None
         try:
             if job.status != INTERRUPTED:
-                summary = read_summary(self.sweep.run_directory(job))
-                value = (summary.get("best") or {}).get("value") if is_complete(summary) else None
-                pruned = str(summary.get("stop_reason")).startswith(PRUNED)
-                state = TrialState.FAIL if value is None else TrialState.PRUNED if pruned else TrialState.COMPLETE
-                known = value if state == TrialState.COMPLETE else None
-                self.study.tell(job.number - 1, known, state=state, skip_if_finished=True)
+                state = TrialState.COMPLETE if value is not None else TrialState.FAIL
+                if str(summary.get("stop_reason")).startswith(PRUNED):
+                    state, value = TrialState.PRUNED, None
+                self._study.tell(job.number - 1, value, state=state, skip_if_finished=True)
         finally:
-            os.close(self.claims.pop(job.number))
+            os.close(self._claims.pop(job.number))
 
     def describe_end(self) -> list[str]:
         """Return which trials failed, how many were pruned, and the best one, in a line each."""
-        trials = self.study.trials
+        trials = self._study.trials
         failed = [self._job(trial.number, trial.params) for trial in trials if trial.state == TrialState.FAIL]
         lines = [f"Job {job.number} {FAILED}: see {self.sweep.log(job)}" for job in failed]
         if pruned := sum(trial.state == TrialState.PRUNED for trial in trials):
             lines.append(f"{pruned} of {len(trials)} trials were pruned.")
         if any(trial.state == TrialState.COMPLETE for trial in trials):
-            best = self._job(self.study.best_trial.number, self.study.best_params)
+            best = self._job(self._study.best_trial.number, self._study.best_params)
             value = describe_best(read_summary(self.sweep.run_directory(best))).rstrip(", ")
             lines.append(f"Best {value}: {' '.join(self._own(best))}")
         return lines

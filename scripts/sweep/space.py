@@ -43,9 +43,9 @@ class Dimension:
             return str(int(value))
         return repr(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high))
 
-    def value(self, text: str) -> Any:
-        """Return what a text on the command line stands for, as Optuna has it."""
-        return text if self.choices else int(text) if self.whole else float(text)
+    def rounded(self, value: Any) -> Any:
+        """Return a value as its text says it."""
+        return value if self.choices or self.whole else float(self.text(value))
 
 
 def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[Dimension]]:
