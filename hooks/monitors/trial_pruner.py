@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from hookline.hooks.options import check_choice
@@ -36,15 +37,12 @@ class TrialPruner(HostHook):
     Group:
         monitor
 
-    State:
-        None: the study knows what was reported.
-
     Cost:
         One write to the study, and one read, per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_trial_pruner.py: the last evaluation must not prune a run that is complete; an
-            evaluation that is repeated after a resume must count once.
+        tests/hooks/monitors/test_trial_pruner.py: the last evaluation must not prune a run that is complete; a resumed
+            run is judged by its evaluations so far, not by later ones of before a kill.
 
     Reference:
         Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
@@ -99,7 +97,10 @@ class TrialPruner(HostHook):
         value = report.values[run.best.monitor]
         try:
             self._storage.set_trial_intermediate_value(self._trial, report.step, value)
-            prunes = self._study.pruner.prune(self._study, self._storage.get_trial(self._trial))
+            trial = copy(self._storage.get_trial(self._trial))
+            known = trial.intermediate_values.items()  # also of later steps, where a run resumes from before them
+            trial.intermediate_values = {step: each for step, each in known if step <= report.step}
+            prunes = self._study.pruner.prune(self._study, trial)
         except Exception as error:  # noqa: BLE001 - whatever a storage raises, the run continues
             warnings.warn(f"The hook '{self.name}' prunes no more: {one_line(str(error))[:200]}.", stacklevel=2)
             self._study = None

@@ -60,8 +60,9 @@ def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_ru
     assert evaluate(hook, run, 10, 0.1) is None
     assert evaluate(hook, run, 30, 0.1) is None  # the run is complete
     assert study.trials[3].intermediate_values == {30: 0.1}
-    hook, run = begun(make_run, n_warmup_steps=25)
+    hook, run = begun(make_run, n_warmup_steps=25)  # resumed from before step 30
     assert evaluate(hook, run, 20, math.nan) is None
+    assert study.trials[3].intermediate_values.keys() == {20, 30}
 
 
 def test_training_continues_without_a_search_and_without_its_study(
