@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 if __name__ == "__main__":
@@ -87,7 +88,7 @@ def read_resources(path: Path) -> dict[str, Any]:
 
 
 def make_executor(options: Options, directory: Path) -> Any:
-    """Return what submits to the cluster; it writes nothing before."""
+    """Return what submits to the cluster."""
     submitit = import_optional("submitit", extra="slurm", needed_by="scripts/submit.py")
     resources = dict(options.resources)
     again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
@@ -109,12 +110,14 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     sweep.directory = sweep.directory.absolute()
     if command.jobs is not None and not opened.space:
         raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
-    executor = make_executor(options, sweep.directory / "submitit")
+    with TemporaryDirectory() as nowhere:
+        make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
     make_directory(sweep.directory, "--sweep")
     # The nodes unpickle the tasks by their module, wherever they start.
     os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
     with nullcontext() if opened.space else locked(sweep.directory):
         numbers = _begin(options, opened)
+        executor = make_executor(options, sweep.directory / "submitit")
         with executor.batch() if numbers else nullcontext():
             tasks = [SweepTask(sweep.directory, each, Path.cwd(), script, command.storage) for each in numbers]
             submitted = [executor.submit(task) for task in tasks]

@@ -48,11 +48,6 @@ class JobProcess:
     offset: int  # where its part of the log begins
     began: float  # by `time.monotonic`
 
-    @property
-    def seconds(self) -> float:
-        """Return how long ago it began."""
-        return time.monotonic() - self.began
-
     def exit_code(self) -> int | None:
         """Return its exit code as shells have it; None while it runs. Once it has ended, what it left is killed."""
         code = self.process.poll()
@@ -171,11 +166,12 @@ class SweepRun:
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
         summary = read_summary(self.sweep.run_directory(job))
         status = _status(code, summary, asked=bool(self._signals))
-        job.seconds = round(job.seconds + process.seconds, 3)
+        seconds = time.monotonic() - process.began
+        job.seconds = round(job.seconds + seconds, 3)
         self._change(job, status, code)
         if status != INTERRUPTED or not self._signals:
             self.worst = max(self.worst, code or int(status == FAILED))
-        took = f"{process.seconds:.1f} s"
+        took = f"{seconds:.1f} s"
         if status == FAILED:
             reason = process.error_line() if code else "it left no summary.json"
             self._line(job, status, f": {reason} (exit code {code}, {took}). Log: {process.log}")

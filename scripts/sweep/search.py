@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hookline.scripts.sweep.open import (
@@ -78,7 +79,7 @@ class Search:
         self.opened, self.sweep, self._say = opened, opened.sweep, say
         self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
-        self._study = self._open("maximize" if _mode(self._config) == "max" else "minimize")
+        self._study = self._open(_direction(self._config))
         self._distributions = {each.key: _distribution(each) for each in opened.space}
         self._checked: dict[int, Job] = {}  # trials by number, as all below
         self._claims: dict[int, int] = {}  # descriptors of locks
@@ -86,7 +87,7 @@ class Search:
         self.slots = Slots(({},), 1)
         self.worst = 0
 
-    def _open(self, direction: str) -> optuna.Study:
+    def _open(self, direction: StudyDirection) -> optuna.Study:
         named: dict[str, Any] = {"study_name": str(self.sweep.study)}
         try:
             named["storage"] = open_storage(self._storage)
@@ -232,9 +233,9 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
     return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _mode(config: Mapping[str, Any]) -> str:
-    """Return whether the highest or the lowest value is searched for."""
+def _direction(config: Mapping[str, Any]) -> StudyDirection:
     monitor = str(config["trainer"]["monitor"])
     if monitor == AUTO and "metrics" in config["task"]:
         raise UserError("A search needs to know what is best. Set trainer.monitor, such as trainer.monitor=loss/total.")
-    return mode_of(ACCURACY if monitor == AUTO else monitor, config["trainer"]["monitor_mode"])
+    mode = mode_of(ACCURACY if monitor == AUTO else monitor, config["trainer"]["monitor_mode"])
+    return StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE

@@ -18,13 +18,13 @@ PRUNED = "pruned: "
 def open_storage(place: str) -> Any:
     """Return Optuna's storage: a database by its URL, or else a journal by its path."""
     import optuna  # an extra
+    from optuna.storages import journal
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" in place:
         waits = {"connect_args": {"timeout": 60}} if place.startswith("sqlite") else None
         return optuna.storages.RDBStorage(place, engine_kwargs=waits)
     os.close(open_lock(Path(place)))  # it is an ordinary file, no link: a directory may come from anybody
-    journal = optuna.storages.journal
     lock: Any = JournalLock(Path(place))
     return optuna.storages.JournalStorage(journal.JournalFileBackend(place, lock_obj=lock))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from hookline.scripts.sweep.search import Search, begin_search
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.study import open_storage
+from hookline.trainer.run.study import TRIAL, open_storage
 from tests.scripts.sweep.conftest import Run
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
@@ -82,9 +83,15 @@ def make(search: Search, count: int) -> None:
         finish(search, job, status="completed", best={"monitor": "metric/accuracy", "value": 1 - rate})
 
 
-def test_a_search_makes_its_trials_and_says_which_is_best(run: Run) -> None:
+def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: started.append(named) or start(*given, **named))
     code, lines = run(*SPACE, "--trials", "4", "--jobs", "2", "--sweep", "s")
     assert code == 0
+    assert [json.loads(each["env"][TRIAL])["number"] for each in started] == [0, 1, 2, 3]
+    assert [len(each["pass_fds"]) for each in started] == [2] * 4  # the tether, and the lock of the trial
+    assert TRIAL not in Path("s/01.log").read_text()
     trials = trials_of("s")
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
     assert [trial.value for trial in trials] == [int(trial.params["seed"]) / 10 for trial in trials]
