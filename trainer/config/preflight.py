@@ -104,7 +104,8 @@ def _check_keys(overrides: Sequence[Override]) -> None:
         if override.is_hydra_override() or override.key_or_group == "hydra":
             raise UserError(
                 f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
-                "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
+                "Expected a key of this project, such as run_dir=<path>; in place of a launcher or a sweeper, -m with "
+                "--jobs or --trials, and scripts/submit.py for SLURM; see python train.py --help."
             )
     for key, count in Counter(override.get_key_element() for override in overrides).items():
         if count > 1:

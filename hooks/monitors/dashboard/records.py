@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hookline.hooks.techniques import technique_hooks
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -20,7 +19,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from hookline.hooks import catalogue
+from hookline.hooks import catalogue, technique_hooks
 from hookline.hooks.monitors.pictures import encode_picture
 from hookline.trainer.config.schema import show
 from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
