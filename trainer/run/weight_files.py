@@ -171,27 +171,19 @@ def _safetensors(file: BinaryIO) -> list[Layer]:
 
 def _placed(file: BinaryIO, name: str, spec: Any, start: int, size: int) -> Tensor:
     """Return a tensor of a .safetensors file, if it lies within the file and has the size that its shape says."""
-    known = spec if isinstance(spec, dict) else {}
-    dtype: Any = known.get("dtype")
-    shape: Any = known.get("shape")
-    offsets: Any = known.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"'{name:.80}' has the dtype {dtype!r:.40}")
-    if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"'{name:.80}' has no shape and place")
-    begin, end = offsets
-    if end > size - start or end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
+    try:
+        dtype, shape, (begin, end) = DTYPES[spec["dtype"]], tuple(spec["shape"]), spec["data_offsets"]
+        fits = 0 <= begin <= end <= size - start and end - begin == math.prod(shape) * dtype.itemsize
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"'{name:.80}' has no dtype, shape and place") from error
+    if not fits:
         raise ValueError(f"'{name:.80}' does not fill its place")
-    return Tensor(tuple(shape), DTYPES[dtype], partial(_read, file, start + begin, tuple(shape), DTYPES[dtype]))
+    return Tensor(shape, dtype, partial(_read, file, start + begin, shape, dtype))
 
 
 def _read(file: BinaryIO, begin: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     file.seek(begin)
     return np.frombuffer(file.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-
-
-def _sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(each) is int and each >= 0 for each in values)
 
 
 def by_path(variables: Mapping[str, Any], *, ordered: bool = True) -> list[Layer]:
