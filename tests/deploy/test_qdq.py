@@ -12,8 +12,8 @@ import pytest
 from hookline.deploy.qdq import write_qdq
 from hookline.deploy.runtime_files import OPSET
 from hookline.deploy.runtimes import load_onnx
-from hookline.hooks.quantization.fake import nudged
 from hookline.hooks.quantization.activation_places import stretched
+from hookline.hooks.quantization.fake import nudged
 from hookline.trainer.errors import UserError
 
 layers = keras.layers
