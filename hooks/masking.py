@@ -45,10 +45,11 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
 
 
 def _load_arrays(path: str) -> dict[str, np.ndarray]:
+    found = user_path(path, "path")
     try:
-        with np.load(user_path(path, "path"), allow_pickle=False) as loaded:
+        with np.load(found, allow_pickle=False) as loaded:  # of one array without a name this is a TypeError
             return {name: loaded[name] for name in loaded.files}
-    except (AttributeError, TypeError, *ARRAY_FAULTS) as error:  # the first two: one array without a name
+    except ARRAY_FAULTS as error:
         raise UserError(
             f"The mask file {path} cannot be read ({error}). Expected an npz file with a mask for each variable."
         ) from error

@@ -282,7 +282,7 @@ def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(3))
     (tmp_path / "header.npy").write_bytes((tmp_path / "one.npy").read_bytes().replace(b"(3,)", b"(3,("))
     for name, word in (
-        ("no.npz", "exist"),
+        ("no.npz", "read"),
         ("text.npz", "read"),
         ("header.npy", "read"),
         ("one.npy", "array"),

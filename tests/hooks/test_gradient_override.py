@@ -161,7 +161,7 @@ def test_what_cannot_be_overridden_is_refused() -> None:
     for options, word in (
         *(
             ({}, "layers"),
-            ({"layers": "relu", "op_type": "Relu"}, "one of them"),
+            ({"layers": "relu", "op_type": "Relu"}, "an op_type counts"),
             ({"op_type": "not an op"}, "op_type"),
         ),
         *(({"layers": "*", "backward": "revers"}, "revers"), ({"layers": "relus"}, "relus")),

@@ -132,7 +132,7 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
         ({"initial_sparsity": 0.8}, "would fall", None),
         ({"final_sparsity": {"hidden": 0.5}}, "logits", None),
         ({"final_sparsity": {"*": 0.5, "fc1": 0.5}}, "fc1", None),
-        ({"structure": {"n_m": [2, 4]}}, "has 6", None),
+        ({"structure": {"n_m": [2, 4]}}, "6 inputs", None),
         ({"structure": "channel"}, "last layer", None),
         ({}, "not trainable", frozen),
     ):

@@ -60,6 +60,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
     parser.add_argument("--sweep")
     parser.add_argument("--jobs", type=_count)
     parser.add_argument("--trials", type=_count)
+    parser.add_argument("--storage")
     parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--config-name", "-cn")
