@@ -345,7 +345,7 @@ def _run_numpy(
     cannot be written to, and what it returns is copied.
     """
     several = not isinstance(output, tf.TensorSpec)
-    specs = list(output) if isinstance(output, list | tuple) else [output]
+    specs: list[Any] = list(output) if isinstance(output, list | tuple) else [output]
     if not specs or not all(isinstance(spec, tf.TensorSpec) and is_differentiable(spec) for spec in specs):
         raise UserError(
             f"'{name}' received numpy_output={output!r}. Expected a float tf.TensorSpec(shape, dtype), or several."
