@@ -119,8 +119,6 @@ def test_averages_and_decay_are_found_and_projections_reach_both(wrap):
 def test_monitors_removed_hooks_and_those_of_every_run_are_none():
     given = {
         "prune": {"_target_": "hookline.hooks.prune.Prune"},
-        "quantization_aware_training": {"weight_bits": 9, "activation_bits": 3, "range_decay": 1.0, "ranges": "x"},
-        "sam": {"radius": 0},
         "split_guard": {"_target_": "hookline.hooks.monitors.split_guard.SplitGuard"},
         "fused_batch_norm": {"_target_": "hookline.hooks.fused_batch_norm.FusedBatchNorm"},
         "noise": {"_target_": "my_hooks.WeightNoise"},
