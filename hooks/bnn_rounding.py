@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
+ONE_SIGN = 0.99  # share of inputs with the same sign from which on signs carry no information
 
 
 class BnnRounding(GraphHook):
@@ -251,7 +252,7 @@ class BnnRounding(GraphHook):
         network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key
         override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not of a user's model
         notes = [f"{note}{override}" for note in self._notes]
-        lines: list[str | None] = [*notes, *self._advise_on_kinds(network)]
+        lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
@@ -259,6 +260,19 @@ class BnnRounding(GraphHook):
             plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]
             lines.append(missing_norm_advice(network.model, plain, self._selection.layers, clip=self.clip, hook=key))
         return [line for line in lines if line]
+
+    def _advise_on_inputs(self, run: Run) -> str | None:
+        """Return a line if the network's own inputs are quantized to signs, and nearly all have the same one."""
+        if not self.quantize_first_input or self.input_quantizer is None or not self.input_quantizer.is_sign:
+            return None
+        inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
+        positive = float(tf.reduce_mean(tf.cast(inputs >= 0, tf.float32)))
+        if 1.0 - ONE_SIGN < positive < ONE_SIGN:
+            return None
+        return (
+            f"{100 * positive:.0f} % of the network's inputs are 0 or more, so their signs tell the first layer nothing. "
+            f"Center the inputs around 0, or set hooks.{self.key}.quantize_first_input=false."
+        )
 
     def _advise_on_kinds(self, network: Network) -> list[str]:
         """Return a line on the kernels that are left out for their kind, not for being first or last."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -13,7 +13,11 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
+
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
+MOST_LEFT = 0.05  # share of the first weights that the last average may hold
 
 
 class Ema(GraphHook):
@@ -177,6 +181,17 @@ class Ema(GraphHook):
             "updates": int(self._updates.numpy()),
             "variables": len(self._averages),
         }
+
+    def advise(self, run: Run) -> Sequence[str]:
+        steps = run.total_steps - self._begin
+        left = self.decay**steps
+        if self.warm_up or left <= MOST_LEFT:
+            return ()
+        decay = 1.0 - 1.0 / max(2.0, steps / 20.0)
+        return (
+            f"decay={self.decay:g} over {steps} steps leaves {100 * left:.0f} % of the first weights in the average that "
+            f"evaluations use. Set hooks.{self.key}.warm_up=true, or decay={decay:.2g}.",
+        )
 
 
 def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:

@@ -241,7 +241,15 @@ class FreezeLayers(GraphHook):
         }
 
     def advise(self, run: Run) -> Sequence[str]:
-        network = run.networks[self.network]
-        if not self._whole_run or len(self._latent) < len(network.trainable_variables):
-            return ()
-        return (f"every weight of '{network.name}' is frozen: nothing of it trains. Narrow the layers pattern.",)
+        network, lines = run.networks[self.network], []
+        if self._whole_run and len(self._latent) == len(network.trainable_variables):
+            lines.append(
+                f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the layers pattern."
+            )
+        if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
+            lines.append(
+                f"end_epoch={self.end_epoch:g} is not before the end of the run (epoch "
+                f"{run.total_steps / run.steps_per_epoch:g}), so the layers never train again. Set "
+                f"hooks.{self.key}.end_epoch to an earlier one, or to null if this is intended."
+            )
+        return lines
