@@ -270,7 +270,7 @@ class BnnRounding(GraphHook):
         if 1.0 - ONE_SIGN < positive < ONE_SIGN:
             return None
         return (
-            f"{100 * positive:.0f} % of the network's inputs are 0 or more, so their signs tell the first layer nothing. "
+            f"{100 * positive:.0f} % of the inputs are 0 or more, so their signs tell the first layer nothing. "
             f"Center the inputs around 0, or set hooks.{self.key}.quantize_first_input=false."
         )
 

@@ -189,8 +189,8 @@ class Ema(GraphHook):
             return ()
         decay = 1.0 - 1.0 / max(2.0, steps / 20.0)
         return (
-            f"decay={self.decay:g} over {steps} steps leaves {100 * left:.0f} % of the first weights in the average that "
-            f"evaluations use. Set hooks.{self.key}.warm_up=true, or decay={decay:.2g}.",
+            f"decay={self.decay:g} over {steps} steps leaves {100 * left:.0f} % of the first weights in the average "
+            f"that evaluations use. Set hooks.{self.key}.warm_up=true, or decay={decay:.2g}.",
         )
 
 
