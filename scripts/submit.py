@@ -1,8 +1,9 @@
 """Give the jobs of a sweep to SLURM: `python scripts/submit.py recipe=bnn,baseline seed=0,1 --sweep <directory>`.
 
 The command line is that of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
-every node must see. When its time is over, or when it is preempted, a run saves, and its task is queued again to go
-on. The same command again submits what is missing; `python train.py -m --sweep <directory>` makes it here instead.
+every node must see; with --trials, each task makes one trial after another until none is left. When its time is over,
+or when it is preempted, a run saves, and its task is queued again to resume it. The same command again submits what is
+missing; `python train.py -m --sweep <directory>` makes it here instead.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import hookline
 from hookline.deploy.options import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
-from hookline.scripts.sweep.open import make_directory, open_sweep
-from hookline.scripts.sweep.record import RUNNING, WAITING
+from hookline.scripts.sweep.open import OpenSweep, make_directory, open_sweep
+from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
 from hookline.trainer.errors import UserError, as_typed, unknown_name
@@ -41,6 +42,8 @@ USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep 
   --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>;
                        of a sweep that exists, what is missing is submitted
   --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
+  --trials <number>    search with one study: as many tasks as slurm_array_parallelism says, or --jobs <number>
+  --storage <url>      as for python train.py; every node must reach the database
   --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
   --config-dir <dir>, --config-name <name>   as for python train.py
 """
@@ -66,10 +69,6 @@ def parse(arguments: Sequence[str]) -> Options:
             own[flag] = rest[place + 1]
             del rest[place : place + 2]
     command = parse_command(["-m", *(each for each in rest if each not in ("-m", "--multirun"))])
-    if command.trials is not None:
-        raise UserError("--trials received. Expected a grid: a search chooses a job by those before; see train.py -m.")
-    if command.jobs is not None:
-        raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
     if own["--cluster"] not in CLUSTERS:
         raise unknown_name("cluster", own["--cluster"], CLUSTERS)
     return Options(command, read_resources(Path(own["--resources"])), own["--cluster"])
@@ -105,39 +104,55 @@ def make_executor(options: Options, directory: Path) -> Any:
 
 def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     """Submit what is missing of a sweep; return submitit's jobs."""
-    opened = open_sweep(options.command, datetime.now())
+    command = options.command
+    opened = open_sweep(command, datetime.now())
     sweep = opened.sweep
     sweep.directory = sweep.directory.absolute()
-    if sweep.trials is not None:
-        raise UserError(f"{sweep.directory} is a search. Expected python train.py -m --sweep {sweep.directory}.")
-    sweep.threads = sweep.threads or options.resources.get("cpus_per_task", 1)
+    if command.jobs is not None and not opened.space:
+        raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
     with TemporaryDirectory() as nowhere:
         make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
     make_directory(sweep.directory, "--sweep")
-    with locked(sweep.directory):
+    # The nodes unpickle the tasks by their module, wherever they start.
+    os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with nullcontext() if opened.space else locked(sweep.directory):
+        numbers = _begin(options, opened)
         executor = make_executor(options, sweep.directory / "submitit")
-        missing = missing_jobs(sweep)
-        for job in missing:
-            job.status = job.status if job.status == RUNNING else WAITING  # an earlier task may be running it
-        sweep.write()
-        # The nodes unpickle the tasks by their module, wherever they start.
-        os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
-        tasks = [SweepTask(sweep.directory, job.number, Path.cwd(), script) for job in missing]
-        with executor.batch() if tasks else nullcontext():
+        with executor.batch() if numbers else nullcontext():
+            tasks = [SweepTask(sweep.directory, each, Path.cwd(), script, command.storage) for each in numbers]
             submitted = [executor.submit(task) for task in tasks]
-    for job, found in zip(missing, submitted, strict=True):
-        print(f"Job {job.number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
-    print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; their status: {sweep.directory}/sweep.json")
+    jobs = {job.number: job for job in sweep.jobs}
+    for number, found in zip(numbers, submitted, strict=True):
+        if number is None:
+            print(f"Worker {found.job_id}")
+        else:
+            job = jobs[number]
+            print(f"Job {number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
+    print(f"{len(numbers)} {'workers' if opened.space else f'of {len(jobs)} jobs'} submitted")
     print(as_typed(f"Compare, at any time: python scripts/compare.py {sweep.directory}"))
     return submitted
 
 
+def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
+    """Record a sweep that is submitted; return the numbers of its missing jobs, or None for each worker of a search."""
+    cores, sweep = options.resources.get("cpus_per_task", 1), opened.sweep
+    if opened.space:
+        from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
+
+        most = options.command.jobs or options.resources.get("slurm_array_parallelism", 1)
+        search = begin_search(options.command, opened, lambda missing: Slots(({},) * min(missing, most), cores), print)
+        return [None] * len(search.slots)
+    sweep.threads = sweep.threads or cores
+    missing = missing_jobs(sweep)
+    for job in missing:
+        job.status = job.status if job.status == RUNNING else WAITING  # an earlier task may be running it
+    sweep.write()
+    return [job.number for job in missing]
+
+
 def _command(options: Options) -> int:
-    failed = 0
     submitted = submit(options)
-    if options.cluster == "local":
-        failed = max((job.result() for job in submitted), default=0)
-    return failed
+    return max((job.result() for job in submitted), default=0) if options.cluster == "local" else 0
 
 
 main = make_main(USAGE, parse, _command)

@@ -58,6 +58,7 @@ FULL = (
     "resume/test_matrix",
     "resume/test_several_networks",
     "scripts/planning/test_trace.py",
+    "scripts/sweep/test_killed_workers.py",
     "scripts/sweep/test_search.py",
     "scripts/sweep/test_signals.py",
     "scripts/sweep/test_sweep.py",

@@ -11,6 +11,7 @@ from typing import Any
 
 from hookline.scripts.sweep.record import FILE_NAME as SWEEP_FILE
 from hookline.scripts.sweep.record import SweepJob, read_sweep
+from hookline.trainer.config.settings import overridden_key
 from hookline.trainer.config.stored import FILE_NAME, OVERRIDES, read_overrides, read_stored, recipe_name, recipe_of
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import read_json
@@ -244,7 +245,16 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _add_sweep(directory: Path, found: Found) -> None:
-    for job in read_sweep(directory).jobs:
+    sweep = read_sweep(directory)
+    set_here = {"run_dir", "trainer.threads"} - {overridden_key(text) for text in sweep.space}
+    for path in sorted(directory.glob(f"*/{OVERRIDES}")) if sweep.study else ():  # trials, which only the study lists
+        try:
+            run = read_run(path.parent)
+            given = tuple(text for text in run.overrides if overridden_key(text) not in set_here)
+            found.runs.append(replace(run, overrides=given))
+        except UserError as error:
+            found.unreadable.append(str(error))
+    for job in sweep.jobs:
         try:
             found.runs.append(_run_of(job, directory))
         except UserError as error:

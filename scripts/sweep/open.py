@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from hookline.deploy.options import import_optional
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_summary, read_sweep
-from hookline.scripts.sweep.search import MAX_TRIALS, Dimension, check_space, import_optuna, read_space
+from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
+from hookline.scripts.sweep.space import Dimension, check_space, read_space
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.plugins import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, preflight, preflight_each
@@ -24,6 +26,9 @@ CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 LABEL_LENGTH = 60
+MAX_TRIALS = 1000
+JOURNAL = "study.journal"
+"""The study of a search without --storage, in the directory of its sweep."""
 
 
 def is_done(sweep: Sweep, job: SweepJob) -> bool:
@@ -102,11 +107,10 @@ class OpenSweep:
     """Hold a sweep with its jobs checked; nothing is written yet."""
 
     sweep: Sweep  # as it shall be recorded
-    checked: dict[int, Job] = field(default_factory=dict)  # the jobs by number
-    added: int = 0  # how many jobs a sweep that existed gets besides its own
+    checked: dict[int, Job]  # the jobs by number; of a search one example, under 0
+    is_new: bool = False  # whether nothing was recorded yet
     fixed: list[str] = field(default_factory=list)  # of a search: the overrides that every job has
     space: list[Dimension] = field(default_factory=list)  # of a search: the overrides that it sets
-    example: Job | None = None  # of a search: a job of its space
 
 
 def open_sweep(command: Command, now: datetime) -> OpenSweep:
@@ -115,20 +119,28 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
     if recorded is None and _is_used(directory):
         raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
-    if recorded is not None and not command.overrides:
-        return _as_recorded(command, recorded)
     if recorded is None and not command.overrides and command.directory is not None:
         raise UserError(
             f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name> beside."
         )
-    if command.trials is not None or (recorded is not None and recorded.trials is not None):
-        return _search(command, directory, recorded)
-    return _grid(command, directory, recorded)
+    if recorded is not None and command.flags != recorded.flags and (command.flags or command.overrides):
+        raise UserError(
+            f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}. Expected the same."
+        )
+    searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
+    if command.storage is not None and not searches:
+        raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
+    check_own_keys(command.overrides)
+    if recorded is not None and not command.overrides:
+        _check_record(command, recorded)
+        command = replace(command, overrides=tuple(recorded.space))
+    return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
 
 
 def _is_used(directory: Path) -> bool:
-    """Return whether a directory holds more than the lock of a sweep that was killed before it had a record."""
-    return directory.exists() and any(each.name != LOCK for each in directory.iterdir())
+    """Return whether a directory holds more than a sweep that was killed before it had a record leaves."""
+    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")
+    return directory.exists() and any(each.name not in left for each in directory.iterdir())
 
 
 def _directory(command: Command, now: datetime) -> Path:
@@ -142,17 +154,6 @@ def _directory(command: Command, now: datetime) -> Path:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise UserError(f"The directory {path} of the sweep cannot be written. Give another with --sweep <directory>.")
     return path
-
-
-def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
-    if command.flags and command.flags != sweep.flags:
-        raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep resumes as it was begun.")
-    _check_record(command, sweep)
-    if sweep.trials is not None:
-        return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
-    if command.trials is not None:
-        raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is not a search.")
-    return OpenSweep(sweep, _checked(sweep))
 
 
 def _check_record(command: Command, sweep: Sweep) -> None:
@@ -172,26 +173,31 @@ def _check_record(command: Command, sweep: Sweep) -> None:
 
 
 def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
-    import_optuna()
+    import_optional("optuna", extra="search", needed_by="--trials")
     overrides = list(command.overrides)
-    if recorded is not None and (recorded.trials is None or recorded.space != overrides):
-        raise UserError(
-            f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
-            "directory."
-        )
-    check_own_keys(overrides)
-    sweep = recorded or Sweep(directory, flags=command.flags, space=overrides)
+    if recorded is not None:
+        if recorded.trials is None or recorded.space != overrides:
+            raise UserError(
+                f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
+                "directory."
+            )
+        if recorded.study is None:
+            raise UserError(f"{directory} is a search of an earlier version, without a study. Give another --sweep.")
+        if (directory / JOURNAL).exists() == (command.storage is not None):
+            where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
+            raise UserError(f"The study of {directory} is {where} --storage.")
+    sweep = recorded or Sweep(directory, flags=command.flags, space=overrides, study=directory.absolute().name)
     sweep.trials = command.trials or sweep.trials
     if sweep.trials is not None and sweep.trials > MAX_TRIALS:
         raise UserError(f"--trials {sweep.trials} received. Expected at most {MAX_TRIALS}.")
-    fixed, space = read_space(command_of(sweep), overrides)
+    return replace(open_space(sweep), is_new=recorded is None)
+
+
+def open_space(sweep: Sweep) -> OpenSweep:
+    """Return a search, whose space is checked."""
+    fixed, space = read_space(command_of(sweep), sweep.space)
     example = check_space(command_of(sweep), fixed, space)
-    return OpenSweep(sweep, _checked(sweep), fixed=fixed, space=space, example=example)
-
-
-def _checked(sweep: Sweep) -> dict[int, Job]:
-    found = preflight_each(command_of(sweep), [job.overrides for job in sweep.jobs])
-    return {job.number: each for job, each in zip(sweep.jobs, found, strict=True)}
+    return OpenSweep(sweep, {0: example}, fixed=fixed, space=space)
 
 
 def command_of(sweep: Sweep) -> Command:
@@ -201,17 +207,15 @@ def command_of(sweep: Sweep) -> Command:
 
 
 def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
+    if recorded is not None and not command.overrides:
+        known = preflight_each(command_of(recorded), [job.overrides for job in recorded.jobs])
+        return OpenSweep(recorded, {job.number: each for job, each in zip(recorded.jobs, known, strict=True)})
     found = preflight(command)
-    check_own_keys(command.overrides)
     asked = {frozenset(job.overrides): job for job in found}
     if len(asked) < len(found):
         twice = next(job for job in reversed(found) if asked[frozenset(job.overrides)] is not job)
         raise UserError(f"The sweep has the job '{' '.join(twice.overrides)}' twice. Expected each once.")
     sweep = recorded or Sweep(directory, flags=command.flags)
-    if command.flags != sweep.flags:
-        raise UserError(
-            f"{directory} was begun with other flags: {' '.join(sweep.flags) or 'none'}. Expected the same."
-        )
     before = [frozenset(job.overrides) for job in sweep.jobs]
     for other in sweep.jobs:
         if frozenset(other.overrides) not in asked:
@@ -224,16 +228,12 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
         check_early(job, directories=False)
     lists = [job.overrides for job in found]
     for job in new:
-        sweep.jobs.append(new_job(len(sweep.jobs) + 1, job.overrides, own_overrides(job.overrides, lists)))
+        number, resumed = len(sweep.jobs) + 1, resumed_path(job.overrides)
+        run = run_name(number, own_overrides(job.overrides, lists))
+        run = run if resumed is None else str(user_path(resumed, "resume").absolute())
+        sweep.jobs.append(SweepJob(number, job.overrides, run))
     checked = {job.number: asked[frozenset(job.overrides)] for job in sweep.jobs}
-    return OpenSweep(sweep, checked, added=len(new) if recorded else 0)
-
-
-def new_job(number: int, overrides: list[str], own: Sequence[str]) -> SweepJob:
-    """Return a job with its run directory."""
-    resumed = resumed_path(overrides)
-    run = run_name(number, own) if resumed is None else str(user_path(resumed, "resume").absolute())
-    return SweepJob(number, overrides, run)
+    return OpenSweep(sweep, checked, is_new=recorded is None)
 
 
 def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> list[str]:

@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,12 @@ class Slots:
         return len(self.environments)
 
 
-def divide(
-    jobs: int,
-    asked: int | None,
-    cores: int | None = None,
-    gpus: tuple[str, ...] | None = None,
-    *,
-    spread: bool = False,
-) -> Slots:
-    """Return the places for the jobs of a sweep.
+def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
+    """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads.
 
-    Without GPUs there are as many as cores. With GPUs there are as many as GPUs, since a job takes one for itself;
-    if the user asks for more, those on one GPU take its memory as they need it.
+    If the user asks for more, the jobs on one GPU take its memory as they need it.
     """
-    cores = usable_cores() if cores is None else cores
-    gpus = usable_gpus() if gpus is None else gpus
+    cores, gpus = usable_cores(), usable_gpus()
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
     environments: list[dict[str, str]] = [{} for _ in range(count)]
@@ -97,15 +89,13 @@ class SweepJob:
 class Sweep:
     """Hold a sweep as its directory records it."""
 
-    directory: Path  # of the sweep
-    jobs: list[SweepJob] = field(default_factory=list)  # in order
-    # of the command line that each job has, too, such as ["--config-dir", "mine"]
-    flags: list[str] = field(default_factory=list)
-    # of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where the
-    # overrides say it
-    threads: int | None = None
+    directory: Path
+    jobs: list[SweepJob] = field(default_factory=list)  # in order; none of a search, whose trials are in its study
+    flags: list[str] = field(default_factory=list)  # that each job gets, too, such as ["--config-dir", "mine"]
+    threads: int | None = None  # of each job, whatever runs beside it; None where the overrides say it
     trials: int | None = None  # how many jobs a search shall make; None if the jobs are a grid
     space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
+    study: str | None = None  # name of a search's study in its storage; None for a grid
 
     def run_directory(self, job: SweepJob) -> Path:
         """Return where a job runs."""
@@ -124,20 +114,35 @@ class Sweep:
             raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
 
 
-def record(sweep: Sweep, job: SweepJob) -> None:
-    """Write the current state of a job into the record of its sweep; other jobs keep their entries."""
-    try:
-        descriptor = open_lock(sweep.directory / LOCK)
-    except OSError as error:
-        raise UserError(f"{sweep.directory / LOCK} cannot be written: {error.strerror}.") from error
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Wait until no other process changes a sweep, and keep the others waiting."""
+    descriptor = open_lock(directory / LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def record(sweep: Sweep, job: SweepJob) -> None:
+    """Write the current state of a job into the record of its sweep; other jobs keep their entries."""
+    with exclusive(sweep.directory):
         recorded = read_sweep(sweep.directory)
         jobs = {each.number: each for each in recorded.jobs} | {job.number: job}
         recorded.jobs = [jobs[number] for number in sorted(jobs)]
         recorded.write()
-    finally:
+
+
+def claim(directory: Path, number: int) -> int | None:
+    """Return the descriptor of a job's lock; None while a process that has inherited it from another claim lives."""
+    descriptor = open_lock(directory / f".{number:02}.lock")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(descriptor)
+        return None
+    return descriptor
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -148,7 +153,8 @@ def read_sweep(directory: Path) -> Sweep:
         if content["version"] != VERSION:
             raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
         named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
-        return Sweep(directory, [_job(each) for each in content["jobs"]], **{name: content[name] for name in named})
+        others = {name: content[name] for name in named if name in content}
+        return Sweep(directory, [_job(each) for each in content["jobs"]], **others)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:

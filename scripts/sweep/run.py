@@ -8,9 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,21 +48,13 @@ class JobProcess:
     offset: int  # where its part of the log begins
     began: float  # by `time.monotonic`
 
-    @property
-    def seconds(self) -> float:
-        """Return how long ago it began."""
-        return time.monotonic() - self.began
-
     def exit_code(self) -> int | None:
-        """Return its exit code as shells have it, 128 and the number of the signal that killed it; None while it runs.
-
-        What it may have left behind in its process group is killed.
-        """
+        """Return its exit code as shells have it; None while it runs. Once it has ended, what it left is killed."""
         code = self.process.poll()
         if code is None:
             return None
         self.kill()
-        return 128 - code if code < 0 else code
+        return SIGNALLED - code if code < 0 else code
 
     def kill(self) -> None:
         """Kill the process group at once."""
@@ -76,34 +67,11 @@ class JobProcess:
             with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self.offset, size - LAST_BYTES))
-                text = file.read().decode(errors="replace")
+                lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
             return ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
         found = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1] if lines else "")
         return found if len(found) <= LINE_LENGTH else f"{found[: LINE_LENGTH - 3]}..."
-
-
-def start_job(
-    arguments: Sequence[str], log: Path, environment: Mapping[str, str], tether: int, script: Path = TRAIN
-) -> JobProcess:
-    """Start a process that ends with this one."""
-    shown = " ".join(
-        [*(f"{name}={value}" for name, value in environment.items()), shlex.join(["python", script.name, *arguments])]
-    )
-    command = [sys.executable, str(TETHER), str(tether), str(script), *arguments]
-    with open_append(log) as file:
-        file.write(f"$ {as_typed(shown)}\n".encode())
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(tether,),
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        )
-        return JobProcess(process, log, file.tell(), time.monotonic())
 
 
 POLL_SECONDS = 0.05
@@ -117,7 +85,7 @@ ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 class SweepRun:
     """Run jobs until there are no more, or a signal ends the sweep."""
 
-    sweep: Sweep  # whose record is written at every change
+    sweep: Sweep
     slots: Slots  # for jobs at a time
     next_job: Callable[[], SweepJob | None]  # returns a job that shall start, or None when there is none
     arguments: Callable[[SweepJob], list[str]]  # returns what a job's process gets
@@ -125,6 +93,9 @@ class SweepRun:
     say: Callable[[str], None]  # shows a line
     ended: Callable[[SweepJob], None] = lambda job: None  # called with each job that has ended
     script: Path = TRAIN  # that each job runs
+    record: Callable[[Sweep, SweepJob], None] = record  # called with each job that has started or ended
+    claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes share
+    environment: Callable[[SweepJob], Mapping[str, str]] = lambda job: {}  # returns variables that no log shows
     worst: int = 0
     _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
     _signals: list[int] = field(default_factory=list)
@@ -146,7 +117,11 @@ class SweepRun:
         return self.worst
 
     def stop(self) -> None:
-        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then."""
+        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then.
+
+        Nothing is recorded, as the interrupted code may hold the locks: who comes next finds what the runs have saved.
+        """
+        self.record = lambda sweep, job: None
         if not self._signals:
             self._signals.append(signal.SIGTERM)
         while self._step(None):
@@ -168,20 +143,35 @@ class SweepRun:
         return bool(self._running)
 
     def _start(self, place: int, job: SweepJob, tether: int) -> None:
-        arguments = self.arguments(job)
+        """Start a process that ends with this one."""
+        arguments, shown = self.arguments(job), self.slots.environments[place]
         self._change(job, RUNNING, None)
-        process = start_job(arguments, self.sweep.log(job), self.slots.environments[place], tether, script=self.script)
-        self._running[place] = (job, process)
+        variables = [f"{name}={value}" for name, value in shown.items()]
+        log = self.sweep.log(job)
+        with open_append(log) as file:
+            typed = " ".join([*variables, shlex.join(["python", self.script.name, *arguments])])
+            file.write(f"$ {as_typed(typed)}\n".encode())
+            process = subprocess.Popen(
+                [sys.executable, str(TETHER), str(tether), str(self.script), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[tether, *(self.claims[number] for number in self.claims if number == job.number)],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **shown, **self.environment(job)},
+            )
+            self._running[place] = (job, JobProcess(process, log, file.tell(), time.monotonic()))
         self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
         summary = read_summary(self.sweep.run_directory(job))
         status = _status(code, summary, asked=bool(self._signals))
-        job.seconds = round(job.seconds + process.seconds, 3)
+        seconds = time.monotonic() - process.began
+        job.seconds = round(job.seconds + seconds, 3)
         self._change(job, status, code)
         if status != INTERRUPTED or not self._signals:
             self.worst = max(self.worst, code or int(status == FAILED))
-        took = f"{process.seconds:.1f} s"
+        took = f"{seconds:.1f} s"
         if status == FAILED:
             reason = process.error_line() if code else "it left no summary.json"
             self._line(job, status, f": {reason} (exit code {code}, {took}). Log: {process.log}")
@@ -194,8 +184,8 @@ class SweepRun:
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
         job.status, job.exit_code = status, code
         try:
-            record(self.sweep, job)
-        except UserError as error:  # the jobs continue; their results are in their own directories
+            self.record(self.sweep, job)
+        except (OSError, UserError) as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 
     def _line(self, job: SweepJob, what: str, more: str = "") -> None:
@@ -246,9 +236,6 @@ def describe_best(summary: Mapping[str, Any]) -> str:
 @contextmanager
 def _listening(note: Callable[[int], None]) -> Iterator[None]:
     """Record signals; those that the process was started to ignore, as by nohup, stay ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handler(number: int, frame: FrameType | None) -> None:
         del frame

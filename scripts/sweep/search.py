@@ -1,160 +1,241 @@
-"""Search by Optuna."""
+"""Search by Optuna: any number of processes ask one study for trials, and tell it how they ended."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
-from hookline.deploy.options import import_optional
-from hookline.scripts.sweep.record import FAILED, Sweep, SweepJob, is_complete, read_summary
-from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import open_composer
+from hookline.scripts.sweep.open import (
+    JOURNAL,
+    MAX_TRIALS,
+    OpenSweep,
+    added_threads,
+    command_of,
+    job_arguments,
+    make_directory,
+    open_sweep,
+    run_name,
+)
+from hookline.scripts.sweep.record import (
+    FAILED,
+    FILE_NAME,
+    INTERRUPTED,
+    RUNNING,
+    Slots,
+    Sweep,
+    SweepJob,
+    claim,
+    exclusive,
+    read_summary,
+)
+from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
+from hookline.scripts.sweep.space import Dimension
+from hookline.train import WRONG
+from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
-from hookline.trainer.errors import UserError
-from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
-
-MAX_TRIALS = 1000
-LOG = "log"
-DIGITS = 4
-"""Digits of a suggested number: enough to tell trials apart, few enough to read."""
+from hookline.trainer.errors import UserError, one_line
+from hookline.trainer.files import write_whole
+from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
+from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """Hold one override that a search sets."""
+def begin_search(
+    command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None]
+) -> Search:
+    """Return a search whose study is in its storage; of several processes, the first makes it.
 
-    key: str  # such as "optimizer.learning_rate"
-    choices: tuple[str, ...] = ()  # the values as text; empty for an interval
-    low: float = 0.0  # of an interval
-    high: float = 0.0  # of an interval, which it may reach
-    log: bool = False  # whether ratios count in an interval, not differences
-    whole: bool = False  # whether an interval holds whole numbers only
-
-    def ends(self) -> list[str]:
-        """Return overrides that must all be right: every choice, or both ends of the interval."""
-        values = self.choices or tuple(self.text(value) for value in (self.low, self.high))
-        return [f"{self.key}={value}" for value in values]
-
-    def text(self, value: Any) -> str:
-        """Return a value as written on the command line."""
-        if isinstance(value, str):
-            return value
-        if self.whole:
-            return str(int(value))
-        return repr(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high))
-
-
-def import_optuna() -> Any:
-    """Return Optuna, with its own log turned down."""
-    optuna = import_optional("optuna", extra="search", needed_by="--trials")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[Dimension]]:
-    """Return the overrides that every trial has, and the dimensions of the space."""
-    with open_composer(command, overrides=texts) as composer:
-        overrides = parse_overrides(texts, composer.loader)
-    fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
-    space = [_dimension(each) for each in overrides if each.is_sweep_override()]
-    if not space:
-        raise UserError(
-            "--trials received, but no override says what to search. Expected such as "
-            "'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))' or model.activation=tanh,relu."
-        )
-    return fixed, space
-
-
-def _dimension(override: Override) -> Dimension:
-    key, value = override.get_key_element(), override.value()
-    if not isinstance(value, IntervalSweep):
-        if isinstance(value, RangeSweep) and value.step == 1:
-            start, stop = value.start or 0, value.stop or 0
-            if isinstance(start, int) and isinstance(stop, int) and start < stop:
-                return Dimension(key, low=start, high=stop - 1, whole=True)
-        return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
-    low, high = value.start, value.end
-    if low is None or high is None or not -math.inf < low < high < math.inf:
-        raise UserError(
-            f"'{override.input_line}' is not an interval. Expected two finite numbers, the smaller one first."
-        )
-    log, others = LOG in value.tags, sorted(value.tags - {LOG})
-    if others:
-        raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")
-    if log and low <= 0:
-        raise UserError(f"'{override.input_line}' begins at {low:g}. Expected a number above 0 with the tag log.")
-    return Dimension(key, low=low, high=high, log=log, whole=isinstance(low, int) and isinstance(high, int))
-
-
-def check_space(command: Command, fixed: Sequence[str], space: Sequence[Dimension]) -> Job:
-    """Compose and check jobs that have every choice and both ends of every interval; return one of them."""
-    columns = [dimension.ends() for dimension in space]
-    longest = max(map(len, columns))
-    rows = [[*fixed, *(column[row % len(column)] for column in columns)] for row in range(longest)]
-    return preflight_each(command, rows)[0]
-
-
-def _mode(config: Mapping[str, Any]) -> str:
-    """Return whether the highest or the lowest value is searched for."""
-    monitor = str(config["trainer"]["monitor"])
-    if monitor == AUTO and "metrics" in config["task"]:
-        raise UserError("A search needs to know what is best. Set trainer.monitor, such as trainer.monitor=loss/total.")
-    return mode_of(ACCURACY if monitor == AUTO else monitor, config["trainer"]["monitor_mode"])
+    `share` returns the places for a number of trials.
+    """
+    directory = opened.sweep.directory
+    make_directory(directory, "--sweep")
+    with exclusive(directory):
+        if opened.is_new and (directory / FILE_NAME).exists():  # another process was faster
+            opened = open_sweep(replace(command, directory=str(directory)), datetime.now())
+        search = Search(opened, command.storage, say)
+        search.slots = share(search.missing)
+        opened.sweep.threads = opened.sweep.threads or search.slots.threads
+        opened.sweep.write()
+    return search
 
 
 class Search:
-    """Choose the jobs of a search, one after another."""
+    """Take the trials of a study one after another, beside any number of other processes.
 
-    def __init__(
-        self, sweep: Sweep, fixed: Sequence[str], space: Sequence[Dimension], config: Mapping[str, Any]
-    ) -> None:
-        """Resume a search from its record."""
-        self._optuna = import_optuna()
-        self._sweep, self._fixed, self._space = sweep, list(fixed), list(space)
-        self._seed: int = config["seed"]
-        self._direction = "maximize" if _mode(config) == "max" else "minimize"
-        self._distributions = {each.key: self._distribution(each) for each in space}
+    The study is the only record of them. The lock of a trial is held by the process that took it and by that of its
+    run, so it is free exactly when both are gone. Who finds a free lock of a trial that has not ended resumes it.
+    """
 
-    def _distribution(self, dimension: Dimension) -> Any:
-        distributions = self._optuna.distributions
-        if dimension.choices:
-            return distributions.CategoricalDistribution(dimension.choices)
-        if dimension.whole:
-            return distributions.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-        return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+    def __init__(self, opened: OpenSweep, storage: str | None, say: Callable[[str], None]) -> None:
+        """Open the study, or make it for a sweep that is new."""
+        self.opened, self.sweep, self._say = opened, opened.sweep, say
+        self._config = opened.checked[0].config
+        self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
+        self._study = self._open(_direction(self._config))
+        self._distributions = {each.key: _distribution(each) for each in opened.space}
+        self._checked: dict[int, Job] = {}  # trials by number, as all below
+        self._claims: dict[int, int] = {}  # descriptors of locks
+        self._ended: set[int] = set()  # those that have ended here
+        self.slots = Slots(({},), 1)
+        self.worst = 0
 
-    def suggest(self) -> list[str]:
-        """Return the overrides of the next job."""
-        optuna, number = self._optuna, len(self._sweep.jobs) + 1
-        seed = (self._seed * MAX_TRIALS + number) % 2**32
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # jobs under way count as bad
-        study = optuna.create_study(direction=self._direction, sampler=sampler)
-        study.add_trials(list(self._trials()))
-        params = study.ask(self._distributions).params
-        return [*self._fixed, *(f"{each.key}={each.text(params[each.key])}" for each in self._space)]
+    def _open(self, direction: StudyDirection) -> optuna.Study:
+        named: dict[str, Any] = {"study_name": str(self.sweep.study)}
+        try:
+            named["storage"] = open_storage(self._storage)
+            if not self.opened.is_new:
+                return optuna.load_study(**named)
+            study = optuna.create_study(**named, direction=direction, load_if_exists=True)
+        except Exception as error:  # whatever the driver of a database raises; a KeyError where it lacks the study
+            why = one_line(f"{type(error).__name__}: {error}")
+            raise UserError(f"The study {self.sweep.study} cannot be opened: {why}. Expected its --storage.") from error
+        if study.trials:
+            raise UserError(f"The storage has a study '{self.sweep.study}' already. Expected another name in --sweep.")
+        return study
 
-    def _trials(self) -> Iterator[Any]:
-        """Yield what Optuna needs to know of each job so far."""
-        states = self._optuna.trial.TrialState
-        for job in self._sweep.jobs:
-            summary = read_summary(self._sweep.run_directory(job))
-            value = (summary.get("best") or {}).get("value") if is_complete(summary) else None
-            failed = job.status == FAILED or (is_complete(summary) and value is None)
-            yield self._optuna.trial.create_trial(
-                state=states.COMPLETE if value is not None else states.FAIL if failed else states.RUNNING,
-                params=self._params(job),
+    @property
+    def missing(self) -> int:
+        """Return how many trials have not ended, or not begun."""
+        ended = sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
+        return max(0, (self.sweep.trials or 0) - ended)
+
+    def runner(self, script: Path = TRAIN) -> SweepRun:
+        """Return what runs trials until none is left."""
+        return SweepRun(
+            self.sweep,
+            self.slots,
+            self.next_job,
+            arguments=lambda job: job_arguments(self.sweep, job, added_threads(self.sweep, self._checked[job.number])),
+            label=lambda job: " ".join(self._own(job)),
+            say=self._say,
+            script=script,
+            record=self.tell,
+            claims=self._claims,
+            environment=self._environment,
+        )
+
+    def next_job(self) -> SweepJob | None:
+        """Return a trial whose processes are gone, or a new one; None where others run what is left."""
+        while True:
+            with exclusive(self.sweep.directory):
+                job = self._abandoned() or self._new()
+            if job is None:
+                return None
+            try:
+                (self._checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
+                return job
+            except UserError as error:  # values that are right one by one, but not together
+                self.worst = WRONG
+                write_whole(self.sweep.log(job), f"Error: {error}\n")
+                self._say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {' '.join(self._own(job))}: Error: {error}")
+                self.tell(self.sweep, replace(job, status=FAILED))
+
+    def _abandoned(self) -> SweepJob | None:
+        """Return a trial whose processes are gone before it has ended; tell the study of those whose runs have."""
+        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+            job = self._job(trial.number, trial.params)
+            if job.number in self._ended or not self._claim(job):
+                continue
+            status = read_summary(self.sweep.run_directory(job)).get("status")
+            is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it let go
+            if not is_told and status not in (*COMPLETE, FAILED):
+                return job
+            self.tell(self.sweep, replace(job, status=str(status)))
+        return None
+
+    def _new(self) -> SweepJob | None:
+        """Return a new trial; None where there are enough."""
+        trials = self._study.get_trials()
+        if len(trials) >= (self.sweep.trials or 0):
+            return None
+        params = self._suggest(trials)
+        job = self._job(len(trials), params)
+        if not self._claim(job):
+            return None
+        self._study.add_trial(  # at once: a kill leaves all of it, or nothing
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params={each.key: each.rounded(params[each.key]) for each in self.opened.space},
                 distributions=self._distributions,
-                value=value,
+                user_attrs={"run": job.run},
             )
+        )
+        return job
 
-    def _params(self, job: SweepJob) -> dict[str, Any]:
-        """Return the values of a job's dimensions, as Optuna has them."""
-        texts = dict(each.split("=", 1) for each in job.overrides if "=" in each)
-        return {
-            each.key: texts[each.key] if each.choices else (int if each.whole else float)(texts[each.key])
-            for each in self._space
-        }
+    def _suggest(self, trials: Sequence[FrozenTrial]) -> dict[str, Any]:
+        """Return what Optuna suggests after these trials: with the same ones and the same seed, always the same."""
+        seed = (self._config["seed"] * MAX_TRIALS + len(trials) + 1) % 2**32
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # trials under way count as bad
+        study = optuna.create_study(direction=self._study.direction, sampler=sampler)
+        study.add_trials(trial for trial in trials if trial.state != TrialState.WAITING)
+        return study.ask(self._distributions).params
+
+    def _job(self, number: int, params: Mapping[str, Any]) -> SweepJob:
+        """Return the job of a trial that the study numbers from 0."""
+        own = [f"{each.key}={each.text(params[each.key])}" for each in self.opened.space]
+        return SweepJob(number + 1, [*self.opened.fixed, *own], run_name(number + 1, own))
+
+    def _own(self, job: SweepJob) -> list[str]:
+        """Return the overrides that tell a trial from the others."""
+        return job.overrides[len(self.opened.fixed) :]
+
+    def _claim(self, job: SweepJob) -> bool:
+        if (descriptor := claim(self.sweep.directory, job.number)) is not None:
+            self._claims[job.number] = descriptor
+        return descriptor is not None
+
+    def _environment(self, job: SweepJob) -> Mapping[str, str]:
+        return {TRIAL: json.dumps({"storage": self._storage, "study": self.sweep.study, "number": job.number - 1})}
+
+    def tell(self, sweep: Sweep, job: SweepJob) -> None:
+        """Tell the study how a trial has ended, and let go of it; an interrupted one stays open, to be resumed."""
+        if job.status == RUNNING:
+            return
+        self._ended.add(job.number)
+        summary = read_summary(sweep.run_directory(job))
+        value = (summary.get("best") or {}).get("value") if summary.get("status") in COMPLETE else None
+        try:
+            if job.status != INTERRUPTED:
+                state = TrialState.COMPLETE if value is not None else TrialState.FAIL
+                if str(summary.get("stop_reason")).startswith(PRUNED):
+                    state, value = TrialState.PRUNED, None
+                self._study.tell(job.number - 1, value, state=state, skip_if_finished=True)
+        finally:
+            os.close(self._claims.pop(job.number))
+
+    def describe_end(self) -> list[str]:
+        """Return which trials failed, how many were pruned, and the best one, in a line each."""
+        trials = self._study.trials
+        failed = [self._job(trial.number, trial.params) for trial in trials if trial.state == TrialState.FAIL]
+        lines = [f"Job {job.number} {FAILED}: see {self.sweep.log(job)}" for job in failed]
+        if pruned := sum(trial.state == TrialState.PRUNED for trial in trials):
+            lines.append(f"{pruned} of {len(trials)} trials were pruned.")
+        if any(trial.state == TrialState.COMPLETE for trial in trials):
+            best = self._job(self._study.best_trial.number, self._study.best_params)
+            value = describe_best(read_summary(self.sweep.run_directory(best))).rstrip(", ")
+            lines.append(f"Best {value}: {' '.join(self._own(best))}")
+        return lines
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    if dimension.choices:
+        return optuna.distributions.CategoricalDistribution(dimension.choices)
+    if dimension.whole:
+        return optuna.distributions.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def _direction(config: Mapping[str, Any]) -> StudyDirection:
+    monitor = str(config["trainer"]["monitor"])
+    if monitor == AUTO and "metrics" in config["task"]:
+        raise UserError("A search needs to know what is best. Set trainer.monitor, such as trainer.monitor=loss/total.")
+    mode = mode_of(ACCURACY if monitor == AUTO else monitor, config["trainer"]["monitor_mode"])
+    return StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE

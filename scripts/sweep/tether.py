@@ -1,8 +1,7 @@
 """Run a Python script that ends with the process that started it: `python tether.py <descriptor> <script> ...`.
 
-The descriptor is the reading end of a pipe whose writing end only that process holds. When that process is gone,
-however it ended, the pipe closes, and this process is killed with all that it has started. Everything else is as for
-`python <script> ...`. Linux and macOS.
+Only that process holds the writing end of the descriptor's pipe. When it is gone, however it ended, the pipe closes,
+and this process is killed with all that it has started. Linux and macOS.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ import threading
 
 
 def end_with(descriptor: int) -> None:
-    """Wait until the other end of a pipe is closed, then kill this process group.
-
-    Args:
-        descriptor: the reading end; nothing is ever written.
-    """
+    """Wait until the other end of a pipe, to which nothing is written, is closed; then kill this process group."""
     while os.read(descriptor, 1):
         pass
     if os.getpgrp() == os.getpid():  # of its own, as it was started

@@ -19,12 +19,13 @@ import yaml
 from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submit
 from hookline.scripts.sweep.command import SweepTask
 from hookline.scripts.sweep.record import read_sweep
-from hookline.scripts.sweep.run import SweepRun
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.study import open_storage
 from tests.scripts.sweep.conftest import FAKE
 from tests.support.refusals import assert_one_line
 
 LOCAL = ["--cluster", "local"]
+RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
 
 
 @pytest.fixture
@@ -91,19 +92,28 @@ def test_a_task_that_comes_twice_makes_nothing_twice(place, capsys):
     assert Path("s/01.log").read_text().count("$ python") == 1
 
 
-def test_tasks_write_the_record_side_by_side(place):
-    prepared("1,2")
-    first, second = read_sweep(Path("s")), read_sweep(Path("s"))
-    for sweep, number in ((first, 0), (second, 1)):
-        run = SweepRun(sweep, None, None, None, None, None)  # only its record is used
-        run._change(sweep.jobs[number], "completed", 0)
-    assert statuses() == ["completed", "completed"]
+def trials() -> list[Any]:
+    optuna = pytest.importorskip("optuna")
+    return optuna.load_study(study_name="s", storage=open_storage(str(Path("s/study.journal").absolute()))).trials
 
 
-def test_a_task_whose_time_is_over_saves_and_is_resumed(place, submitit):
-    (job,) = submit(parse(["recipe=bnn", "seed=15", "--sweep", "s", *LOCAL]), FAKE)
+def test_workers_share_the_trials_of_a_search(place, capsys, monkeypatch):
+    monkeypatch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
+    given = ["recipe=bnn", "seed=1,2,3", RATE, "--trials", "3", "--sweep", "s"]
+    assert len(submit(parse([*given, "--jobs", "2"]), FAKE)) == 2
+    assert capsys.readouterr().out.splitlines()[:3] == ["Worker 77_1", "Worker 77_1", "2 workers submitted"]
+    assert len(submit(parse(["--sweep", "s"]), FAKE)) == 3  # of 16, no more than trials
+    assert [SweepTask(place / "s", None, place, FAKE)() for _ in range(2)] == [0, 0]
+    assert [trial.state.name for trial in trials()] == ["COMPLETE"] * 3
+    assert "trainer.threads=4" in Path("s/03.log").read_text()
+    assert submit(parse(["--sweep", "s"]), FAKE) == []
+
+
+@pytest.mark.parametrize("searched", [[], [RATE, "--trials", "1"]], ids=["grid", "search"])
+def test_a_task_whose_time_is_over_saves_and_is_resumed(searched, place, submitit):
+    (job,) = submit(parse(["recipe=bnn", "seed=15", *searched, "--sweep", "s", *LOCAL]), FAKE)
     deadline = time.monotonic() + 60
-    while not Path("s/01/ready").exists():
+    while not list(Path("s").glob("01*/ready")):
         assert time.monotonic() < deadline
         assert job.state == "RUNNING", job.stderr()
         time.sleep(0.05)
@@ -113,7 +123,7 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(place, submitit):
     log = Path("s/01.log").read_text()
     assert "heard 15\n" in log
     assert "resume=" in log
-    assert statuses() == ["completed"]
+    assert [trial.state.name for trial in trials()] == ["COMPLETE"] if searched else statuses() == ["completed"]
     assert submit(parse(["--sweep", "s", *LOCAL]), FAKE) == []
 
 
@@ -135,7 +145,6 @@ def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, c
             main, ["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL], "--resources", capsys
         )
     for line, word in (
-        ("recipe=bnn --trials 3", "--trials"),
         ("recipe=bnn --jobs 3", "slurm_array_parallelism"),
         ("recipe=bnn --cluster slrum", "'slurm'"),
         ("recipe=bnnn", "'bnn'"),

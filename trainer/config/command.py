@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from hookline.trainer.errors import UserError
 
 MAX_JOBS = 64
-SWEEP_FLAGS = ("--jobs", "--sweep", "--trials")
+SWEEP_FLAGS = ("--jobs", "--storage", "--sweep", "--trials")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -29,6 +29,7 @@ class Command:
     directory: str | None = None  # of the sweep; None for a new one
     jobs: int | None = None  # of the sweep at a time; None for as many as fit
     trials: int | None = None  # how many jobs a search makes; None for every combination of what the overrides list
+    storage: str | None = None  # URL of the database with the study of a search; None for a file in its directory
     config_dir: str | None = None  # a further directory of configs
     config_name: str | None = None  # another root config than train
     display: tuple[str, ...] = ()  # flags of Hydra that show something and train nothing, such as ("--cfg", "job")
@@ -76,6 +77,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
         directory=found.sweep,
         jobs=_count("--jobs", found.jobs),
         trials=_count("--trials", found.trials),
+        storage=found.storage,
         config_dir=found.config_dir,
         config_name=found.config_name,
         display=_display(found),
@@ -103,6 +105,8 @@ def _check_sweep_flags(found: argparse.Namespace) -> None:
         raise UserError(f"{given[0]} belongs to a sweep. Expected -m beside it.")
     if found.sweep == "":
         raise UserError("--sweep has no value. Expected --sweep <directory>.")
+    if found.storage is not None and "://" not in found.storage:
+        raise UserError(f"--storage {found.storage} received. Expected the URL of a database: sqlite:///study.db.")
     for override in found.overrides:
         key, _, value = override.partition("=")
         if f"--{key}" in SWEEP_FLAGS:

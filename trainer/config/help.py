@@ -60,7 +60,9 @@ Flags
   --jobs <number>       with -m: how many at a time; without it as many as cores, or as GPUs
   --sweep <dir>         with -m: the directory of the sweep; without it runs/sweeps/<date_time>
   --trials <number>     with -m: let Optuna choose so many jobs: of listed values, and of intervals such as
-                        'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))', 'model.layers=int(interval(1, 5))'
+                        'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))', 'model.layers=int(interval(1, 5))';
+                        several processes with the same --sweep search together; +hooks=trial_pruner ends poor trials
+  --storage <url>       with --trials: keep Optuna's study in a database, not in study.journal of the sweep's directory
   --cfg job --resolve   show the composed config instead of training; its keys are what key=value may set
   --info defaults       show which config files it is composed of
   --config-dir <path>   search a directory of your own configs, too

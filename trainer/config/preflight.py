@@ -80,8 +80,9 @@ def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
 def _check_is_ours(override: Override) -> None:
     if override.is_hydra_override() or override.key_or_group == "hydra":
         raise UserError(
-            f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
-            "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
+            f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. Expected a key of this "
+            "project, such as run_dir=<path>; in place of a launcher or a sweeper, -m with --jobs or --trials, and "
+            "scripts/submit.py for SLURM; see python train.py --help."
         )
 
 

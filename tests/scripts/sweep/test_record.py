@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hookline.scripts.sweep import record as module
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide, read_sweep, record, usable_gpus
 from hookline.trainer.errors import UserError
 
@@ -49,7 +50,7 @@ def test_one_at_a_time_changes_the_record(sweep: Sweep) -> None:
     assert [job.number for job in read_sweep(sweep.directory).jobs] == [1, 2, 3]
 
 
-def test_places_follow_from_the_machine() -> None:
+def test_places_follow_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for jobs, asked, cores, gpus, spread, count, threads in (
         (8, None, 4, (), False, 4, 1),
         (8, 3, 4, (), False, 3, 1),
@@ -59,7 +60,9 @@ def test_places_follow_from_the_machine() -> None:
         (8, None, 16, ("0", "1"), True, 1, 16),
         (0, None, 2, (), False, 1, 2),
     ):
-        slots = divide(jobs, asked, cores, gpus, spread=spread)
+        monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(module, "usable_gpus", lambda gpus=gpus: gpus)
+        slots = divide(jobs, asked, spread=spread)
         assert (len(slots), slots.threads) == (count, threads)
         shown = [environment.get("CUDA_VISIBLE_DEVICES") for environment in slots.environments]
         assert shown == [gpus[place % 2] if gpus and not spread else None for place in range(count)]

@@ -1,159 +1,172 @@
-"""A search: what the space is, what Optuna is told, how it resumes."""
+"""A search: every process takes other trials of one study, and whoever comes next resumes what another left."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import sys
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hookline.scripts.sweep import search as search_module
-from hookline.scripts.sweep.record import Sweep, SweepJob
-from hookline.scripts.sweep.search import Dimension, Search, read_space
+pytest.importorskip("optuna")
+
+import optuna
+
+from hookline.scripts.sweep import search as module
+from hookline.scripts.sweep.open import open_sweep
+from hookline.scripts.sweep.record import Slots, SweepJob
+from hookline.scripts.sweep.search import Search, begin_search
 from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.study import TRIAL, open_storage
 from tests.scripts.sweep.conftest import Run
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
-COMMAND = parse_command(["-m", "--trials", "3"])
+BEST_BY = ("trainer.monitor=metric/accuracy", "trainer.monitor_mode=max")
+SPACE = ("recipe=bnn", *BEST_BY, "seed=1,2,3,4", RATE, "trainer.epochs=int(interval(1,9))")
+
+
+def trials_of(directory: str, storage: str | None = None) -> list[optuna.trial.FrozenTrial]:
+    opened = open_storage(storage or str(Path(directory, "study.journal").absolute()))
+    return optuna.load_study(study_name=directory, storage=opened).trials
+
+
+def values(directory: str) -> list[dict[str, Any]]:
+    return [trial.params for trial in trials_of(directory)]
 
 
 @pytest.fixture
-def optuna() -> Any:
-    """Optuna, which is an extra."""
-    return pytest.importorskip("optuna")
+def searches(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A function that returns a process's view of the search in `s`; all are gone at the end."""
+    made = []
+    monkeypatch.setattr(module, "preflight_each", lambda command, jobs: [None])  # takes a tenth of a second each
+
+    def begin(*space: str, sweep: str = "s", trials: int = 4) -> Search:
+        command = parse_command(["-m", *(space or SPACE), "--sweep", sweep, "--trials", str(trials)])
+        made.append(begin_search(command, open_sweep(command, datetime.now()), lambda count: Slots(({},), 1), print))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        leave(each)
 
 
-def space_of(*texts: str) -> list[Dimension]:
-    return read_space(COMMAND, texts)[1]
+def leave(search: Search) -> None:
+    """Let go of the trials of a process, as its death does."""
+    for descriptor in search._claims.values():
+        os.close(descriptor)
+    search._claims.clear()
 
 
-def test_the_space_is_what_lists_several_values() -> None:
-    texts = ["recipe=bnn", RATE, "seed=range(1,8)", "model.units=choice([64],[128,1])", "x=a,b"]
-    fixed, space = read_space(COMMAND, texts)
-    assert fixed == ["recipe=bnn"]
-    assert space == [
-        Dimension("optimizer.learning_rate", low=1e-4, high=0.1, log=True),
-        Dimension("seed", low=1, high=7, whole=True),
-        Dimension("model.units", ("[64]", "[128,1]")),
-        Dimension("x", ("a", "b")),
-    ]
-    assert space_of(
-        "a=int(interval(2,5))", "b=range(0,1,0.5)", "c=range(0,9,4)", "d=range(1,2.5)", "e=range(-1,1)"
-    ) == [
-        Dimension("a", low=2, high=5, whole=True),
-        Dimension("b", ("0.0", "0.5")),
-        Dimension("c", ("0", "4", "8")),
-        Dimension("d", ("1.0", "2.0")),
-        Dimension("e", low=-1, high=0, whole=True),
-    ]
+def finish(search: Search, job: SweepJob, **summary: Any) -> None:
+    """Leave what a run leaves, and tell the study."""
+    directory = search.sweep.run_directory(job)
+    directory.mkdir()
+    (directory / "config.yaml").touch()
+    (directory / "summary.json").write_text(json.dumps(summary))
+    job.status = summary["status"]
+    if job.number in search._claims:
+        search.tell(search.sweep, job)
 
 
-def test_numbers_are_short_and_inside() -> None:
-    dimension = Dimension("x", low=0.00012345, high=0.98765)
-    texts = [dimension.text(value) for value in (0.123456789, 0.00012345, 0.98765)]
-    assert texts == ["0.1235", "0.00012345", "0.98765"]  # the ends would be rounded to the outside
-    assert Dimension("x", low=1, high=20000, whole=True).text(12345) == "12345"
-    assert dimension.ends() == ["x=0.00012345", "x=0.98765"]
+def make(search: Search, count: int) -> None:
+    """Make some trials, which are the better the lower their rate is."""
+    for _ in range(count):
+        job = search.next_job()
+        rate = float(job.overrides[4].partition("=")[2])
+        finish(search, job, status="completed", best={"monitor": "metric/accuracy", "value": 1 - rate})
 
 
-def test_what_is_no_space_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, message in (
-        ("recipe=bnn", "--trials"),
-        ("a=interval(2,1)", "not an interval"),
-        ("a=interval(0,nan)", "two finite numbers"),
-        ("a=range(1,3,0)", "cannot be listed"),
-        ("a=range(3,1)", "no value"),
-        ("a=tag(log,interval(0,1))", "begins at 0"),
-        ("a=tag(fine,interval(0,1))", "'fine'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read_space(COMMAND, [text])
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"python -m pip install '.\[search\]'"):
-        run("recipe=bnn", "seed=1,2", "--trials", "2", "--sweep", "s")
-    assert not Path("s").exists()
-
-
-class FakeOptuna:
-    """As much of Optuna as a search uses; it records what it is told and suggests what it is given."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.distributions = self.samplers = self.trial = self
-        self.TrialState = type("States", (), {"COMPLETE": "complete", "FAIL": "fail", "RUNNING": "running"})
-        self.params: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments, **named: (name, arguments, named)
-
-    def create_trial(self, **named: Any) -> Any:
-        return named["state"], named["params"], named["value"]
-
-    def create_study(self, **named: Any) -> Any:
-        self.study = named
-        return self
-
-    def add_trials(self, trials: list[Any]) -> None:
-        self.told = trials
-
-    def ask(self, distributions: dict[str, Any]) -> Any:
-        self.asked = distributions
-        return self
-
-
-def test_optuna_is_told_what_came_of_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    optuna = FakeOptuna()
-    monkeypatch.setattr(search_module, "import_optuna", lambda: optuna)
-    fixed, space = read_space(COMMAND, ["recipe=bnn", RATE, "model.units=choice([64],[128,1])", "x=int(interval(1,3))"])
-    values = ["optimizer.learning_rate=0.01", "model.units=[64]"]
-    jobs = [
-        SweepJob(number, [*fixed, *values, f"x={number}"], str(number), status)
-        for number, status in enumerate(["completed", "failed", "running"], start=1)
-    ]
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1/summary.json").write_text(json.dumps({"status": "completed", "best": {"value": 0.75}}))
-    config = {"seed": 2, "task": {}, "trainer": {"monitor": "loss/total", "monitor_mode": "auto"}}
-    optuna.params = {"optimizer.learning_rate": 0.0123456, "model.units": "[128,1]", "x": 2}
-    found = Search(Sweep(tmp_path, jobs), fixed, space, config).suggest()
-    assert found == ["recipe=bnn", "optimizer.learning_rate=0.01235", "model.units=[128,1]", "x=2"]
-    params = {"optimizer.learning_rate": 0.01, "model.units": "[64]"}
-    assert optuna.told == [
-        ("complete", {**params, "x": 1}, 0.75),
-        ("fail", {**params, "x": 2}, None),
-        ("running", {**params, "x": 3}, None),
-    ]
-    assert optuna.asked == {
-        "optimizer.learning_rate": ("FloatDistribution", (1e-4, 0.1), {"log": True}),
-        "model.units": ("CategoricalDistribution", (("[64]", "[128,1]"),), {}),
-        "x": ("IntDistribution", (1, 3), {"log": False}),
-    }
-    assert optuna.study == {
-        "direction": "minimize",
-        "sampler": ("TPESampler", (), {"seed": 2004, "constant_liar": True}),
-    }
-
-
-def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, optuna: Any) -> None:
-    best_by = ["trainer.monitor=metric/accuracy", "trainer.monitor_mode=max"]
-    code, lines = run("recipe=bnn", *best_by, "seed=1,2,3,4", RATE, "--trials", "4", "--jobs", "2", "--sweep", "s")
+def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: started.append(named) or start(*given, **named))
+    code, lines = run(*SPACE, "--trials", "4", "--jobs", "2", "--sweep", "s")
     assert code == 0
-    jobs = json.loads(Path("s/sweep.json").read_text())["jobs"]
-    assert [job["number"] for job in jobs] == [1, 2, 3, 4]
-    assert len({job["overrides"][-1] for job in jobs}) == 4  # no learning rate twice
-    best = max(int(job["overrides"][3].partition("=")[2]) for job in jobs)
-    assert re.fullmatch(rf"Best accuracy 0.{best}000: seed={best} optimizer.learning_rate=[\d.]+", lines[-2])
+    assert [json.loads(each["env"][TRIAL])["number"] for each in started] == [0, 1, 2, 3]
+    assert [len(each["pass_fds"]) for each in started] == [2] * 4  # the tether, and the lock of the trial
+    assert TRIAL not in Path("s/01.log").read_text()
+    trials = trials_of("s")
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
+    assert [trial.value for trial in trials] == [int(trial.params["seed"]) / 10 for trial in trials]
+    best = max(trials, key=lambda trial: trial.value or 0)
+    for trial in trials:
+        seed, rate, epochs = trial.params.values()
+        name = f"{trial.number + 1:02}_seed-{seed}_learning_rate-{rate}_epochs-{epochs}"
+        assert trial.user_attrs["run"] == name
+        assert Path("s", trial.user_attrs["run"], "summary.json").exists()
+    record = json.loads(Path("s/sweep.json").read_text())
+    assert (record["jobs"], record["trials"], record["study"]) == ([], 4, "s")
+    assert f"seed={best.params['seed']}" in next(line for line in lines if line.startswith("Best accuracy"))
 
 
-def test_a_search_goes_on_with_more_trials_and_leaves_failed_ones(run: Run, optuna: Any) -> None:
+def test_one_process_and_one_seed_give_the_same_trials_however_often_it_is_interrupted(searches: Any) -> None:
+    make(searches(sweep="whole", trials=14), 14)  # Optuna draws the first 10 at random
+    whole = values("whole")
+    assert len({each["optimizer.learning_rate"] for each in whole}) == 14
+    search = searches(trials=14)
+    for count in (0, 2, 9):
+        make(search, count)
+        search.next_job()
+        leave(search)  # its process is gone, before the run has written anything
+        search = searches(trials=14)
+    make(search, 3)
+    assert search.next_job() is None
+    assert values("s") == whole
+
+
+def test_a_trial_is_taken_by_one_process_and_passes_to_another_when_that_is_gone(searches: Any) -> None:
+    first, second, third = searches(), searches(), searches()
+    one, two = first.next_job(), second.next_job()
+    assert [one.number, two.number] == [1, 2]
+    assert first.next_job().number == 3
+    leave(first)
+    again = third.next_job()
+    assert (again.number, again.overrides, again.run) == (one.number, one.overrides, one.run)
+    leave(second)  # killed after the run had ended, and before the study was told
+    finish(second, two, status="completed", best={"monitor": "metric/accuracy", "value": 0.25})
+    assert [third.next_job().number for _ in range(2)] == [3, 4]
+    assert third.next_job() is None
+    assert [(trial.state.name, trial.value) for trial in trials_of("s")][1] == ("COMPLETE", 0.25)
+    assert [trial.state.name for trial in trials_of("s")].count("RUNNING") == 3
+
+
+def test_the_study_knows_how_each_trial_ended(searches: Any) -> None:
+    search = searches()
+    best = {"monitor": "metric/accuracy", "value": 0.5}
+    for summary in (
+        {"status": "stopped", "stop_reason": "pruned: behind", "best": best},
+        {"status": "stopped", "stop_reason": "early stopping", "best": best},
+        {"status": "failed", "best": best},
+        {"status": "completed", "best": {"value": None}},
+    ):
+        finish(search, search.next_job(), **summary)
+    assert [trial.state.name for trial in trials_of("s")] == ["PRUNED", "COMPLETE", "FAIL", "FAIL"]
+    assert "1 of 4 trials were pruned." in search.describe_end()
+
+
+def test_of_two_that_begin_at_once_the_first_makes_the_study(run: Run) -> None:
+    command = parse_command(["-m", *SPACE, "--sweep", "s", "--trials", "4"])
+    both = [open_sweep(command, datetime.now()) for _ in range(2)]
+    made = [begin_search(command, opened, lambda count: Slots(({},), count), print) for opened in both]
+    assert [search.next_job().number for search in made] == [1, 2]
+    assert made[1].sweep.threads == 4
+    for search in made:
+        leave(search)
+
+
+def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(run: Run) -> None:
     given = ["recipe=bnn", "seed=13,18", RATE, "--sweep", "s", "--jobs", "1"]
     run(*given, "--trials", "4")
-    jobs = json.loads(Path("s/sweep.json").read_text())["jobs"]
-    assert {job["status"] for job in jobs} == {"failed", "interrupted"}
-    waiting = [job["number"] for job in jobs if job["status"] == "interrupted"]
+    states = [trial.state.name for trial in trials_of("s")]
+    assert set(states) == {"FAIL", "RUNNING"}
+    waiting = [number for number, state in enumerate(states, start=1) if state == "RUNNING"]
     _, lines = run(*given, "--trials", "5")
     assert [int(found) for found in re.findall(r"\[(\d)/5\] resumed", "\n".join(lines))] == waiting
     assert [int(found) for found in re.findall(r"\[(\d)/5\] started", "\n".join(lines))] == [5]
@@ -161,3 +174,42 @@ def test_a_search_goes_on_with_more_trials_and_leaves_failed_ones(run: Run, optu
         run("recipe=bnn", "seed=13,1", "--sweep", "s")
     with pytest.raises(UserError, match="1000"):
         run("--sweep", "s", "--trials", "1001")
+    record = json.loads(Path("s/sweep.json").read_text())
+    Path("s/sweep.json").write_text(json.dumps({name: each for name, each in record.items() if name != "study"}))
+    with pytest.raises(UserError, match="earlier version"):
+        run("--sweep", "s")
+
+
+def test_values_that_do_not_go_together_fail_and_the_search_continues(
+    searches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "preflight_each", preflight_each)
+    search = searches("recipe=bnn", *BEST_BY, "trainer.steps=null,5", "trainer.epochs=3,null", trials=8)
+    made = [job.number for job in iter(search.next_job, None)]
+    failed = [trial for trial in trials_of("s") if trial.state.name == "FAIL"]
+    assert failed
+    assert sorted([*made, *(trial.number + 1 for trial in failed)]) == list(range(1, 9))
+    assert search.worst == 2
+    for trial in failed:
+        assert [*trial.params.values()].count("null") != 1
+        assert "set. Expected" in Path(f"s/{trial.number + 1:02}.log").read_text()
+
+
+def test_the_study_can_be_in_a_database(run: Run) -> None:
+    url, one = "sqlite:///studies.db", ("--jobs", "1", "--sweep")
+    assert run(*SPACE, "--trials", "2", "--storage", url, *one, "s")[0] == 0
+    assert not Path("s/study.journal").exists()
+    assert run("--trials", "4", "--storage", url, *one, "s")[0] == 0
+    assert [trial.state.name for trial in trials_of("s", url)] == ["COMPLETE"] * 4
+    for line, message in (
+        (["--sweep", "s"], "in a database. Expected its URL"),
+        (["--sweep", "s", "--storage", "sqlite:///other.db"], "study s cannot be opened: KeyError"),
+        ([*SPACE, "--trials", "4", "--sweep", "other/s", "--storage", url], "has a study 's' already"),
+        ([*SPACE, "--trials", "4", "--sweep", "t", "--storage", "oracel://x"], "study t cannot be opened"),
+        (["recipe=bnn", "seed=1,2", "--storage", url], "--storage received"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(*line)
+    run(*SPACE, "--trials", "1", *one, "file")
+    with pytest.raises(UserError, match="in its study.journal. Expected no --storage"):
+        run("--sweep", "file", "--storage", url)

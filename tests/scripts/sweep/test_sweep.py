@@ -107,7 +107,7 @@ def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Reco
         run("recipe=bnn", "seed=2,3", "--sweep", "s")
     with pytest.raises(UserError, match="s was begun with other flags: none"):
         run("recipe=bnn", "seed=1,2,3", "--sweep", "s", "--config-name", "train")
-    with pytest.raises(UserError, match="--trials 3"):
+    with pytest.raises(UserError, match="s holds another sweep"):
         run("--sweep", "s", "--trials", "3")
     assert Path("s/sweep.json").read_bytes() == before
 

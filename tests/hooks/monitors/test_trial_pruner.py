@@ -1,0 +1,87 @@
+"""A trial of a search reports each evaluation to its study, and ends where the pruner says so."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookline.hooks.monitors.trial_pruner import TrialPruner
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.control import Report
+from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
+
+optuna = pytest.importorskip("optuna")
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A study of three trials that reached 0.9, and the trial of this process."""
+    place = str(tmp_path / "study.journal")
+    made = optuna.create_study(study_name="s", storage=open_storage(place), direction="maximize")
+    for _ in range(3):
+        made.add_trial(optuna.trial.create_trial(value=0.9, intermediate_values={10: 0.5, 20: 0.8, 30: 0.9}))
+    made.ask()
+    monkeypatch.setenv(TRIAL, json.dumps({"storage": place, "study": "s", "number": 3}))
+    return made
+
+
+def evaluate(hook: TrialPruner, run: Any, step: int, value: float, split: str = "validation") -> str | None:
+    run.step = step
+    hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value}))
+    reason: str | None = run.control.stop_reason
+    return reason
+
+
+def begun(make_run: Any, **options: Any) -> tuple[TrialPruner, Any]:
+    hook, run = TrialPruner(options={"n_startup_trials": 1, **options}), make_run(total_steps=30)
+    hook.name = "trial_pruner"
+    hook.on_fit_begin(run)
+    return hook, run
+
+
+def test_a_trial_behind_the_median_ends_and_one_before_it_does_not(make_run: Any, study: Any) -> None:
+    hook, run = begun(make_run)
+    assert evaluate(hook, run, 10, 0.1, split="test") is None
+    assert evaluate(hook, run, 10, 0.6) is None
+    again, resumed = begun(make_run)  # of a process that was killed after its report
+    assert evaluate(again, resumed, 10, 0.6) is None
+    assert evaluate(again, resumed, 20, 0.7).startswith(f"{PRUNED}metric/accuracy is 0.7 at step 20")
+    assert study.trials[3].intermediate_values == {10: 0.6, 20: 0.7}
+    assert again.summary() == {"reported": 2}
+
+
+def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_run: Any, study: Any) -> None:
+    hook, run = begun(make_run)
+    run.best.since = 20
+    assert evaluate(hook, run, 10, 0.1) is None
+    assert evaluate(hook, run, 30, 0.1) is None  # the run is complete
+    assert study.trials[3].intermediate_values == {30: 0.1}
+    hook, run = begun(make_run, n_warmup_steps=25)  # resumed from before step 30
+    assert evaluate(hook, run, 20, math.nan) is None
+    assert study.trials[3].intermediate_values.keys() == {20, 30}
+
+
+def test_training_continues_without_a_search_and_without_its_study(
+    make_run: Any, study: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hook, run = begun(make_run)
+    study.tell(3, state=optuna.trial.TrialState.FAIL)  # by hand
+    with pytest.warns(UserWarning, match="prunes no more: Trial#3 has already finished"):
+        assert evaluate(hook, run, 10, 0.1) is None
+    assert evaluate(hook, run, 20, 0.1) is None
+    monkeypatch.delenv(TRIAL)
+    hook, run = begun(make_run)
+    assert evaluate(hook, run, 20, 0.1) is None
+    assert hook.summary() == {"reported": 0}
+
+
+def test_wrong_options_are_named(make_run: Any, study: Any) -> None:
+    for given, word in (({"pruner": "mean"}, "median"), ({"options": [3]}, "options")):
+        with pytest.raises(UserError, match=word):
+            TrialPruner(**given)
+    with pytest.raises(UserError, match="hooks.trial_pruner.options do not fit median: .*startup"):
+        begun(make_run, startup=3)

@@ -1,0 +1,94 @@
+"""One study and several workers, killed at random: every trial is made once, and the best one can be made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookline.scripts.submit import parse, submit
+from hookline.scripts.sweep.record import read_summary
+from hookline.train import main
+from hookline.trainer.run.study import open_storage
+
+SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1e-1))", "schedule=constant,cosine")
+RUN = ("recipe=baseline", "+hooks=trial_pruner", "model.units=[8]", "trainer.epochs=16")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def workers(submitted: list[Any]) -> list[int]:
+    """The processes of submitit's jobs that run, which submitit's own watch over."""
+    return [worker for job in submitted for worker in children(job._process.pid)]
+
+
+def kill(worker: int, alone: bool) -> None:
+    """Kill a worker, and its trial with it, unless the trial shall find out by itself."""
+    for pid in [worker, *([] if alone else children(worker))]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    ("trials", "at_once", "kills", "between"),
+    [(6, 2, 1, (14, 20)), pytest.param(40, 4, 12, (4, 24), marks=pytest.mark.long)],
+)
+def test_every_trial_is_made_once(
+    trials: int, at_once: int, kills: int, between: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optuna = pytest.importorskip("optuna")
+    pytest.importorskip("submitit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a submission adds to it
+    Path("r.yaml").write_text("{cpus_per_task: 1, timeout_min: 5}")  # workers run out of time as well
+    local = ["--sweep", "s", "--resources", "r.yaml", "--cluster", "local", "--jobs"]
+    submitted = submit(parse([*RUN, *SPACE, "--trials", str(trials), *local, str(at_once)]))
+    study = optuna.load_study(study_name="s", storage=open_storage(str(Path("s/study.journal").absolute())))
+    seed = random.randrange(1000)
+    Path("seed.txt").write_text(str(seed))  # of the moments, where one shall come again
+    drawn, killed, due = random.Random(seed), 0, time.monotonic() + between[1]
+    deadline = time.monotonic() + 100 * trials
+    while sum(trial.state.is_finished() for trial in study.trials) < trials:
+        assert time.monotonic() < deadline
+        if killed < kills and time.monotonic() > due and (running := workers(submitted)):
+            kill(drawn.choice(running), alone=drawn.random() < 0.5)
+            killed, due = killed + 1, time.monotonic() + drawn.uniform(*between)
+        alive = sum(job._process.poll() is None for job in submitted)
+        if alive < at_once and killed:
+            submitted += submit(parse([*local, str(at_once - alive)]))
+        time.sleep(0.2)
+    assert killed == kills
+    for job in submitted:
+        job._process.wait(60)
+    states = Counter(trial.state.name for trial in study.trials)
+    assert len(study.trials) == states["COMPLETE"] + states["PRUNED"] == trials
+    assert [trial.number for trial in study.trials] == list(range(trials))
+    runs = {path.parent.name: read_summary(path.parent) for path in Path("s").glob("*/config.yaml")}
+    assert sorted(runs) == sorted(trial.user_attrs["run"] for trial in study.trials)
+    for trial in study.trials:
+        summary, is_pruned = runs[trial.user_attrs["run"]], trial.state.name == "PRUNED"
+        assert (summary["stop_reason"] or "").startswith("pruned") == is_pruned
+        assert trial.value == (trial.intermediate_values[trial.last_step] if is_pruned else summary["best"]["value"])
+        lines = Path("s", trial.user_attrs["run"], "metrics.jsonl").read_text().splitlines()
+        steps = [each["step"] for each in map(json.loads, lines) if each["split"] == "validation"]
+        assert len(steps) == len(set(steps))  # each evaluation once, also after a kill
+        assert set(steps) <= set(trial.intermediate_values)  # one before a kill may have come further than the pruner
+    best = study.best_trial
+    overrides = [*RUN, *(f"{key}={value}" for key, value in best.params.items()), "trainer.threads=1", "run_dir=again"]
+    assert main(overrides) == 0
+    again, first = read_summary(Path("again")), runs[best.user_attrs["run"]]
+    assert again["best"] == first["best"]
+    assert again["digest"] == first["digest"]
