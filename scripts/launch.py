@@ -54,34 +54,6 @@ class Options:
     overrides: list[str] = field(default_factory=list)  # for each
 
 
-@dataclass
-class Launcher:
-    """Watch over workers until all have ended."""
-
-    processes: list[subprocess.Popen[bytes]]  # in the order of the workers
-    grace: float  # seconds
-
-    def wait(self) -> int:
-        """Return the worst exit code, when all have ended; end the others when one fails."""
-        number, due = signal.SIGTERM, math.inf
-        while any(each.poll() is None for each in self.processes):
-            now = time.monotonic()
-            if due == math.inf and any(each.poll() for each in self.processes):
-                due = now + self.grace
-            if now >= due:
-                self.send(number)
-                number, due = signal.SIGKILL, now + LAST_SECONDS
-            time.sleep(POLL_SECONDS)
-        return max(exit_code(each.returncode) for each in self.processes)
-
-    def send(self, number: int) -> None:
-        """Send a signal to every worker that runs, and to what it has started."""
-        for each in self.processes:
-            if each.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(each.pid, number)
-
-
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
     rest = [each for each in arguments if each.partition("=")[0] not in OURS]
@@ -132,36 +104,59 @@ def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str,
 
 def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT / "train.py"))) -> int:
     """Start the workers, wait for them, and return the worst exit code."""
-    command = [*program, *options.overrides]
-    parent = os.getpid()
-    launcher = Launcher([], options.grace)
-    before = {
-        number: signal.signal(number, lambda given, frame: launcher.send(given))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    workers: list[subprocess.Popen[bytes]] = []
     threads = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda given, frame: _send(workers, given)) for number in signals]
     try:
         for index, environment in enumerate(environments(options.workers, os.environ)):
-            stream = {} if index == 0 else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C comes through the launcher, once
-                preexec_fn=lambda: _end_with(parent),
-                **stream,  # type: ignore[call-overload]
-            )
-            launcher.processes.append(process)
-            if process.stdout is not None:
-                threads.append(threading.Thread(target=_stream, args=(process.stdout, index), daemon=True))
+            workers.append(_start([*program, *options.overrides], environment, shown=index == 0))
+            if index > 0:
+                threads.append(threading.Thread(target=_stream, args=(workers[index].stdout, index), daemon=True))
                 threads[-1].start()
-        return launcher.wait()
+        return _wait(workers, options.grace)
     finally:
-        launcher.send(signal.SIGKILL)
+        _send(workers, signal.SIGKILL)
         for thread in threads:
             thread.join(timeout=5.0)
-        for number, handler in before.items():
+        for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], *, shown: bool) -> subprocess.Popen[bytes]:
+    """Start a worker, which leads a process group: Ctrl-C comes through the launcher, once."""
+    parent = os.getpid()
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=None if shown else subprocess.PIPE,
+        stderr=None if shown else subprocess.STDOUT,
+        process_group=0,
+        preexec_fn=lambda: _end_with(parent),
+    )
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
+    """Return the worst exit code, when all have ended; end the others when one fails."""
+    number, due = signal.SIGTERM, math.inf
+    while any(each.poll() is None for each in workers):
+        now = time.monotonic()
+        if due == math.inf and any(each.poll() for each in workers):
+            due = now + grace
+        if now >= due:
+            _send(workers, number)
+            number, due = signal.SIGKILL, now + LAST_SECONDS
+        time.sleep(POLL_SECONDS)
+    return max(exit_code(each.returncode) for each in workers)
+
+
+def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    """Send a signal to every worker that runs, and to what it has started."""
+    for each in workers:
+        if each.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, number)
 
 
 def exit_code(code: int) -> int:
