@@ -44,6 +44,7 @@ MISTAKES = {
         "seed=1 seed=2": "'seed' is given 2 times",
         "'hooks.bnn_rounding.quantizer={_target_: mine.Net}'": "If you trust it, add plugins=[mine].",
         "hydra.run.dir=here": "a value of Hydra itself",
+        "hydra/launcher=joblib": "-m with --jobs or --trials, and scripts/submit.py",
         "~hooks.chekpoint": "Unknown hook 'chekpoint'. Did you mean 'checkpoint'?",
         "hooks.mine._target_=hooks.a.B": "Expected +hooks.mine._target_=hooks.a.B.",
     },

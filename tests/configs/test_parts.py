@@ -61,7 +61,7 @@ def allowed(path: str, group: str | None) -> bool:
 def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_refusal", lambda *rest: UserError("refused"))  # ten thousand suggestions take a minute
     paths = set(public_names())
-    assert {"hookline.scripts.sweep.run.JobProcess", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
+    assert {"hookline.scripts.sweep.run.describe_best", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
     for group in GROUPS:
         files = sorted((ROOT / "configs" / group).rglob("*.yaml")) if group else []
         expected = set().union(*(listed(yaml.safe_load(file.read_text())) for file in files))
@@ -142,7 +142,7 @@ def check_all(config: dict[str, Any]) -> None:
 
 
 RUNS_A_FILE = {
-    "_target_": "hookline.scripts.sweep.run.JobProcess",
+    "_target_": "hookline.scripts.sweep.run.describe_best",
     "script": {"_target_": "hookline.trainer.errors.user_path", "path": "evil.py", "key": "x"},
     "arguments": [],
 }

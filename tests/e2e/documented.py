@@ -105,7 +105,8 @@ def check_script(script: Path, arguments: list[str]) -> None:
     elif script.stem == "launch":
         module.checked(module.parse(arguments))
     elif script.stem == "submit":
-        check_training(["-m", *module.parse(arguments).command.overrides])
+        command = module.parse(arguments).command
+        check_training(["-m", *command.overrides, *(["--trials", "2"] if command.trials else [])])
     elif script.stem == "ablate":
         check_training(module.parse(arguments).overrides)
     else:

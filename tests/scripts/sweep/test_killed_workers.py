@@ -53,7 +53,7 @@ def test_every_trial_is_made_once(
     pytest.importorskip("submitit")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a submission adds to it
-    Path("r.yaml").write_text("cpus_per_task: 1")
+    Path("r.yaml").write_text("{cpus_per_task: 1, timeout_min: 5}")  # workers run out of time as well
     local = ["--sweep", "s", "--resources", "r.yaml", "--cluster", "local", "--jobs"]
     submitted = submit(parse([*RUN, *SPACE, "--trials", str(trials), *local, str(at_once)]))
     study = optuna.load_study(study_name="s", storage=open_storage(str(Path("s/study.journal").absolute())))
