@@ -228,7 +228,8 @@ def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
     features = keras.layers.Dense(2, use_bias=False, kernel_initializer="identity", name="features")
     model = keras.Sequential([keras.Input((2,)), features, keras.layers.Dense(3, name="logits")])
     network, hook = Network("model", model, keras.optimizers.SGD(0.0)), CenterLoss(weight=1.0, warm_up_epochs=0.0)
-    hook.name, network.taps = "center_loss", hook.request_taps(model)
+    hook.name = "center_loss"
+    network.taps = hook.request_taps(model)
     network.optimizer.build(model.trainable_variables)
     context = build_context(network)
     hook.build(type(context)(**{**vars(context), "classes": 3}))

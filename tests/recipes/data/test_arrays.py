@@ -123,7 +123,7 @@ def test_options_and_paths_that_make_no_sense_are_refused(tmp_path):
         ({"groups": "person"}, "expected data.split=group"),
         ({"split": "group", "groups": "preson"}, "data.groups=preson names no array"),
         ({"classes": 2}, "labels lie outside 0..1"),
-        ({"validation": 60}, "to leave some to train on"),
+        ({"validation": 60}, "some left to train on"),
         ({"path": str(tmp_path / "absent.npz")}, "absent.npz' does not exist"),
         ({"path": str(tmp_path)}, "holds no npy file"),
     ):

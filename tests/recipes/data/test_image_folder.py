@@ -150,7 +150,7 @@ def test_settings_out_of_range_are_refused(tmp_path):
         ({"group_pattern": "(.)"}, "only there"),
         ({"split": "group", "group_pattern": "bl(u)e"}, "not found in 20 of 30 images"),
         ({"train_share": 0.04}, "2 of 3 classes have no train example"),
-        ({"validation_share": 0.6, "test_share": 0.4}, "sum below 1"),
+        ({"validation_share": 0.6, "test_share": 0.4}, "some left to train on"),
     ):
         assert name in message_of(path, **settings), settings
 

@@ -59,7 +59,7 @@ def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch,
 
 
 def asking(step):
-    return SimpleNamespace(next_step=lambda _: step)
+    return SimpleNamespace(name="asking", next_step=lambda _: step)
 
 
 def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
