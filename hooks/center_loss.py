@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,10 +21,6 @@ from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
-
-TRIAL_STEPS = 100  # a shorter run only tries things out
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
 """The loss dominates if classes are compact (width by distance) while the other losses are still above this share of
 log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %."""
@@ -267,13 +263,3 @@ class CenterLoss(GraphHook):
     def summary(self) -> dict[str, Any]:
         classes, width = self._centers.shape
         return {"weight": self.weight, "alpha": self.alpha, "classes": classes, "dimensions": width}
-
-    def advise(self, run: Run) -> Sequence[str]:
-        if not self.weight or self._end < run.total_steps or run.total_steps < TRIAL_STEPS:
-            return ()
-        epochs = run.total_steps / run.steps_per_epoch
-        return (
-            f"the weight reaches its full value at step {self._end}, and the run ends after {run.total_steps}, so only "
-            f"its last evaluation can be the best. Set hooks.{self.key}.warm_up_epochs below "
-            f"{max(0.0, epochs - self.begin_epoch):g}, or train longer with trainer.epochs.",
-        )

@@ -204,7 +204,7 @@ def late_advice(run: Run) -> str | None:
     by_steps = run.config.get("trainer", {}).get("steps") is not None
     longer = f"steps={math.ceil(1.5 * run.total_steps)}" if by_steps else f"epochs={math.ceil(1.5 * epochs)}"
     return (
-        f"masks or quantization are final from step {since} of {run.total_steps} on, which leaves {left} steps for "
-        f"training, and only evaluations from there on can be the best. Let them be final by half of the run, epoch "
-        f"{epochs / 2:g}, or train longer: trainer.{longer}."
+        f"final masks, final quantization or a loss at full weight are reached only at step {since} of "
+        f"{run.total_steps}, so {left} steps are left to train with them, and only evaluations from there on can be "
+        f"the best. Let hooks finish by half of the run, epoch {epochs / 2:g}, or train longer: trainer.{longer}."
     )

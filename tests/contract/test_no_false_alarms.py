@@ -49,7 +49,10 @@ def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe: str, tmp_path: Path) -
         (["recipe=baseline", "trainer.batch_size=2"], "see 2 examples at a time"),
         (["recipe=bnn", "model.dropout=0.2"], "what it drops becomes sign(0) = +1"),
         (["recipe=baseline", "+hooks=ema", "hooks.ema.warm_up=false", "hooks.ema.decay=0.9999"], "decay=0.9999 over"),
-        (["recipe=center_loss", "hooks.center_loss.warm_up_epochs=1000"], "reaches its full value at step"),
+        (
+            ["recipe=center_loss", "hooks.center_loss.warm_up_epochs=1000"],
+            "a loss at full weight are reached",
+        ),
         (["recipe=fine_tuning", "hooks.freeze_layers.end_epoch=1000"], "so the layers never train again"),
     ],
 )
