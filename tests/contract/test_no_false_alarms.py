@@ -45,7 +45,7 @@ def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe: str, tmp_path: Path) -
     [
         (["recipe=bnn", "optimizer.learning_rate=3e-4"], "most signs stay as they were drawn"),
         (["recipe=bnn", "trainer.monitor=metric/accuracy"], "Set trainer.monitor_mode=max."),
-        (["recipe=frozen_mask", "hooks.prune.end_epoch=100"], "0 steps are left to train with it"),
+        (["recipe=frozen_mask", "hooks.prune.end_epoch=100"], "0 steps are left to train with them"),
         (["recipe=baseline", "trainer.batch_size=2"], "see 2 examples at a time"),
         (["recipe=bnn", "model.dropout=0.2"], "what it drops becomes sign(0) = +1"),
         (["recipe=baseline", "+hooks=ema", "hooks.ema.warm_up=false", "hooks.ema.decay=0.9999"], "decay=0.9999 over"),

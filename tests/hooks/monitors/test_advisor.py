@@ -64,7 +64,7 @@ def test_promises_that_hold_from_near_the_end_on_are_pointed_at(make_run):
     for since, count in ((0, 0), (95, 0), (96, 1), (100, 1)):
         found = Advisor().advise(make_run(best=Best("metric/accuracy", "max", since=since)))
         assert len(found) == count
-        assert all(f"step {since} of 100 on" in line for line in found)
+        assert all(f"step {since} of 100" in line for line in found)
     run = make_run(config={"trainer": {"epochs": 10, "steps": None}}, total_steps=101)
     run.best.since = 101
     assert late_advice(run).endswith("trainer.epochs=16.")
