@@ -41,7 +41,7 @@ MISTAKES = {
     "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected the share of entries to prune, in [0, 1]",
     "recipe=bnn hooks.checkpoint.keep_last=-1": "Expected a whole number of at least 1.",
     "recipe=bnn schedule.warmup_fraction=2": "schedule.warmup_fraction=2 received. Expected a number in [0, 1).",
-    "recipe=baseline +augment=flip augment.flip.probability=7": "Expected a number in (0, 1].",
+    "recipe=baseline +augment=flip augment.flip.probability=7": "Expected a number above 0 and at most 1.",
     # paths
     "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file.",
     "recipe=baseline data=cluttered data.source=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist",

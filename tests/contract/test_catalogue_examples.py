@@ -18,7 +18,8 @@ from hookline.trainer.run.session import execute
 def examples() -> list[str]:
     """Return the commands of all hooks."""
     texts = [parse_docstring(load(name).__doc__).sections.get("Example", "") for name in sorted(catalogue())]
-    return list(dict.fromkeys(line for text in texts for line in text.replace("\\\n", "").splitlines()))
+    lines = dict.fromkeys(line for text in texts for line in text.replace("\\\n", "").splitlines())
+    return [line for line in lines if " -m " not in line]  # tests/scripts/sweep has the searches
 
 
 SHORT = ("trainer.epochs=null", "trainer.steps=2", "trainer.evaluate_every_epochs=1000")

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from hookline.scripts.submit import parse, submit
 from hookline.scripts.sweep.record import read_summary
-from hookline.train import main
+from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.run.study import open_storage
 
 SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1e-1))", "schedule=constant,cosine")
@@ -88,7 +90,7 @@ def test_every_trial_is_made_once(
         assert set(steps) <= set(trial.intermediate_values)  # one before a kill may have come further than the pruner
     best = study.best_trial
     overrides = [*RUN, *(f"{key}={value}" for key, value in best.params.items()), "trainer.threads=1", "run_dir=again"]
-    assert main(overrides) == 0
+    subprocess.run([sys.executable, str(TRAIN), *overrides], check=True)  # its own process: one thread, as the job had
     again, first = read_summary(Path("again")), runs[best.user_attrs["run"]]
     assert again["best"] == first["best"]
     assert again["digest"] == first["digest"]
