@@ -90,32 +90,32 @@ SOURCES = [
 ]
 
 
-def run(code: str, *arguments: str) -> None:
+def run(code, *arguments):
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("code", [WAITS, ORPHAN], ids=["first use", "not imported"])
-def test_the_import_waits_for_the_first_use_or_has_not_happened(code: str) -> None:
+def test_the_import_waits_for_the_first_use_or_has_not_happened(code):
     run(code)
 
 
-def test_every_hook_and_data_source_can_be_inspected_without_tensorflow() -> None:
+def test_every_hook_and_data_source_can_be_inspected_without_tensorflow():
     sources = [f"data:hookline.recipes.data.{name}.{name}" for name in SOURCES]
     run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")
 
 
-def refuse(path: str, size: int) -> None:
+def refuse(path, size):
     raise UserError(f"{path} {size}")
 
 
 @prechecked(refuse)
-def opened(*, path: str, size: int = 3, seed: int = 0) -> int:
+def opened(*, path, size=3, seed=0):
     return size + seed
 
 
-def test_given_arguments_and_defaults_reach_the_check_once_all_are_there() -> None:
+def test_given_arguments_and_defaults_reach_the_check_once_all_are_there():
     for given, said in (({"path": "here", "seed": 4}, "here 3"), ({"path": "here", "size": 5}, "here 5")):
         with pytest.raises(UserError, match=f"^{said}$"):
             run_precheck(opened, given)

@@ -13,7 +13,7 @@ from hookline.trainer.graph import as_functional, is_graph, layer_input, layer_o
 class Subclassed(keras.Model):
     """A model whose graph nobody knows."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="subclassed")
         self.dense = keras.layers.Dense(2, name="dense")
 
@@ -28,13 +28,13 @@ class Doubled(keras.Model):
         return 2.0 * super().call(inputs)
 
 
-def sequential() -> keras.Sequential:
+def sequential():
     return keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2, name="second")], name="two"
     )
 
 
-def rebuilt(model: keras.Model) -> keras.Model:
+def rebuilt(model):
     """Return the model with ReLU after the first layer: the same layers in another graph."""
 
     def call(layer, *args, **kwargs):
@@ -44,12 +44,12 @@ def rebuilt(model: keras.Model) -> keras.Model:
     return keras.models.clone_model(as_functional(model), clone_function=lambda layer: layer, call_function=call)
 
 
-def values(model: keras.Model, tensor) -> np.ndarray:
+def values(model, tensor):
     inputs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
     return keras.Model(model.inputs[0], tensor).predict(inputs, verbose=0)
 
 
-def test_which_models_have_a_graph() -> None:
+def test_which_models_have_a_graph():
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4), np.float32))
     assert is_graph(sequential())
@@ -62,7 +62,7 @@ def test_which_models_have_a_graph() -> None:
     assert not is_graph(keras.Model(name="bare"))  # Keras's own `call`, and no layers
 
 
-def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph() -> None:
+def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph():
     model = sequential()
     made = as_functional(model)
     assert (made.name, made.layers[1:]) == ("two", model.layers)
@@ -79,7 +79,7 @@ def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph() -> None:
     assert layer_output(new, second) is new.outputs[0]
 
 
-def test_what_cannot_be_tapped_is_refused() -> None:
+def test_what_cannot_be_tapped_is_refused():
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4), np.float32))
     shared, added = keras.layers.Dense(4, name="shared"), keras.layers.Add(name="added")

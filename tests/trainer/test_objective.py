@@ -21,7 +21,7 @@ REFUSED = [
 ]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_refused():
     for change, match in REFUSED:
         first, second = toy_network("first"), toy_network(change.get("network", "second"))
         second.fixed = "fixed" in change

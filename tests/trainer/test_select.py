@@ -11,7 +11,7 @@ from hookline.trainer.select import layer_paths, select_layers
 layers = keras.layers
 
 
-def nested_model() -> keras.Model:
+def nested_model():
     inner_input = keras.Input((8,))
     inner = keras.Model(inner_input, layers.Dense(8, name="dense_1")(inner_input), name="encoder")
     inputs = keras.Input((8,), name="image")

@@ -163,7 +163,7 @@ def test_batches_that_cannot_be_made_are_refused():
         EvaluationBatches(split, batch_size=0)
 
 
-def test_a_traced_function_follows_the_queue_wherever_it_is_put() -> None:
+def test_a_traced_function_follows_the_queue_wherever_it_is_put():
     batches = TrainingBatches(make_split(50), batch_size=8, seed=0, placement="host")
     queue = BatchQueue(batches)
     take = tf.function(lambda: queue(tf.constant(0, tf.int64))["index"], autograph=False).get_concrete_function()

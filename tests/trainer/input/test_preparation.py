@@ -13,7 +13,7 @@ from hookline.trainer.input.preparation import Preparation
 PIXELS = Preparation((4, 5, 1), 2 / 255, -1.0, peak=255, axes="new")
 
 
-def raw(*shape: int) -> np.ndarray:
+def raw(*shape):
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 

@@ -12,8 +12,8 @@ from tests.support.toy import StatelessHook, ToyObjective, toy_network
 NETWORKS = ("generator_0", "generator_1", "discriminator")
 
 
-def bound(network: str, objective: str = "*", networks=NETWORKS):
-    def make(key: str) -> StatelessHook:
+def bound(network, objective="*", networks=NETWORKS):
+    def make(key):
         hook = StatelessHook(key)
         hook.network, hook.objective = network, objective
         return hook
@@ -25,7 +25,7 @@ def bound(network: str, objective: str = "*", networks=NETWORKS):
     return [(hook.name, hook.network, hook.scope) for hook in hooks]
 
 
-def test_each_network_that_matches_has_an_instance() -> None:
+def test_each_network_that_matches_has_an_instance():
     generators = [(f"probe@generator_{index}", f"generator_{index}", f"generator_{index}/") for index in (0, 1)]
     discriminator = [("probe", "discriminator", "")]  # the name has the network only if there are several
     assert bound("discriminator") == bound("*", "train_disc*") == discriminator
@@ -48,12 +48,12 @@ PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 class Own(StatelessHook):
     """A hook that takes the objective itself."""
 
-    def __init__(self, *, objective: str = "given") -> None:
+    def __init__(self, *, objective="given"):
         super().__init__()
         self.objective = f"{objective}_*"
 
 
-def test_network_and_objective_bind_a_hook() -> None:
+def test_network_and_objective_bind_a_hook():
     hook = build_hook("slow", {**EMA, "network": "gen*", "objective": "global_*"})
     assert isinstance(hook, Ema)
     assert (hook.name, hook.key, hook.network, hook.objective) == ("slow", "slow", "gen*", "global_*")
@@ -65,7 +65,7 @@ def test_network_and_objective_bind_a_hook() -> None:
     assert build_hook("own", stateless, plugins=("tests",)).network == "critic"
 
 
-def test_a_mistake_is_one_line_with_the_key() -> None:
+def test_a_mistake_is_one_line_with_the_key():
     for name, node, message in (
         ("ema@g", EMA, "hooks.ema@g: '@'"),
         ("ema", {**EMA, "objective": 3}, "hooks.ema: objective=3 received"),

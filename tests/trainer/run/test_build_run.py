@@ -11,18 +11,17 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import prepare
 
 SMALL = ("model.units=[4]", "trainer.compile=off")
 
 
-def config_of(recipe: str, *overrides: str, epochs: str = "2"):
+def config_of(recipe, *overrides, epochs="2"):
     (job,) = preflight(parse_command((f"recipe={recipe}", *SMALL, f"trainer.epochs={epochs}", *overrides)))
     return job.config
 
 
-def built(recipe: str, *overrides: str, epochs: str = "2") -> Run:
+def built(recipe, *overrides, epochs="2"):
     return build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
 
 

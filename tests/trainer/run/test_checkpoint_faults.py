@@ -21,20 +21,20 @@ ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 
 
 @pytest.fixture
-def directory(tmp_path) -> Path:
+def directory(tmp_path):
     """Return checkpoints of the steps 1 (the best), 2 and 3."""
     for step in (1, 2, 3):
         save(tmp_path, step)
     return tmp_path
 
 
-def flip(path: Path, place: int, bit: int = 0) -> None:
+def flip(path, place, bit=0):
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << bit
     path.write_bytes(content)
 
 
-def truncate(path: Path) -> None:
+def truncate(path):
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -51,7 +51,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_past_a_damaged_checkpoint_to_the_one_before(directory: Path, kind: str) -> None:
+def test_past_a_damaged_checkpoint_to_the_one_before(directory, kind):
     file = kind.partition(",")[0]
     DAMAGES[kind](directory / THREE / file)
     store = CheckpointStore(directory)
@@ -70,7 +70,7 @@ def test_past_a_damaged_checkpoint_to_the_one_before(directory: Path, kind: str)
     assert look(directory)["step"] == 3
 
 
-def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directory: Path) -> None:
+def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directory):
     path = directory / THREE / "manifest.json"
     size, sound, refused = path.stat().st_size, read_manifest(path.parent), 0
     for place in range(0, size, 2):
@@ -83,7 +83,7 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directo
     assert refused > 0.45 * size
 
 
-def test_if_nothing_is_sound_training_does_not_silently_start_over(directory: Path) -> None:
+def test_if_nothing_is_sound_training_does_not_silently_start_over(directory):
     gone = Path(shutil.copytree(directory, directory / "gone"))
     for step in (ONE, TWO, THREE):
         truncate(directory / step / "tensors.npz")
@@ -94,7 +94,7 @@ def test_if_nothing_is_sound_training_does_not_silently_start_over(directory: Pa
     assert len(list(directory.glob("damaged_*"))) == 3
 
 
-def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory: Path) -> None:
+def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory):
     path, tags = directory / "index.json", {"best": ONE, "last": THREE}
     for index in ("{", '{"tags": {"best": "../step_00000001"}, "kept": [], "number": 3}', None):
         path.unlink() if index is None else path.write_text(index)
@@ -108,7 +108,7 @@ def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory
         assert json.loads(path.read_text())["tags"] == tags
 
 
-def test_an_older_format_is_refused_and_left_alone(tmp_path) -> None:
+def test_an_older_format_is_refused_and_left_alone(tmp_path):
     checkpoint = tmp_path / "step_00000007"
     checkpoint.mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "step": 7, "sha256": "0", "dtypes": {}}))
@@ -121,7 +121,7 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path) -> None:
 
 
 @contextmanager
-def largest_file(size: int):
+def largest_file(size):
     """Let no file grow above a size, in bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -131,7 +131,7 @@ def largest_file(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory: Path) -> None:
+def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory):
     before = sorted(directory.rglob("*"))
     store = CheckpointStore(directory)
     with largest_file(1000):
@@ -147,7 +147,7 @@ def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory: Path) 
     assert store.problems() == []
 
 
-def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp_path_factory, monkeypatch) -> None:
+def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_factory, monkeypatch):
     root, countdown, reported = tmp_path_factory.mktemp("refusing"), [0], []
 
     def refusing(function):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("power", [(), ("power",)], ids=["kill", "power cut"])
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path, before: int, power) -> None:
+def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path, before, power):
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.killed_saves", str(tmp_path), str(before), *power],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -41,12 +41,12 @@ def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path, bef
         assert then["names"] == ["index.json", *(f"step_{step:08d}" for step in sorted(kept))]
 
 
-def recorded(monkeypatch, directory: Path):
+def recorded(monkeypatch, directory):
     """Return a list that fills with the writes, syncs and renames below a directory, by their paths from it."""
-    calls: list[tuple[str, str]] = []
+    calls = []
     opened, fsync, renamed = os.open, os.fsync, os.replace
 
-    def relative(path) -> str:
+    def relative(path):
         return os.path.relpath(path, directory)
 
     def open_(file, flags, *arguments, **keywords):
@@ -69,7 +69,7 @@ def recorded(monkeypatch, directory: Path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells what is synced by its descriptor")
-def test_everything_is_synced_before_its_name_and_the_manifest_comes_last(tmp_path, monkeypatch) -> None:
+def test_everything_is_synced_before_its_name_and_the_manifest_comes_last(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save({"last"}, 1, {"a": np.zeros(3)}, {})
     store.wait()

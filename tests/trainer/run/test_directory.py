@@ -18,7 +18,7 @@ from hookline.trainer.run.directory import check_initial, choose_directory, lock
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 
-def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch) -> None:
+def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for end in ("", "_1", "_2"):
         default = choose_directory(None, "bnn", NOW)
@@ -38,7 +38,7 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     assert environment["cpu_count"] == os.cpu_count()
 
 
-def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> None:
+def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     make_directory(choose_directory(str(tmp_path / "empty"), "bnn", NOW), {}, [])
     (tmp_path / "file").write_text("")
@@ -49,7 +49,7 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> Non
         choose_directory(str(tmp_path / "run"), "bnn", NOW)
 
 
-def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path) -> None:
+def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
     for name in ("model.keras", "model.weights.h5", "model.safetensors", "model.pkl"):
         (tmp_path / name).write_text("")
     for name in ("model.keras", "model.weights.h5", "model.safetensors"):
@@ -69,7 +69,7 @@ with locked(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path: Path) -> None:
+def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"

@@ -16,7 +16,7 @@ from tests.support.command import run_small
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("finished") / "run"
     run_small(
         "baseline", "+hooks=prune", "hooks.prune.schedule=one_shot", "optimizer.use_ema=true",
@@ -25,7 +25,7 @@ def run(tmp_path_factory) -> Path:
     return directory
 
 
-def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
+def test_every_variable_has_the_value_of_the_checkpoint(run):
     tag = "last"  # the best is restored below
     restored = restore(str(run), read_config(str(run)), tag)
     saved = CheckpointStore(run / "checkpoints").load(tag)
@@ -38,7 +38,7 @@ def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
     assert not accumulators.numpy().any()
 
 
-def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tmp_path):
+def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "index.json").write_text("{")
@@ -51,7 +51,7 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tm
     assert restored.held_out["test"].run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
 
 
-def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run: Path, tmp_path):
+def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run, tmp_path):
     with pytest.raises(UserError, match="has no checkpoints"):
         restore(str(tmp_path), read_config(str(run)))
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("init_from: null", "init_from: x"))

@@ -19,9 +19,9 @@ from tests.support.toy import StatelessHook
 class Diary(HostHook):
     """Record every call as (stage or split, step)."""
 
-    def __init__(self, name: str = "diary") -> None:
+    def __init__(self, name="diary"):
         self.name = name
-        self.calls: list[tuple] = []
+        self.calls = []
         self.reports = []
 
     def state_dict(self):
@@ -40,7 +40,7 @@ class Diary(HostHook):
         self.reports.append(report)
 
 
-def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path) -> None:
+def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path):
     diary = Diary()
     run = toy_run(tmp_path, [diary])
     run.fit()
@@ -69,7 +69,7 @@ class SaveBest(Diary):
             run.control.save("best")
 
 
-def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) -> None:
+def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     class Counter(StatelessHook):
         variable = None
 
@@ -101,7 +101,7 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) ->
     assert run.store.keep_last == 3
 
 
-def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_path) -> None:
+def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_path):
     class Pausing(Diary):
         def next_step(self, step):
             return 3 if step < 3 else None
@@ -118,7 +118,7 @@ def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_pat
     assert pausing.calls[-2:] == [("edge", 3), ("validation", 3)]
 
 
-def full_disk(monkeypatch, room) -> None:
+def full_disk(monkeypatch, room):
     """Let checkpoints be written only at the steps for which there is room."""
 
     def write(path, snapshot, *arguments):
@@ -129,7 +129,7 @@ def full_disk(monkeypatch, room) -> None:
     monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
 
 
-def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:
+def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: step == 4)
     run = toy_run(tmp_path, [SaveBest()], epochs=6)
     with (
@@ -148,7 +148,7 @@ def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, 
     assert (unsaved.best.step, unsaved.best.value) == (0, None)
 
 
-def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp_path, monkeypatch) -> None:
+def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: False)
     for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
         run = toy_run(tmp_path / error.__name__)
@@ -162,7 +162,7 @@ def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp
     assert run.store.load("best").step == run.best.step
 
 
-def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path) -> None:
+def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
     class Veto(StatelessHook):
         def veto(self, context):
             return {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
@@ -171,7 +171,7 @@ def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path) -> None:
         toy_run(tmp_path, [Diary()], [Veto()]).fit()
 
 
-def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path) -> None:
+def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path):
     closed = []
 
     class Broken(Diary):
@@ -191,7 +191,7 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path) -> None:
     assert closed == ["first", "second"]
 
 
-def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> None:
+def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
     class Worried(Diary):
         def warning(self, values):
             return f"the loss is {'finite' if np.isfinite(values['loss/total']) else 'lost'}."
@@ -209,7 +209,7 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> N
     assert graph_hook.reports == 2  # it is not asked again
 
 
-def test_advice_is_given_once_and_stays_with_the_run(tmp_path) -> None:
+def test_advice_is_given_once_and_stays_with_the_run(tmp_path):
     class Advising(Diary):
         def advise(self, run):
             return [f"{run.total_steps} steps.", f"{run.total_steps} steps.", "fix it."]
@@ -225,7 +225,7 @@ def test_advice_is_given_once_and_stays_with_the_run(tmp_path) -> None:
     assert resumed.journal.warnings == lines
 
 
-def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_path) -> None:
+def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_path):
     def failing(stage, error):
         def fail(*_):
             raise error

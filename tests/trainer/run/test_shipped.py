@@ -39,7 +39,7 @@ def quantization():
     return named(IncrementalQuantization(shares=[0.5, 1.0], step_epochs=1), "incremental_quantization")
 
 
-def trained(*hooks) -> Trainer:
+def trained(*hooks):
     """Return a trainer after 12 steps, in the middle of which the toy's last mask or level is set."""
     loop = masked_loop(hooks, small_network(keras.optimizers.Adam(0.01), units=8))
     loop.run(0, 12)
@@ -75,7 +75,7 @@ class Later(StatelessHook):
 
     after, priority = ("incremental_quantization", "bnn_rounding"), 100
 
-    def __init__(self, factor: float, ramp: float = 0.0) -> None:
+    def __init__(self, factor, ramp=0.0):
         super().__init__("later")
         self.factor, self.ramp = factor, ramp
 
@@ -92,7 +92,7 @@ def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
     assert bits_of(quantization(), Later(1.1)) == {}
 
 
-def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
+def test_weights_are_multiplied_in_the_bits_of_their_hook():
     def weight_bits(*hooks):
         trainer = trained(*hooks)
         return shipped_forms(trainer, shipped_weights(trainer, 12))["model"].weight_bits

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ def values_of(variables):
     return dict(VariableValues(variables))
 
 
-def test_every_kind_of_variable_has_a_key_and_values_round_trip() -> None:
+def test_every_kind_of_variable_has_a_key_and_values_round_trip():
     first, second = variables(), variables()
     keys = set(first)
     assert {"hook/probe/count", "network/model/toy/norm/moving_mean", "optimizer/model/iteration"} <= keys
@@ -57,7 +55,7 @@ def test_every_kind_of_variable_has_a_key_and_values_round_trip() -> None:
     assert tensors_digest(late) == tensors_digest(values_of(first))
 
 
-def test_missing_variables_and_other_shapes_are_named_and_nothing_changes() -> None:
+def test_missing_variables_and_other_shapes_are_named_and_nothing_changes():
     some = variables()
     before = values_of(some)
     others = {key: value + 1 for key, value in before.items()}
@@ -80,7 +78,7 @@ class Raising(StatelessHook):
         return Bits({next(iter(shipped)): "four"})
 
 
-def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:
+def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path):
     hook = "+hooks.probe={_target_:tests.trainer.run.test_state.Raising}"
     options = ("plugins=[tests.trainer]", "trainer.epochs=1", "hooks.advisor=null")
     with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:

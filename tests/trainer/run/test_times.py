@@ -13,12 +13,11 @@ from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.times import Times, advise, judge_input, part_shares
 from tests.support.runs import seen_run
 
 
-def pause(tensor: tf.Tensor) -> tf.Tensor:
+def pause(tensor):
     def late(value):
         time.sleep(0.02)
         return value
@@ -35,7 +34,7 @@ class Slow(Augment):
         return {**batch, "inputs": pause(batch["inputs"])}
 
 
-def batches(*, placement="device", slow_reading=False, augmented=False) -> TrainingBatches:
+def batches(*, placement="device", slow_reading=False, augmented=False):
     def transform(rows):
         return {**rows, "inputs": pause(rows["inputs"])} if slow_reading else rows
 
@@ -45,7 +44,7 @@ def batches(*, placement="device", slow_reading=False, augmented=False) -> Train
     return TrainingBatches(split, batch_size=4, seed=0, placement=placement, augmentation=augmentation)
 
 
-def run_of(tmp_path, training, waited) -> Run:
+def run_of(tmp_path, training, waited):
     times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=waited)
     return seen_run(tmp_path, training=training, times=times)
 

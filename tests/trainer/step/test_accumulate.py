@@ -10,7 +10,6 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
-from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -27,7 +26,7 @@ from tests.support.toy import (
 HIDDEN = "toy/hidden/kernel"
 
 
-def plain_network(*extra: keras.layers.Layer, penalty: float = 0.0, seed: int = 1) -> Network:
+def plain_network(*extra, penalty=0.0, seed=1):
     """Return a network without batch norm and dropout; `extra` layers stand before the last one."""
     keras.utils.set_random_seed(seed)
     layers = [
@@ -41,9 +40,7 @@ def plain_network(*extra: keras.layers.Layer, penalty: float = 0.0, seed: int = 
     return network
 
 
-def run(
-    accumulation_steps: int, *, hooks=list, network=plain_network, objectives=list, batch=toy_batch, xla=False
-) -> tuple[dict[str, np.ndarray], dict[str, float], ChunkLoop]:
+def run(accumulation_steps, *, hooks=list, network=plain_network, objectives=list, batch=toy_batch, xla=False):
     """Return all variables and the reported values after three steps, and the loop."""
     trained, options = network(), {"batch": batch, "xla": xla, "accumulation_steps": accumulation_steps}
     loop = toy_loop(hooks(), network=trained, objectives=objectives(), **options)
@@ -51,7 +48,7 @@ def run(
     return values_of(trained), loop.accumulators.read(), loop
 
 
-def assert_equal_to_the_whole_batch(accumulation_steps: int, *, xla: bool = False, **options) -> tuple:
+def assert_equal_to_the_whole_batch(accumulation_steps, *, xla=False, **options):
     whole, whole_reported, _ = run(1, **options)
     parts, reported, loop = run(accumulation_steps, xla=xla, **options)
     assert list(reported) == list(whole_reported)
@@ -61,7 +58,7 @@ def assert_equal_to_the_whole_batch(accumulation_steps: int, *, xla: bool = Fals
     return parts, loop
 
 
-def padded_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+def padded_batch(step):
     """Return a toy batch whose examples have weights from 0 to 2, all 0 in its second quarter."""
     weights = np.concatenate([[1.0, 0.0, 2.0, 0.5], np.zeros(4), np.ones(BATCH - 8)])
     return {**toy_batch(step), "weights": tf.constant(weights, tf.float32)}
@@ -96,7 +93,7 @@ class Pull(StatelessHook):
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(BATCH, False), (4, True)])
-def test_step_equals_that_over_the_whole_batch(accumulation_steps: int, xla: bool) -> None:
+def test_step_equals_that_over_the_whole_batch(accumulation_steps, xla):
     options = {"network": lambda: plain_network(penalty=0.1), "batch": padded_batch}
     hooks = lambda: [Halve("halve"), Pull("pull")]  # noqa: E731
     assert_equal_to_the_whole_batch(accumulation_steps, hooks=hooks, xla=xla, **options)
@@ -104,7 +101,7 @@ def test_step_equals_that_over_the_whole_batch(accumulation_steps: int, xla: boo
     assert all(not np.allclose(halved[name], pulled[name], atol=1e-3) for name in (HIDDEN, "toy/logits/kernel"))
 
 
-def test_batch_norm_normalizes_by_micro_batch_and_is_written_once() -> None:
+def test_batch_norm_normalizes_by_micro_batch_and_is_written_once():
     network = toy_network()
     weights = {name: np.array(variable.value) for name, variable in network.variables.items()}
     loop = toy_loop(network=network, accumulation_steps=2)
@@ -120,7 +117,7 @@ def test_batch_norm_normalizes_by_micro_batch_and_is_written_once() -> None:
 class Counting(keras.layers.Layer):
     """Count calls, examples and what they hold, and let the outputs depend on the calls."""
 
-    def build(self, input_shape: tuple) -> None:
+    def build(self, input_shape):
         """Make the counters."""
         make = {"shape": (), "initializer": "zeros", "trainable": False}
         self.calls = self.add_weight(name="calls", dtype="int32", **make)
@@ -128,7 +125,7 @@ class Counting(keras.layers.Layer):
         self.examples = self.add_weight(name="examples", **make)
         self.total = self.add_weight(name="total", **make)
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(self, inputs, training=False):
         """Return the inputs, scaled by how often that was done."""
         if training:
             self.calls.assign(self.calls + 1)
@@ -138,7 +135,7 @@ class Counting(keras.layers.Layer):
         return inputs * (1.0 + 0.1 * keras.ops.cast(self.calls, "float32"))
 
 
-def test_counters_of_a_layer_move_as_with_the_whole_batch() -> None:
+def test_counters_of_a_layer_move_as_with_the_whole_batch():
     network, loop = assert_equal_to_the_whole_batch(4, network=lambda: plain_network(Counting(name="counting")))
     counted = {name.rpartition("/")[2]: value for name, value in network.items() if "/counting/" in name}
     assert (counted["calls"], counted["examples"], counted["halved"]) == (3, 3 * BATCH, 0.5**6)
@@ -151,7 +148,7 @@ def test_counters_of_a_layer_move_as_with_the_whole_batch() -> None:
 class SelfCounting(keras.layers.Layer):
     """Count calls by an assignment in the forward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.counter = tf.Variable(0.0, trainable=False)
 
@@ -193,7 +190,7 @@ class Watch(StatelessHook):
         self.seen.setdefault(stage, []).append((batch["inputs"].shape[0], context.micro_batch is None))
 
 
-def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
+def test_hooks_see_the_whole_batch_but_while_losses_are_added():
     network, hook = toy_network(dropout=0.5), Watch("watch")
     network.taps |= hook.request_taps(network.model)
     toy_loop([hook], network=network, accumulation_steps=4).run(0, 1)
@@ -208,7 +205,7 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
     assert counted[1] == 4
 
 
-def test_a_forward_pass_that_writes_by_itself_is_refused() -> None:
+def test_a_forward_pass_that_writes_by_itself_is_refused():
     run(1, network=lambda: plain_network(SelfCounting()))
     with pytest.raises(UserError, match="writes variables itself"):
         run(2, network=lambda: plain_network(SelfCounting()))

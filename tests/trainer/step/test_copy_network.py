@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 import pytest
@@ -14,14 +12,14 @@ from hookline.trainer.network import Network
 from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 
-OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+OPTIMIZERS = {
     "amsgrad_ema": lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, initial_accumulator_value=0.2),
     "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8.0),
 }
 
 
-def trained(name: str, steps: int, optimizer: keras.optimizers.Optimizer | None = None) -> Network:
+def trained(name, steps, optimizer=None):
     """Return a discriminator whose weights, statistics, seed state and slots have moved."""
     network, made = discriminator(name, optimizer), generator("made")
     made.fixed = True
@@ -29,18 +27,18 @@ def trained(name: str, steps: int, optimizer: keras.optimizers.Optimizer | None 
     return network
 
 
-def plain(values: dict[str, np.ndarray], network: Network) -> list[np.ndarray]:
+def plain(values, network):
     """Return the values of the model's variables, in order."""
     return [values[name] for name in network.variables]
 
 
-def assert_same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+def assert_same(first, second):
     assert first.keys() == second.keys()
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-def disturb(network: Network) -> None:
+def disturb(network):
     """Change every variable in place, by the ways in which TensorFlow writes into a buffer that it holds."""
     for variable in (*network.variables.values(), *network.optimizer_variables.values()):
         value = variable.value
@@ -51,7 +49,7 @@ def disturb(network: Network) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_copy_has_every_value_and_stands_alone_afterwards(kind: str) -> None:
+def test_a_copy_has_every_value_and_stands_alone_afterwards(kind):
     source, target = trained("source", 3, OPTIMIZERS[kind]()), discriminator("target", OPTIMIZERS[kind]())
     assert copy_network(source, target, optimizer="copy") == []  # outside a step it is made at once
     for ours, theirs in zip(snapshot(source).values(), snapshot(target).values(), strict=True):
@@ -65,7 +63,7 @@ def test_a_copy_has_every_value_and_stands_alone_afterwards(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ftrl", "loss_scale"])
-def test_slots_are_kept_or_reset_as_told(kind: str) -> None:
+def test_slots_are_kept_or_reset_as_told(kind):
     source, target = trained("source", 2, keras.optimizers.SGD(0.1)), trained("target", 3, OPTIMIZERS[kind]())
     before = snapshot(target)
     copy_network(source, target, optimizer="keep")
@@ -91,7 +89,7 @@ class Follow(Judge):
 
 
 @pytest.mark.parametrize(("slots", "xla"), [("copy", False), pytest.param("reset", True, marks=pytest.mark.full)])
-def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots: str, xla: bool) -> None:
+def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, xla):
     """Step by step: the messenger equals the current source with one update of its own, made by hand."""
     source, messenger, twin = map(discriminator, ("source", "messenger", "twin"))
     made = generator("made")
@@ -118,18 +116,18 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots: 
         assert fingerprint(still) == before
 
 
-def network_of(*layers: keras.Layer, name: str = "target") -> Network:
+def network_of(*layers, name="target"):
     model = keras.Sequential([keras.Input((6,)), *layers], name=name)
     network = Network(name, model, keras.optimizers.Nadam(0.1))
     network.optimizer.build(network.model.trainable_variables)
     return network
 
 
-def dense(units: int, name: str | None = None, **options: object) -> keras.Layer:
+def dense(units, name=None, **options):
     return keras.layers.Dense(units, name=name, **options)
 
 
-def test_a_snapshot_never_changes_and_a_fingerprint_sees_every_part() -> None:
+def test_a_snapshot_never_changes_and_a_fingerprint_sees_every_part():
     network = trained("network", 1)
     held = snapshot(network)
     copies, marks = {name: value.copy() for name, value in held.items()}, {fingerprint(network)}
@@ -155,7 +153,7 @@ def test_a_snapshot_never_changes_and_a_fingerprint_sees_every_part() -> None:
         ([dense(3, "one"), dense(2, "two")], keras.optimizers.SGD, "Nadam, .*SGD"),
     ],
 )
-def test_networks_and_optimizers_that_do_not_correspond_are_named(layers: list, optimizer: type, match: str) -> None:
+def test_networks_and_optimizers_that_do_not_correspond_are_named(layers, optimizer, match):
     source, target = network_of(dense(3, "one"), dense(2, "two"), name="source"), network_of(*layers)
     target.optimizer = optimizer(0.1)
     target.optimizer.build(target.model.trainable_variables)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.hook import Evaluated, GraphHook
+from hookline.trainer.hook import Evaluated
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.step.evaluate import Evaluator, Observer
@@ -14,11 +14,11 @@ from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
 
 
-def batches(size: int):
+def batches(size):
     """Return a batch function over the first `SIZE` rows, the last batch padded, and the number of batches."""
     inputs, targets = toy_arrays()
 
-    def batch(index: tf.Tensor):
+    def batch(index):
         rows = index * size + tf.range(size, dtype=tf.int64)
         weights = tf.cast(rows < SIZE, tf.float32)
         rows = tf.minimum(rows, SIZE - 1)
@@ -27,7 +27,7 @@ def batches(size: int):
     return batch, -(-SIZE // size)
 
 
-def by_hand(network) -> float:
+def by_hand(network):
     inputs, targets = toy_arrays()
     return float(np.mean(np.argmax(network.model.predict(inputs, verbose=0), -1) == targets))
 
@@ -63,7 +63,7 @@ class Marks(StatelessHook):
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
-def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size: int) -> None:
+def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     network = toy_network(dropout=0.5)
     hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
     evaluator = Evaluator(Trainer([network], [Collecting()], hooks, seed=0), *batches(size))
@@ -86,7 +86,7 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size: int) 
 class Watcher(StatelessHook):
     """Observe the outputs, the inputs and the rows."""
 
-    def __init__(self, name: str, examples: int) -> None:
+    def __init__(self, name, examples):
         super().__init__(name)
         self.observed_examples = examples
         self.traces = 0
@@ -99,19 +99,19 @@ class Watcher(StatelessHook):
         return Evaluated(collected={"outputs": context.outputs, "inputs": inputs, "row": row})
 
 
-def split() -> Split:
+def split():
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     return Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
 
 
-def observer(network, *hooks: GraphHook, batch_size: int = 16, objectives=()) -> Observer:
+def observer(network, *hooks, batch_size=16, objectives=()):
     networks = network if isinstance(network, list) else [network]
     trainer = Trainer(networks, objectives or [ToyObjective()], hooks, seed=0)
     return Observer(trainer, split(), batch_size=batch_size)
 
 
-def test_each_hook_sees_its_number_of_examples_spread_over_the_split() -> None:
+def test_each_hook_sees_its_number_of_examples_spread_over_the_split():
     network = toy_network(dropout=0.5)
     observed = observer(network, Watcher("few", 4), Watcher("many", 50), Watcher("none", 0)).run(3)
     assert observed.keys() == {"few", "many"}
@@ -122,7 +122,7 @@ def test_each_hook_sees_its_number_of_examples_spread_over_the_split() -> None:
     assert observed["many"]["outputs"].shape == (50, 3)
 
 
-def test_examples_and_outputs_belong_together_and_nothing_is_changed() -> None:
+def test_examples_and_outputs_belong_together_and_nothing_is_changed():
     network = toy_network(dropout=0.5)
     before = values_of(network)
     hook = Watcher("all", 1000)

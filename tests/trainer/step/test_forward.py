@@ -39,7 +39,7 @@ class Shift(StatelessHook):
         return {**weights, MEAN: context.state[MEAN] + 1.0}
 
 
-def test_statistics_that_a_hook_adds_are_those_of_the_evaluation() -> None:
+def test_statistics_that_a_hook_adds_are_those_of_the_evaluation():
     network, hook = toy_network(dropout=0.5), Shift("shift")
     trainer = Trainer([network], [ToyObjective()], [hook], seed=0)
     found = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=False).passes["model"]
@@ -53,7 +53,7 @@ def test_statistics_that_a_hook_adds_are_those_of_the_evaluation() -> None:
     assert found.changed == set()
 
 
-def test_an_evaluation_uses_the_transformed_statistics() -> None:
+def test_an_evaluation_uses_the_transformed_statistics():
     network = toy_network()
     network.state_variables[MEAN].assign(np.linspace(-1, 1, 8))
     loop = toy_loop([Shift()], network=network)
@@ -69,7 +69,7 @@ def test_an_evaluation_uses_the_transformed_statistics() -> None:
 class Subclassed(keras.Model):
     """Be no functional model: batch norm and a dropout, and a call that takes no `training`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="own")
         self.hidden, self.norm = keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization()
         self.noise, self.logits = keras.layers.GaussianDropout(0.5, seed=3), keras.layers.Dense(3)
@@ -87,7 +87,7 @@ class Told(Subclassed):
 
 
 @pytest.mark.parametrize("kind", [Subclassed, Told])
-def test_a_subclassed_model_trains_as_under_keras(kind: type[Subclassed]) -> None:
+def test_a_subclassed_model_trains_as_under_keras(kind):
     inputs, targets = toy_arrays()
     ours, theirs = (kind() for _ in range(2))
     for model in (ours, theirs):
@@ -103,7 +103,7 @@ def test_a_subclassed_model_trains_as_under_keras(kind: type[Subclassed]) -> Non
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def test_layer_that_assigns_what_the_optimizer_trains_is_refused() -> None:
+def test_layer_that_assigns_what_the_optimizer_trains_is_refused():
     kernel = keras.layers.SpectralNormalization(keras.layers.Dense(CLASSES, name="dense"))
     network = Network("model", keras.Sequential([keras.Input((FEATURES,)), kernel]), keras.optimizers.SGD(0.1))
     network.optimizer.build(network.model.trainable_variables)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ from hookline.trainer.ops.estimators import (
     swish_sign,
 )
 from hookline.trainer.ops.override_gradient import override_gradient
-from hookline.trainer.step.gradient_probe import Compared, compare_gradients
+from hookline.trainer.step.gradient_probe import compare_gradients
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
 
@@ -32,7 +29,7 @@ WRONG_MARK = "TestProbeTwice"
 
 
 @tf.RegisterGradient(WRONG_MARK)
-def twice(operation: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
+def twice(operation, upstream):
     """Be wrong for a tanh."""
     return 2.0 * upstream
 
@@ -40,7 +37,7 @@ def twice(operation: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 class Probe(StatelessHook):
     """Put a function between the latent weights and the network."""
 
-    def __init__(self, function: Callable[[tf.Tensor], Any]) -> None:
+    def __init__(self, function):
         super().__init__("probe")
         self.function = function
 
@@ -49,7 +46,7 @@ class Probe(StatelessHook):
         return {**weights, name: self.function(weights[name])}
 
 
-def network_of(model: keras.Model | None = None) -> Network:
+def network_of(model=None):
     keras.utils.set_random_seed(1)
     if model is None:
         layers = [keras.layers.Dense(8, name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
@@ -59,36 +56,36 @@ def network_of(model: keras.Model | None = None) -> Network:
     return network
 
 
-def compared(function: Callable[[tf.Tensor], Any], model: keras.Model | None = None) -> list[Compared]:
+def compared(function, model=None):
     trainer = Trainer([network_of(model)], [ToyObjective()], [Probe(function)], seed=0)
     return compare_gradients(trainer, toy_batch)
 
 
-def cube(gradient: Callable[[tf.Tensor], tf.Tensor], **options: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    def backward(upstream: Any, inputs: Any, outputs: Any) -> Any:
+def cube(gradient, **options):
+    def backward(upstream, inputs, outputs):
         return upstream * gradient(inputs[0])
 
     return lambda x: override_gradient(lambda x: x**3, backward, [x], name="cube", **options)
 
 
-def gate(x: tf.Tensor) -> tf.Tensor:
+def gate(x):
     maps = tf.reshape(x, [1, FEATURES, 8, 1])
     return tf.reshape(bernoulli_gate(maps, tf.sigmoid(maps), seed=tf.constant([1, 2]))[0], x.shape)
 
 
-def mapped(x: tf.Tensor) -> tf.Tensor:
+def mapped(x):
     with tf.compat.v1.get_default_graph().gradient_override_map({"Tanh": WRONG_MARK}):
         return tf.tanh(x)
 
 
 @tf.custom_gradient
-def product(a: tf.Tensor, b: tf.Tensor) -> Any:
+def product(a, b):
     return (a * b, a + b), lambda u, v: (2.0 * (u * b + v), u * a + v)
 
 
-def powers(used: int) -> Callable[[tf.Tensor], tf.Tensor]:
+def powers(used):
     @tf.custom_gradient
-    def function(a: tf.Tensor) -> Any:
+    def function(a):
         s = tf.sin(a)
         return (s**3, s**2), lambda u, v: (3.0 * s**2 * u + 3.0 * s * v) * tf.cos(a)
 
@@ -111,13 +108,13 @@ CASES = {
 }
 
 
-def test_a_gradient_is_told_from_another() -> None:
+def test_a_gradient_is_told_from_another():
     for case, (function, verdict) in CASES.items():
         (found,) = compared(function)
         assert found.verdict == verdict, case
 
 
-def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0() -> None:
+def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
     seed = tf.constant([1, 2])
     seeded = [lambda x: stochastic_sign(x, seed=seed), lambda x: bernoulli_through(tf.sigmoid(x), seed=seed)]
     weights = lambda x: dorefa(x, k_bit=2, mode="weights")  # noqa: E731
@@ -131,7 +128,7 @@ def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0() -> None:
     assert (found.verdict, found.true) == ("not measured", None)  # in half precision
 
 
-def test_what_a_hook_puts_on_ops_is_found() -> None:
+def test_what_a_hook_puts_on_ops_is_found():
     hook = GradientOverride(layers=None, op_type="Tanh", backward="guided_relu")
     hook.name = "on"
     layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
@@ -142,7 +139,7 @@ def test_what_a_hook_puts_on_ops_is_found() -> None:
     assert (found.surrogate, found.verdict) == ("none", "on purpose")
 
 
-def test_nothing_is_trained() -> None:
+def test_nothing_is_trained():
     assert compared(tf.tanh) == []
     network = network_of()
     before = values_of(network)

@@ -18,7 +18,7 @@ def fresh():
     return toy_network(optimizer=keras.optimizers.Adam(0.01), dropout=0.3)
 
 
-def test_chunk_sizes_do_not_change_the_run() -> None:
+def test_chunk_sizes_do_not_change_the_run():
     whole, parts = fresh(), fresh()
     parts.model.set_weights(whole.model.get_weights())
     one = toy_loop(network=whole)
@@ -34,7 +34,7 @@ def test_chunk_sizes_do_not_change_the_run() -> None:
 class VetoAt(StatelessHook):
     """Hold back one step."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step):
         super().__init__("veto")
         self.step = step
 
@@ -59,7 +59,7 @@ class VetoAt(StatelessHook):
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_vetoed_step_writes_nothing_at_all(xla: bool) -> None:
+def test_vetoed_step_writes_nothing_at_all(xla):
     stopped, reference = fresh(), fresh()
     reference.model.set_weights(stopped.model.get_weights())
     hook, other = VetoAt(5), VetoAt(-1)
@@ -73,7 +73,7 @@ def test_vetoed_step_writes_nothing_at_all(xla: bool) -> None:
 
 
 @pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])
-def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus: list[str], monkeypatch) -> None:
+def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus, monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: gpus)
     assert use_xla("on", [])
     assert not use_xla("off", [])
@@ -90,11 +90,11 @@ def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus: list[str],
         assert not use_xla("auto", [hook])  # it stays off anyway, and nothing is said
 
 
-def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off() -> None:
-    def call(x: tf.Tensor) -> tf.Tensor:
+def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off():
+    def call(x):
         return tf.ensure_shape(tf.numpy_function(np.tanh, [x], tf.float32, name="mine"), x.shape)
 
-    def graph_of(function) -> tf.Graph:
+    def graph_of(function):
         return tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
 
     inner = tf.function(call, autograph=False)

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
-from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
+from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import VariableValues, run_variables
 from hookline.trainer.step.evaluate import Evaluator
@@ -48,13 +47,13 @@ class Weighable(ToyObjective):
     class_losses = ("cross_entropy",)
 
 
-def weighted_loop(weights=WEIGHTS, objective=Weighable) -> ChunkLoop:
+def weighted_loop(weights=WEIGHTS, objective=Weighable):
     keras.utils.set_random_seed(1)
     vector = None if weights is None else tf.constant(weights)
     return ChunkLoop(Trainer([toy_network()], [objective()], [], seed=0, class_weights=vector), toy_batch, xla=False)
 
 
-def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
+def test_an_example_weighs_as_its_class_or_their_mixture():
     losses = {"cross_entropy": tf.constant([1.0, 2.0, 4.0], tf.float16), "domain": tf.constant([1.0, 1.0, 1.0])}
     batch = {"inputs": tf.zeros([3, 1]), "targets": tf.constant([0, 2, 1])}
     found = weigh_losses(Weighable(), losses, batch, tf.constant(WEIGHTS))
@@ -68,7 +67,7 @@ def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
         weighted_loop(objective=ToyObjective)
 
 
-def test_metrics_and_evaluations_do_not_weigh() -> None:
+def test_metrics_and_evaluations_do_not_weigh():
     weighted, plain = weighted_loop(), weighted_loop(None)
     for loop in (weighted, plain):
         loop.run(0, 1)
@@ -92,7 +91,7 @@ class Weighted(ToyObjective):
         return ObjectiveOutput({"cross_entropy": loss * batch["factor"]}, outputs=logits)
 
 
-def batches_with(factors: dict[int, float], default: float = 1.0):
+def batches_with(factors, default=1.0):
     """Return toy batches whose loss has these factors at these steps."""
 
     def batch(step):
@@ -104,13 +103,13 @@ def batches_with(factors: dict[int, float], default: float = 1.0):
     return batch
 
 
-def half_network(**arguments) -> Network:
+def half_network(**arguments):
     keras.utils.set_random_seed(0)
     with computing_in("float16"):
         return toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
 
 
-def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options) -> ChunkLoop:
+def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options):
     network = network or half_network(dropout=0.5)
     for hook in hooks:
         hook.build(replace(build_context(network), classes=CLASSES))
@@ -119,13 +118,13 @@ def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, obje
     return ChunkLoop(trainer, batch or batches_with({}), xla=xla)
 
 
-def all_values(loop: ChunkLoop) -> dict[str, np.ndarray]:
+def all_values(loop):
     """Return every variable that a checkpoint holds, but the scale's own."""
     values = dict(VariableValues(run_variables(loop)))
     return {key: value for key, value in values.items() if not key.startswith("loss_scale/")}
 
 
-def plain_network(precision: str = "float32") -> Network:
+def plain_network(precision="float32"):
     """Return a network without batch norm, whose micro batches and replicas are exact."""
     keras.utils.set_random_seed(0)
     with computing_in(precision):
@@ -144,7 +143,7 @@ class Seen(StatelessHook):
         return {f"{name}/{i}": entry for name, entries in flat.items() for i, entry in enumerate(entries)}
 
 
-def seen_gradients(precision: str, scale: LossScale | None, factor=1.0, objective=Weighted, shrink=1.0, steps=1):
+def seen_gradients(precision, scale, factor=1.0, objective=Weighted, shrink=1.0, steps=1):
     network = plain_network(precision)
     for name, variable in network.trainable_variables.items():
         if name.endswith("kernel"):
@@ -155,7 +154,7 @@ def seen_gradients(precision: str, scale: LossScale | None, factor=1.0, objectiv
     return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("toy/hidden/kernel")])
 
 
-def test_hooks_see_the_true_gradients_below_what_float16_holds() -> None:
+def test_hooks_see_the_true_gradients_below_what_float16_holds():
     true = seen_gradients("float32", None, 1e-7)
     assert np.abs(true).max() > 1e-9
     assert not seen_gradients("float16", None, 1e-7).any()  # the trap: without scaling nothing trains
@@ -177,7 +176,7 @@ class Slope(ToyObjective):
         return ObjectiveOutput(losses, outputs=logits)
 
 
-def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow() -> None:
+def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
     inside = {"objective": Slope, "shrink": 3e-4}  # the slope is near 1e-7
     true = seen_gradients("float32", None, **inside)
     assert np.linalg.norm(seen_gradients("float16", None, **inside) - true) > 0.2 * np.linalg.norm(true)  # the trap
@@ -194,7 +193,7 @@ def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"accumulation_steps": 2}, {"xla": True}], ids=["micro", "xla"])
-def test_an_overflow_changes_no_bit_but_halves_the_scale(settings: dict) -> None:
+def test_an_overflow_changes_no_bit_but_halves_the_scale(settings):
     scale = LossScale()
     loop = half_loop([guard()], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
     assert loop.run(0, 2) == (2, [])
@@ -210,13 +209,13 @@ def test_an_overflow_changes_no_bit_but_halves_the_scale(settings: dict) -> None
     assert np.isfinite(list(loop.accumulators.read().values())).all()
 
 
-def guard() -> GraphHook:
+def guard():
     hook = NanGuard()
     hook.name, hook.network = "nan_guard", "model"
     return hook
 
 
-def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling() -> None:
+def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
     scale = LossScale()
     scale.finite_steps.assign(GROWTH_STEPS - 2)
     loop = half_loop(scale=scale)
@@ -230,7 +229,7 @@ def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling() -> None
     assert float(scale.value) == CEILING
 
 
-def test_nan_and_an_overflow_at_the_floor_stop_the_run() -> None:
+def test_nan_and_an_overflow_at_the_floor_stop_the_run():
     for value, batch, veto, after in (
         (INITIAL, batches_with({1: math.nan}), "loss/total", (INITIAL, 0)),
         (2.0, batches_with({}, 1e10), "gradient/", (FLOOR, 1)),  # the first overflow took the scale to its floor
@@ -251,27 +250,27 @@ def test_nan_and_an_overflow_at_the_floor_stop_the_run() -> None:
 STEPS = 6
 
 
-def weights() -> np.ndarray:
+def weights():
     """Return sample weights [64]: some 0, and all of the micro batch of rows 4 to 7."""
     found = np.random.default_rng(5).gamma(0.5, size=SIZE).round(2)
     found[4:8] = found[20] = 0.0
     return found.astype(np.float32)
 
 
-def source() -> ArraySource:
+def source():
     inputs, targets = toy_arrays()
     return ArraySource({"inputs": inputs, "targets": targets, SAMPLE_WEIGHTS: weights()}, transform=dict)
 
 
-def weighted_batch(step: tf.Tensor) -> Batch:
+def weighted_batch(step):
     return source().gather((step * BATCH + tf.range(BATCH, dtype=tf.int64)) % SIZE)
 
 
-def loop_with(objective=Weighable, batch=weighted_batch, **settings) -> ChunkLoop:
+def loop_with(objective=Weighable, batch=weighted_batch, **settings):
     return ChunkLoop(Trainer([plain_network()], [objective()], [], seed=0, **settings), batch, xla=False)
 
 
-def keras_twin() -> keras.Model:
+def keras_twin():
     model = plain_network().model
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=["accuracy"])
@@ -279,7 +278,7 @@ def keras_twin() -> keras.Model:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> tuple[keras.Model, dict[str, float]]:
+def fitted():
     """Return what Keras trains of the same batches, and what it reports of the epoch."""
     model, (inputs, targets) = keras_twin(), toy_arrays()
     rows = np.arange(STEPS * BATCH) % SIZE
@@ -290,7 +289,7 @@ def fitted() -> tuple[keras.Model, dict[str, float]]:
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
-def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_steps: int) -> None:
+def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_steps):
     loop = loop_with(accumulation_steps=accumulation_steps)
     loop.run(0, STEPS)
     model, history = fitted
@@ -301,7 +300,7 @@ def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_step
     assert reported["metric/accuracy"] == pytest.approx(history["accuracy"], rel=1e-5)
 
 
-def test_weights_of_classes_multiply_those_of_examples() -> None:
+def test_weights_of_classes_multiply_those_of_examples():
     by_class = np.array([3.0, 0.5, 0.0], np.float32)
     both = loop_with(class_weights=tf.constant(by_class))
     both.run(0, STEPS)
@@ -313,12 +312,12 @@ def test_weights_of_classes_multiply_those_of_examples() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_replicas_weigh_as_one_does() -> None:
+def test_replicas_weigh_as_one_does():
     options = {"network": plain_network, "batch": weighted_batch, "steps": STEPS}
     assert_same_run(trained(2, **options), trained(1, **options))
 
 
-def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
+def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch():
     class Collecting(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)
@@ -335,14 +334,14 @@ def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
     np.testing.assert_array_equal(evaluator.collected("objective")["first"], inputs[:, 0])
 
 
-def test_weights_without_an_example_or_a_loss_for_each_are_refused() -> None:
+def test_weights_without_an_example_or_a_loss_for_each_are_refused():
     class Mean(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)
             output.losses = {name: tf.reduce_mean(value) for name, value in output.losses.items()}
             return output
 
-    def columns(step: tf.Tensor) -> Batch:
+    def columns(step):
         batch = weighted_batch(step)
         return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ GIVEN = {"a": tf.zeros([4, 3]), "b": tf.zeros([])}
 BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "index": tf.zeros([4], tf.int64)}
 FLOATS = {"a": tf.ones([4, 3]), "b": tf.ones([])}
 
-RIGHT: dict[str, list[Any]] = {
+RIGHT = {
     "declare": [Declaration(), Declaration(frozen={"a": 1}.keys(), projected=["a"], best_from_step=np.int64(3))],
     "shipped_bits": [Bits(), Bits({"a": np.float32(1.5)}, {"a": 1}, {"layer": 8})],
     "frozen_entries": [{}, {"a": tf.constant(True)}, {"a": tf.zeros([4, 3], tf.bool)}],
@@ -42,7 +41,7 @@ RIGHT: dict[str, list[Any]] = {
     "project": [None],
 }
 SAME_AS = {"strip_model": "rebuild_model", "split_metrics": "measure", "state_dict": "summary"}
-WRONG: list[Any] = [
+WRONG = [
     *(None, 1, [1, 2], object(), "text", b"bytes"),
     *({1: FLOATS["a"]}, {"a": object()}, {"a": None}, {"a": "x"}),
 ]
@@ -58,7 +57,7 @@ ACCEPTED = {
 """Of `WRONG`, what a stage may return, or what is looked at elsewhere."""
 HANDED_ON = ("transform_weights", "gradient_point", "transform_gradients", "transform_state")
 MISSING = [{}, {"a": FLOATS["a"]}]
-OTHERS: dict[str, list[Any]] = {
+OTHERS = {
     **{
         stage: [
             {**FLOATS, "foreign": FLOATS["a"]},
@@ -93,18 +92,18 @@ OTHERS: dict[str, list[Any]] = {
 }
 
 
-def shown(value: Any) -> str:
+def shown(value):
     """Return a value as the tables of this file name it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name!r}: {shown(each)}" for name, each in value.items()) + "}"
     return "tensor" if isinstance(value, tf.Tensor) else "object" if type(value) is object else repr(value)
 
 
-def check(stage: str, value: Any) -> None:
+def check(stage, value):
     checked(StatelessHook("own"), stage, value, given=GIVEN, batch=BATCH_GIVEN)
 
 
-def test_every_stage_that_returns_something_is_in_the_table() -> None:
+def test_every_stage_that_returns_something_is_in_the_table():
     declared = {
         name
         for kind in (*GraphHook.__mro__[:-2], HostHook)
@@ -114,7 +113,7 @@ def test_every_stage_that_returns_something_is_in_the_table() -> None:
     assert declared | {"project", "split_metrics"} == set(EXPECTED)
 
 
-def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage() -> None:
+def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage():
     for stage in EXPECTED:
         kind = SAME_AS.get(stage, stage)
         for value in RIGHT.get(kind, []):
@@ -127,7 +126,7 @@ def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage() -> None
                 check(stage, value)
 
 
-def test_changes_in_place_and_declarations_are_checked_too() -> None:
+def test_changes_in_place_and_declarations_are_checked_too():
     class InPlace(StatelessHook):
         def transform_weights(self, weights, context):
             for name in weights:
@@ -144,7 +143,7 @@ def test_changes_in_place_and_declarations_are_checked_too() -> None:
 
 
 @pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "declare", "evaluate"])
-def test_a_wrong_return_is_refused_where_the_stage_runs(stage: str) -> None:
+def test_a_wrong_return_is_refused_where_the_stage_runs(stage):
     hook = StatelessHook("own")
     setattr(hook, stage, lambda *arguments: object())
     runs = {

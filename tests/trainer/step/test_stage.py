@@ -16,13 +16,13 @@ from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, 
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
 
 
-def of_numpy(x: tf.Tensor, dtype: str) -> tf.Tensor:
+def of_numpy(x, dtype):
     spec = tf.TensorSpec(x.shape, x.dtype)
     return override_gradient(lambda x: x.astype(dtype), lambda u, i, o: u, [x], numpy_output=spec, name="mine")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_user_error_comes_out_of_the_traced_loop(dtype: str) -> None:
+def test_a_user_error_comes_out_of_the_traced_loop(dtype):
     def batch(step):  # whose Python XLA does not compile
         made = toy_batch(step)
         return {**made, "inputs": tf.ensure_shape(tf.numpy_function(np.copy, [made["inputs"]], tf.float32), [16, 6])}
@@ -44,9 +44,9 @@ def test_a_user_error_comes_out_of_the_traced_loop(dtype: str) -> None:
 class Counter(GraphHook):
     """Count the stages that are traced, and the steps."""
 
-    def __init__(self, network: str = "*", objective: str = "*") -> None:
+    def __init__(self, network="*", objective="*"):
         self.network, self.objective = network, objective
-        self.called: list[tuple[str, str]] = []
+        self.called = []
 
     def build(self, context):
         self.count = tf.Variable(0, name="count")
@@ -104,7 +104,7 @@ def looped(make, objectives=None, networks=None):
     return loop, loop.trainer.hooks
 
 
-def test_an_objective_decides_about_the_stages_of_training() -> None:
+def test_an_objective_decides_about_the_stages_of_training():
     networks = fresh(toy_model)
     for each in networks:
         each.shared = True

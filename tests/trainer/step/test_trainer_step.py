@@ -30,7 +30,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_steps_equal_keras_own_training(kind: str) -> None:
+def test_steps_equal_keras_own_training(kind):
     network = toy_network(optimizer=OPTIMIZERS[kind](), regularizer=0.01)
     twin = toy_network(optimizer=OPTIMIZERS[kind](), regularizer=0.01).model
     twin.set_weights(network.model.get_weights())
@@ -50,7 +50,7 @@ class Halve(StatelessHook):
         return {name: value / 2.0 if name.endswith("kernel") else value for name, value in weights.items()}
 
 
-def test_gradient_is_taken_with_respect_to_the_latent_variable() -> None:
+def test_gradient_is_taken_with_respect_to_the_latent_variable():
     plain, halved = toy_network(), toy_network()
     halved.model.set_weights([w * 2.0 if w.ndim == 2 else w for w in plain.model.get_weights()])
     before = halved.trainable_variables["toy/hidden/kernel"].numpy()
@@ -99,7 +99,7 @@ class CopyKernel(StatelessHook):
         return self.note("measure", {"largest": tf.reduce_max(tf.abs(self.kernel))})
 
 
-def test_stages_run_in_order_and_see_what_was_written_before() -> None:
+def test_stages_run_in_order_and_see_what_was_written_before():
     network, hook = toy_network(), CopyKernel()
     loop = toy_loop([hook], network=network)
     assert hook.seen == ["weights", "losses", "gradients", "veto", "update", "project", "measure"]
@@ -110,7 +110,7 @@ def test_stages_run_in_order_and_see_what_was_written_before() -> None:
     assert loop.accumulators.read()["largest"] == pytest.approx(0.1)
 
 
-def test_regularizers_see_the_transformed_weights_and_count_once() -> None:
+def test_regularizers_see_the_transformed_weights_and_count_once():
     network = toy_network(regularizer=0.5)
     kernel = network.trainable_variables["toy/hidden/kernel"].numpy()
     loop = toy_loop([Halve()], network=network)
@@ -121,7 +121,7 @@ def test_regularizers_see_the_transformed_weights_and_count_once() -> None:
 class ClassicLayer(keras.layers.Layer):
     """Count calls in the way of TensorFlow 1: an assignment added to the collection, and nothing else."""
 
-    def __init__(self, counter: tf.Variable) -> None:
+    def __init__(self, counter):
         """Keep the variable to count in."""
         super().__init__()
         self.counter = counter
@@ -132,7 +132,7 @@ class ClassicLayer(keras.layers.Layer):
         return inputs
 
 
-def test_code_that_adds_to_the_collection_the_classic_way_is_honoured() -> None:
+def test_code_that_adds_to_the_collection_the_classic_way_is_honoured():
     counter = tf.Variable(0.0, trainable=False)
     inputs = keras.Input((FEATURES,))
     model = keras.Model(inputs, keras.layers.Dense(CLASSES)(ClassicLayer(counter)(inputs)))
@@ -145,7 +145,7 @@ def test_code_that_adds_to_the_collection_the_classic_way_is_honoured() -> None:
     assert counter.numpy() == 5.0
 
 
-def test_calling_a_network_twice_updates_its_statistics_twice() -> None:
+def test_calling_a_network_twice_updates_its_statistics_twice():
     class Twice(ToyObjective):
         def compute(self, forward, batch):
             forward("model", batch["inputs"])
@@ -182,7 +182,7 @@ class Puzzle(StatelessHook):
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, False), (1, True), (2, False)])
-def test_the_step_reads_zero_before_its_update_ops_and_one_to_five_after(accumulation_steps: int, xla: bool) -> None:
+def test_the_step_reads_zero_before_its_update_ops_and_one_to_five_after(accumulation_steps, xla):
     loop = toy_loop([Puzzle()], xla=xla, accumulation_steps=accumulation_steps)
     seen = []
     for step in range(5):

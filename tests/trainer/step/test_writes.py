@@ -9,7 +9,6 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Objective
 from hookline.trainer.step.copy_network import fingerprint
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -18,7 +17,7 @@ from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loo
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, updated
 
 
-def upstream(operation: tf.Operation) -> set[str]:
+def upstream(operation):
     """Walk the graph by hand: names of all ops before `operation`, through inputs and control inputs."""
     found, stack = set(), [operation]
     while stack:
@@ -30,7 +29,7 @@ def upstream(operation: tf.Operation) -> set[str]:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_every_batch_norm_assignment_is_upstream_of_every_apply(guarded: bool) -> None:
+def test_every_batch_norm_assignment_is_upstream_of_every_apply(guarded):
     class Veto(StatelessHook):
         def veto(self, context):
             return {"never": tf.constant(False)}
@@ -66,7 +65,7 @@ class Counter(StatelessHook):
         return [self.count.assign_add(1.0)]
 
 
-def test_a_group_of_updates_and_a_branch_that_updates_are_taken() -> None:
+def test_a_group_of_updates_and_a_branch_that_updates_are_taken():
     class Groups(Counter):
         def update_ops(self, context):
             branch = tf.cond(context.step >= 2, lambda: self.count.assign_add(10.0).read_value(), lambda: 0.0)
@@ -78,7 +77,7 @@ def test_a_group_of_updates_and_a_branch_that_updates_are_taken() -> None:
     assert hook.count.numpy() == 13.0
 
 
-def test_apply_outside_the_control_dependencies_is_refused() -> None:
+def test_apply_outside_the_control_dependencies_is_refused():
     class Early(Trainer):
         """Apply without waiting for UPDATE_OPS, as a hand-written loop does."""
 
@@ -140,7 +139,7 @@ class Early(Counter):
         (Early, "'counter' returned the op .*Assign"),
     ],
 )
-def test_an_update_that_is_not_wired_is_named(kind: type[Counter], match: str) -> None:
+def test_an_update_that_is_not_wired_is_named(kind, match):
     with pytest.raises(UserError, match=match):
         toy_loop([kind("counter")])
 
@@ -150,7 +149,7 @@ class Drops(StatelessHook):
         return {} if context.objective == "two" else new_state
 
 
-def test_batch_norm_updates_that_are_dropped_are_named() -> None:
+def test_batch_norm_updates_that_are_dropped_are_named():
     names = "changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"
     objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
     for steps in (1, 2):
@@ -168,7 +167,7 @@ class Freeze(Cut):
         return Declaration(frozen={"toy/hidden/kernel"})
 
 
-def test_a_variable_without_a_gradient_is_named_unless_frozen() -> None:
+def test_a_variable_without_a_gradient_is_named_unless_frozen():
     with pytest.raises(UserError, match="No gradient reaches toy/hidden/kernel"):
         toy_loop([Cut()])
     network = toy_network()
@@ -177,7 +176,7 @@ def test_a_variable_without_a_gradient_is_named_unless_frozen() -> None:
     assert (network.variables["toy/hidden/kernel"].numpy() == before).all()
 
 
-def sgan(kind: type[Judge] = Judge) -> tuple[list[Network], list[Objective]]:
+def sgan(kind=Judge):
     """Return a local pair, and a global discriminator that judges the local generator."""
     networks = [generator("generator_0"), discriminator("discriminator_0"), discriminator("global_discriminator")]
     objectives = [
@@ -188,15 +187,15 @@ def sgan(kind: type[Judge] = Judge) -> tuple[list[Network], list[Objective]]:
     return networks, objectives
 
 
-def bump(variable: tf.Variable) -> tf.Tensor:
+def bump(variable):
     return variable.assign_add(tf.ones_like(variable)).read_value()
 
 
-def bump_in_function(variable: tf.Variable, **options: bool) -> None:
+def bump_in_function(variable, **options):
     tf.function(lambda given: tf.reduce_sum(bump(given)), autograph=False, **options)(variable)
 
 
-def in_loop_and_branch(variable: tf.Variable) -> None:
+def in_loop_and_branch(variable):
     def body(index):
         tf.cond(index > 0, lambda: tf.reduce_sum(bump(variable)), lambda: 0.0)
         return index + 1
@@ -204,11 +203,11 @@ def in_loop_and_branch(variable: tf.Variable) -> None:
     tf.while_loop(lambda index: index < 2, body, [tf.constant(0)])
 
 
-def through_identity(variable: tf.Variable) -> None:
+def through_identity(variable):
     tf.raw_ops.AssignAddVariableOp(resource=tf.identity(variable.handle), value=tf.ones_like(variable))
 
 
-def in_training_op(variable: tf.Variable) -> None:
+def in_training_op(variable):
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=tf.constant(0.1), delta=tf.ones_like(variable))
 
 
@@ -227,7 +226,7 @@ ROUTES = {
 }
 
 
-def test_no_byte_of_a_network_changes_but_by_its_own_objective() -> None:
+def test_no_byte_of_a_network_changes_but_by_its_own_objective():
     """The real traced step: what the local objectives own stays in a global one, and the other way round."""
     networks, objectives = sgan()
     local, whole = networks[:2], networks[2:]
@@ -240,7 +239,7 @@ def test_no_byte_of_a_network_changes_but_by_its_own_objective() -> None:
         assert {name for name in after if after[name] == before[name]} == {network.name for network in still}
 
 
-def test_a_write_is_found_by_every_route_and_a_read_is_none() -> None:
+def test_a_write_is_found_by_every_route_and_a_read_is_none():
     variable = tf.Variable([1.0, 2.0])
     for name, route in ROUTES.items():
         with tf.__internal__.FuncGraph(name).as_default() as graph:
@@ -268,7 +267,7 @@ class Meddles(Judge):
         return super().compute(forward, batch)
 
 
-def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found() -> None:
+def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found():
     for part, place in (("kernel", "begin"), ("velocity", "compute")):
         networks, objectives = sgan(Meddles)
         vars(objectives[-1]).update(networks=networks[:2], part=part, place=place)
@@ -292,7 +291,7 @@ def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found() -> None
 class Writer(StatelessHook):
     """Assign a number to a shared variable, as often as it has numbers."""
 
-    def __init__(self, name: str, shared: tf.Variable, *numbers: float, **declared: tuple[str, ...]) -> None:
+    def __init__(self, name, shared, *numbers, **declared):
         super().__init__(name)
         self.shared, self.numbers = shared, numbers
         for attribute, names in declared.items():
@@ -305,7 +304,7 @@ class Writer(StatelessHook):
         return [self.shared.assign(number) for number in self.numbers]
 
 
-def test_two_hooks_may_write_one_variable_in_a_declared_order_alone() -> None:
+def test_two_hooks_may_write_one_variable_in_a_declared_order_alone():
     shared = tf.Variable(0.0, trainable=False)
     between = StatelessHook("between")
     between.after = ("owner",)
