@@ -17,6 +17,7 @@ from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.resume import changed_environment
 from tests.resume.test_matrix import curves
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
 
@@ -67,8 +68,7 @@ def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path):
     rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
     path.write_text(text.replace(rate, rate.partition(":")[0] + ": 0.3"))
     line = rf"config.yaml has changed since the checkpoint of step 5 .* use init_from={directory}"
-    with pytest.raises(UserError, match=line):
-        go_on(directory)
+    assert_refused(line, go_on, directory)
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
     path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
     first = go_on(directory, "trainer.threads=null")
@@ -137,8 +137,7 @@ def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_pa
     ):
         go_on(directory, f"data.path={other}")
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
-    with pytest.raises(UserError, match="has no checkpoint yet, so it is unknown whether the data at another place"):
-        go_on(unsaved, moved)
+    assert_refused("has no checkpoint yet, so it is unknown whether the data at another place", go_on, unsaved, moved)
     with pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"):
         assert go_on(directory, moved)["status"] == "completed"
 
@@ -189,6 +188,5 @@ def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path, monkeypatch):
         raise UserError("Row 17 cannot be read. Fix it.")
 
     monkeypatch.setattr("hookline.trainer.run.build_run.data_fingerprint", unreadable)
-    with pytest.raises(UserError, match="Row 17"):
-        run_small("bnn", *WHOLE, run_dir=tmp_path / "run")
+    assert_refused("Row 17", run_small, "bnn", *WHOLE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ import pytest
 
 from hookline.trainer.deferred import prechecked, run_precheck
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITS = """
@@ -117,8 +118,7 @@ def opened(*, path, size=3, seed=0):
 
 def test_given_arguments_and_defaults_reach_the_check_once_all_are_there():
     for given, said in (({"path": "here", "seed": 4}, "here 3"), ({"path": "here", "size": 5}, "here 5")):
-        with pytest.raises(UserError, match=f"^{said}$"):
-            run_precheck(opened, given)
+        assert_refused(f"^{said}$", run_precheck, opened, given)
     run_precheck(opened, {"size": 5})  # an argument is still to come
     run_precheck(lambda path: path, {"path": 1})  # no check
     assert opened(path="x") == 3

@@ -19,6 +19,7 @@ from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
 from hookline.trainer.run.directory import choose_directory, initial_checkpoints
 from hookline.trainer.run.resume import existing_directory
+from tests.support.refusals import assert_refused
 
 
 def test_a_name_and_a_message_are_printable_lines():
@@ -110,8 +111,7 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     for look in LOOKS.values():
         for path in (NOBODY, LONG):
-            with pytest.raises(UserError, match=path):
-                look(path)
+            assert_refused(path, look, path)
     assert not list(tmp_path.iterdir())
 
     def closed(path):
@@ -119,5 +119,4 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
 
     monkeypatch.setattr(Path, "exists", closed)
     for key, look in {"data.path": existing_folder, "run_dir": lambda path: choose_directory(path, "bnn", NOW)}.items():
-        with pytest.raises(UserError, match=f"^{key} '/closed/x' .*Permission denied"):
-            look("/closed/x")
+        assert_refused(f"^{key} '/closed/x' .*Permission denied", look, "/closed/x")

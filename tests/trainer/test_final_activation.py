@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import check_logits, put_back, take_off, undo
 from tests.support.finished import Rows
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 INPUTS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(2, 6)
@@ -116,8 +116,7 @@ def test_an_activation_whose_layer_does_more_stays():
 
 def test_probabilities_of_an_unknown_end_are_refused_and_other_ends_are_logits():
     for make in (averaged, subclassed):
-        with pytest.raises(UserError, match=r"returns probabilities .* a second softmax. Expected logits"):
-            check_logits(make(), DATA)
+        assert_refused(r"returns probabilities .* a second softmax. Expected logits", check_logits, make(), DATA)
     for last in (layers.Dense(3, activation="relu"), layers.UnitNormalization()):
         model = stack(last)
         assert take_off(model) == (model, ())

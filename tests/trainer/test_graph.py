@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input, layer_output
+from tests.support.refusals import assert_refused
 
 
 class Subclassed(keras.Model):
@@ -92,5 +91,4 @@ def test_what_cannot_be_tapped_is_refused():
         (layer_output, sequential(), sequential().get_layer("first"), "not a direct part"),  # another's
         (layer_input, fork, added, "has 2 inputs"),
     ):
-        with pytest.raises(UserError, match=word):
-            tap(model, layer)
+        assert_refused(word, tap, model, layer)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hookline.trainer.errors import UserError
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.toy import ToyObjective, toy_network
 
 REFUSED = [
@@ -30,5 +28,4 @@ def test_what_does_not_fit_is_refused():
         objectives = [ToyObjective("first", "one"), ToyObjective("second", change.get("objective", "two"))]
         objectives[1].trains = change.get("changes", objectives[1].trains)
         objectives[1].updates = change.get("updates", 1)
-        with pytest.raises(UserError, match=match):
-            Trainer([first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)
+        assert_refused(match, Trainer, [first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import HostHook
 from hookline.trainer.order import order_hooks
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook
 
 
@@ -48,8 +47,7 @@ def test_what_cannot_be_ordered_is_refused_with_both_names():
         ([*instances("a", "g", conflicts=("b",)), *instances("b", "d", "g")], "'a@g' and 'b@g'"),
         ([*instances("a", "g", conflicts=("b",)), watching], "'a@g' and 'b'"),  # it watches the run
     ):
-        with pytest.raises(UserError, match=message):
-            order_hooks(hooks)
+        assert_refused(message, order_hooks, hooks)
     assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
 
 

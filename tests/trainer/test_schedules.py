@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.trainer import rate_schedules, schedules
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 
 def rates(schedule, steps):
@@ -93,5 +93,4 @@ def test_values_out_of_range_are_named():
         ("step", {"milestones": [1.0]}, "milestones"),
         ("step", {"milestones": [0.5], "factor": 0.0}, "factor=0.0"),
     ):
-        with pytest.raises(UserError, match=word):
-            getattr(schedules, kind)(1.0, 10, **options)
+        assert_refused(word, getattr(schedules, kind), 1.0, 10, **options)

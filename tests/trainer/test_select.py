@@ -7,6 +7,7 @@ import pytest
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.select import layer_paths, select_layers
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 
@@ -77,6 +78,5 @@ def test_a_pattern_that_matches_nothing_lists_the_paths():
     ):
         with pytest.raises(UserError, match=word):
             select_layers(model, patterns, accept=lambda layer: isinstance(layer, layers.Dense), kind="kernel layer")
-    with pytest.raises(UserError, match="the model has none"):
-        select_layers(nested_model(), "*", accept=lambda layer: False)
+    assert_refused("the model has none", select_layers, nested_model(), "*", accept=lambda layer: False)
     assert list(select_layers(nested_model(), "batch*")) == ["batch_norm_1"]

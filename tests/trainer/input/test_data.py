@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
+from tests.support.refusals import assert_refused
 
 
 def source_of(targets):
@@ -32,8 +31,7 @@ def test_rows_of_a_split_that_are_none_are_refused():
         (np.array([-1, 3], np.int64), r"-1\.\.3"),
         (np.array([4, 4, 5, 4], np.int64), "repeats 2 rows"),
     ):
-        with pytest.raises(UserError, match=message):
-            Split("train", source_of([0] * 20), indices)
+        assert_refused(message, Split, "train", source_of([0] * 20), indices)
 
 
 def test_splits_that_share_examples_are_refused():
@@ -41,8 +39,7 @@ def test_splits_that_share_examples_are_refused():
         rows = [[2 * place, 2 * place + 1] for place in range(3)]
         rows[second].append(rows[first][0])
         names = [("train", "validation", "test")[place] for place in (first, second)]
-        with pytest.raises(UserError, match=f"'{names[0]}' and '{names[1]}' of data 'tiny' share 1 examples"):
-            make_data([0] * 6, rows=rows)
+        assert_refused(f"'{names[0]}' and '{names[1]}' of data 'tiny' share 1 examples", make_data, [0] * 6, rows=rows)
     one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources are not overlap
     splits = [Split(name, one, np.array([row])) for row, name in enumerate(("train", "validation"))]
     assert Data("tiny", *splits, Split("test", other, np.array([0])), input_shape=(1,), classes=2).test.size == 1
@@ -57,8 +54,7 @@ def test_names_and_labels_that_do_not_fit_the_classes_are_refused():
         ({"targets": (0, -1, 2)}, "'tiny', validation: 1 labels lie outside 0..2, the first is -1 in row 1"),
         ({"targets": (0.0, 1.0, 2.0)}, "float64"),
     ):
-        with pytest.raises(UserError, match=message):
-            make_data(**options)
+        assert_refused(message, make_data, **options)
 
     class Short(ArraySource):
         @property
@@ -66,5 +62,4 @@ def test_names_and_labels_that_do_not_fit_the_classes_are_refused():
             return super().labels[:-1]
 
     short = Short({"inputs": np.zeros((3, 1)), "targets": np.arange(3)}, lambda batch: batch)
-    with pytest.raises(UserError, match=r"'tiny', train: labels of shape \[2\]"):
-        make_data(source=short)
+    assert_refused(r"'tiny', train: labels of shape \[2\]", make_data, source=short)

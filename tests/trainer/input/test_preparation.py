@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
+from tests.support.refusals import assert_refused
 
 PIXELS = Preparation((4, 5, 1), 2 / 255, -1.0, peak=255, axes="new")
 
@@ -43,8 +43,7 @@ def test_what_cannot_be_prepared_is_refused():
         (np.full((1, 4, 5), np.nan), "NaN or infinite"),
         (np.full((1, 4, 5), "a"), "dtype <U1. Expected numbers"),
     ):
-        with pytest.raises(UserError, match=message):
-            PIXELS.of_arrays(values)
+        assert_refused(message, PIXELS.of_arrays, values)
     values = np.ones((1, 4, 5, 1), np.float32)
     PIXELS.of_arrays(values)
     assert (values == 1).all()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.sampling import BalancedOrder, SampledOrder, class_shares, class_weights
+from tests.support.refusals import assert_refused
 
 
 def labels_of(*counts, seed=0):
@@ -113,8 +114,7 @@ def test_what_cannot_be_is_refused():
         (class_shares, {0: 0.6, 1: 0.1, 3: 0.1}, (), r"add up to 0\.8"),
         (class_shares, {0: 0.6, 1: 0.4, 3: 0.1}, (), r"add up to 1\.1"),
     ):
-        with pytest.raises(UserError, match=match):
-            function(setting, LABELS, 4, names)
+        assert_refused(match, function, setting, LABELS, 4, names)
 
 
 @settings(deadline=None, max_examples=20)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.split import split_indices
+from tests.support.refusals import assert_refused
 
 FRACTIONS = {"validation": 0.1, "test": 0.2}
 LARGE = {"validation": 0.3, "test": 0.3}  # no part of a small set is empty by chance
@@ -131,5 +131,4 @@ def test_what_cannot_be_split_is_refused():
         ({"test": 0.1}, {"keys": zeros + 0.5}, "key 0.5"),
         ({"test": 0.1}, {"groups": zeros}, "more groups"),
     ):
-        with pytest.raises(UserError, match=message):
-            split_indices(100, held_out, **{"seed": 0, **given_})
+        assert_refused(message, split_indices, 100, held_out, **{"seed": 0, **given_})

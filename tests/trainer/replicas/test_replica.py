@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.replicas import replica as collectives
 from hookline.trainer.replicas.replica import (
     Collectives,
@@ -17,6 +16,7 @@ from hookline.trainer.replicas.replica import (
     own_seeds,
     shared_seeds,
 )
+from tests.support.refusals import assert_refused
 from tests.support.replicas import on_replicas, run_on_each
 
 
@@ -36,8 +36,7 @@ def test_parts_are_the_slices_of_the_draw_for_the_whole_batch():
     parts = [replica.part(draw, tf.TensorShape([3, 2, 1])) for replica in on_replicas(4)]
     whole = Replica().part(draw, tf.TensorShape([12, 2, 1]))
     np.testing.assert_array_equal(np.concatenate(parts), whole)
-    with pytest.raises(UserError, match="2 replicas"):
-        on_replicas(2)[0].part(tf.zeros, tf.TensorShape([None, 2]))
+    assert_refused("2 replicas", on_replicas(2)[0].part, tf.zeros, tf.TensorShape([None, 2]))
 
 
 SHAPES = ([3], [], [2, 2], [1], [0], [4, 1, 2])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.replicas.strategy import describe_replicas, local_replicas, mirrored_devices
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,7 @@ def test_gpus_come_before_parts_of_the_cpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [object()] * 3)
     for count, names in ((None, 3), (2, 2)):
         assert mirrored_devices(count) == [f"/GPU:{index}" for index in range(names)]
-    with pytest.raises(UserError, match="replicas=4"):
-        mirrored_devices(4)
+    assert_refused("replicas=4", mirrored_devices, 4)
 
 
 def test_numbers_that_do_not_fit_are_refused():
@@ -40,5 +39,4 @@ def test_numbers_that_do_not_fit_are_refused():
         (lambda: mirrored_devices(None), "replicas=<number>"),
         (lambda: mirrored_devices(have + 1), f"replicas={have + 1}"),
     ):
-        with pytest.raises(UserError, match=match):
-            refused()
+        assert_refused(match, refused)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hookline.hooks.ema import Ema
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import bind_hooks, build_hook
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
 NETWORKS = ("generator_0", "generator_1", "discriminator")
@@ -37,8 +35,7 @@ def test_each_network_that_matches_has_an_instance():
         ("generator_0", "train_generatr_0", r"'train_generatr_0', .* Did you mean 'train_generator_0'"),
         ("generator_*", "train_discriminator", "network generator_0 or generator_1"),
     ):
-        with pytest.raises(UserError, match=message):
-            bound(network, objective)
+        assert_refused(message, bound, network, objective)
 
 
 EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
@@ -74,5 +71,4 @@ def test_a_mistake_is_one_line_with_the_key():
         ("progress", {**PROGRESS, "network": "g"}, "hooks.progress: network=g received, but it changes no step"),
         ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: _target_=keras.optimizers.SGD is not allowed here"),
     ):
-        with pytest.raises(UserError, match=message):
-            build_hook(name, node)
+        assert_refused(message, build_hook, name, node)

@@ -15,6 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run import checkpoint_index
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_index import write_manifest
+from tests.support.refusals import assert_refused
 
 RAN = []
 MEMORY = 4 * 2**20
@@ -106,8 +107,7 @@ def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path):
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500 + len(str(tmp_path))
         assert RAN == []
-        with pytest.raises(UserError, match="all that were written are damaged"):
-            store.newest()
+        assert_refused("all that were written are damaged", store.newest)
 
 
 def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path):
@@ -120,15 +120,13 @@ def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path):
     end = b"PK\x05\x06" + bytes(4) + (4).to_bytes(2, "little") * 2 + len(entries).to_bytes(4, "little")
     content = one[:start] + entries + end + start.to_bytes(4, "little") + bytes(2)
     specs = {name: {"dtype": "float32", "shape": [1000]} for name in "abcd"}
-    with pytest.raises(UserError, match="its arrays claim more bytes than the file has"):
-        forged(tmp_path, content, specs).load("last")
+    assert_refused("its arrays claim more bytes than the file has", forged(tmp_path, content, specs).load, "last")
 
 
 def test_a_wrong_checksum_inside_the_archive_is_noticed(tmp_path):
     content = bytearray(archive({"a.npy": ZEROS}))
     content[content.index(b"\x93NUMPY") + len(ZEROS) - 1] ^= 1
-    with pytest.raises(UserError, match="Bad CRC-32"):
-        forged(tmp_path, bytes(content), SPEC).load("last")
+    assert_refused("Bad CRC-32", forged(tmp_path, bytes(content), SPEC).load, "last")
 
 
 def test_an_invalid_state_and_a_large_manifest_are_refused(tmp_path, monkeypatch):
@@ -137,8 +135,7 @@ def test_an_invalid_state_and_a_large_manifest_are_refused(tmp_path, monkeypatch
             forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC, state=state).load("last")
     store = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC)
     monkeypatch.setattr("hookline.trainer.run.checkpoint_files.MAX_JSON_BYTES", 100)
-    with pytest.raises(UserError, match="No checkpoint in .* is sound"):
-        store.newest()
+    assert_refused("No checkpoint in .* is sound", store.newest)
     assert "is larger than 100 bytes" in store.problems()[0]
 
 
@@ -153,7 +150,6 @@ def test_a_manifest_with_invalid_fields_is_refused(tmp_path):
         content = {**json.loads(path.read_text()), key: value}
         del content[checkpoint_index.DIGEST]
         path.write_text(json.dumps({**content, checkpoint_index.DIGEST: checkpoint_index._digest(content)}))
-        with pytest.raises(UserError, match="No checkpoint in .* is sound"):
-            store.newest()
+        assert_refused("No checkpoint in .* is sound", store.newest)
         (problem,) = store.problems()
         assert "manifest.json is damaged" in problem

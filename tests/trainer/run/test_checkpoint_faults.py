@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import DamagedError
 from hookline.trainer.run.checkpoint_index import read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
+from tests.support.refusals import assert_refused
 
 ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 
@@ -55,8 +55,7 @@ def test_past_a_damaged_checkpoint_to_the_one_before(directory, kind):
     file = kind.partition(",")[0]
     DAMAGES[kind](directory / THREE / file)
     store = CheckpointStore(directory)
-    with pytest.raises(UserError, match=f"{THREE}/{file}"):
-        store.load("last")
+    assert_refused(f"{THREE}/{file}", store.load, "last")
     assert store.problems() == []
     found = store.newest()
     assert (found.step, is_whole(found)) == (2, True)
@@ -89,8 +88,7 @@ def test_if_nothing_is_sound_training_does_not_silently_start_over(directory):
         truncate(directory / step / "tensors.npz")
         shutil.rmtree(gone / step)
     for place in (directory, directory, gone):  # damaged, all set aside, and the index alone
-        with pytest.raises(UserError, match=r"No checkpoint in .* is sound"):
-            CheckpointStore(place).newest()
+        assert_refused(r"No checkpoint in .* is sound", CheckpointStore(place).newest)
     assert len(list(directory.glob("damaged_*"))) == 3
 
 
@@ -115,8 +113,7 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path):
     (tmp_path / "index.json").write_text('{"last": "step_00000007"}')
     store = CheckpointStore(tmp_path)
     for call in (store.newest, store.tags, lambda: store.load("last")):
-        with pytest.raises(UserError, match="step_00000007 is in format 1"):
-            call()
+        assert_refused("step_00000007 is in format 1", call)
     assert checkpoint.exists()
 
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import check_initial, choose_directory, locked, make_directory
+from tests.support.refusals import assert_refused
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -27,10 +28,8 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     path = tmp_path / "deep" / "run"
     config = {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
-    with pytest.raises(UserError, match="exists already"):
-        choose_directory(str(path), "bnn", NOW)
-    with pytest.raises(UserError, match="cannot be made"):
-        make_directory(path, {"seed": 2}, [])
+    assert_refused("exists already", choose_directory, str(path), "bnn", NOW)
+    assert_refused("cannot be made", make_directory, path, {"seed": 2}, [])
     assert OmegaConf.load(path / "config.yaml") == config
     assert (path / "overrides.txt").read_text() == "recipe=bnn\nseed=3\n"
     environment = json.loads((path / "environment.json").read_text())
@@ -42,11 +41,9 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     make_directory(choose_directory(str(tmp_path / "empty"), "bnn", NOW), {}, [])
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="exists already"):
-        choose_directory(str(tmp_path / "file"), "bnn", NOW)
+    assert_refused("exists already", choose_directory, str(tmp_path / "file"), "bnn", NOW)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(UserError, match="is not writable"):
-        choose_directory(str(tmp_path / "run"), "bnn", NOW)
+    assert_refused("is not writable", choose_directory, str(tmp_path / "run"), "bnn", NOW)
 
 
 def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
@@ -55,8 +52,7 @@ def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
     for name in ("model.keras", "model.weights.h5", "model.safetensors"):
         check_initial(str(tmp_path / name))
     for name in ("model.pkl", "absent.keras"):
-        with pytest.raises(UserError, match=rf"{name} (is a file|has no checkpoints).*\.safetensors"):
-            check_initial(str(tmp_path / name))
+        assert_refused(rf"{name} (is a file|has no checkpoints).*\.safetensors", check_initial, str(tmp_path / name))
 
 
 ROOT = Path(__file__).parents[3]

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,11 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path
 
 
 def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run, tmp_path):
-    with pytest.raises(UserError, match="has no checkpoints"):
-        restore(str(tmp_path), read_config(str(run)))
+    assert_refused("has no checkpoints", restore, str(tmp_path), read_config(str(run)))
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("init_from: null", "init_from: x"))
     assert "init_from: x" in (tmp_path / "config.yaml").read_text()
     assert read_config(str(tmp_path)) == read_config(str(run))  # where it started from does not matter any more
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
-    with pytest.raises(UserError, match=r"plugins=\[pip\]"):
-        read_config(str(tmp_path), ["another"])
+    assert_refused(r"plugins=\[pip\]", read_config, str(tmp_path), ["another"])
     assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]

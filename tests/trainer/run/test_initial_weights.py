@@ -15,6 +15,7 @@ from hookline.trainer.network import Network, name_variables
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.initial_weights import load_file, load_run, take_weights
 from hookline.trainer.run.weight_files import by_path, held
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 CALM = {"hooks": [{"advisor": None}]}  # which warns of small batches
@@ -157,8 +158,7 @@ def test_nothing_that_fits_is_an_error_with_names_of_both(tmp_path):
         load_file([network(named()), Network("other", named(), keras.optimizers.SGD())], str(tmp_path / "a.keras"))
     own = network(named())
     given = by_path({name: held(np.ones(each.shape, np.int8)) for name, each in own.weights.items()})
-    with pytest.raises(UserError, match="No layer"):
-        take_weights(own, given, "init_from=x")
+    assert_refused("No layer", take_weights, own, given, "init_from=x")
 
 
 def test_a_run_gives_its_latent_weights_and_not_their_averages(monkeypatch, tmp_path):
@@ -193,8 +193,6 @@ def test_python_starts_from_a_file_and_from_a_run(tmp_path):
     again = hookline.load(tmp_path / "run")
     again.fit(X, np.arange(6) % 3, batch_size=6, verbose=0)  # it is the same trainer
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(UserError, match="is a file"):
-        trained(init_from=tmp_path / "a.txt")
+    assert_refused("is a file", trained, init_from=tmp_path / "a.txt")
     both = [network(named()), Network("other", named(), keras.optimizers.SGD())]
-    with pytest.raises(UserError, match="no network 'other'"):
-        load_run(both, tmp_path / "run" / "checkpoints", "x")
+    assert_refused("no network 'other'", load_run, both, tmp_path / "run" / "checkpoints", "x")

@@ -19,6 +19,7 @@ from hookline.trainer.run.machine import (
 )
 from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
 
@@ -102,8 +103,7 @@ def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
 def test_a_run_that_finds_no_room_for_its_model_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match=rf"{SHAPE} \[100000000, 1000000\], float"), memory_errors():
         tf.random.uniform([10**8, 10**6])
-    with pytest.raises(UserError, match=SHAPE):
-        run_small("baseline", "model.units=[10000000000]", run_dir=tmp_path / "run")
+    assert_refused(SHAPE, run_small, "baseline", "model.units=[10000000000]", run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
+from tests.support.refusals import assert_refused
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -207,5 +207,4 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added():
 
 def test_a_forward_pass_that_writes_by_itself_is_refused():
     run(1, network=lambda: plain_network(SelfCounting()))
-    with pytest.raises(UserError, match="writes variables itself"):
-        run(2, network=lambda: plain_network(SelfCounting()))
+    assert_refused("writes variables itself", run, 2, network=lambda: plain_network(SelfCounting()))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
+from tests.support.refusals import assert_refused
 
 OPTIMIZERS = {
     "amsgrad_ema": lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
@@ -158,8 +158,6 @@ def test_networks_and_optimizers_that_do_not_correspond_are_named(layers, optimi
     target.optimizer = optimizer(0.1)
     target.optimizer.build(target.model.trainable_variables)
     before = fingerprint(target)
-    with pytest.raises(UserError, match=match):
-        copy_network(source, target, optimizer="copy")
+    assert_refused(match, copy_network, source, target, optimizer="copy")
     assert fingerprint(target) == before
-    with pytest.raises(UserError, match="'source' twice"):
-        copy_network(source, source, optimizer="keep")
+    assert_refused("'source' twice", copy_network, source, source, optimizer="keep")

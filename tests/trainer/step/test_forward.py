@@ -11,6 +11,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -107,5 +108,4 @@ def test_layer_that_assigns_what_the_optimizer_trains_is_refused():
     kernel = keras.layers.SpectralNormalization(keras.layers.Dense(CLASSES, name="dense"))
     network = Network("model", keras.Sequential([keras.Input((FEATURES,)), kernel]), keras.optimizers.SGD(0.1))
     network.optimizer.build(network.model.trainable_variables)
-    with pytest.raises(UserError, match="^A layer assigns 'sequential.*dense/kernel' in its forward pass"):
-        toy_loop(network=network)
+    assert_refused("^A layer assigns 'sequential.*dense/kernel' in its forward pass", toy_loop, network=network)

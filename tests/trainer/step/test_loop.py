@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.step.loop import keep_xla_off, python_ops, use_xla
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 
@@ -84,8 +84,7 @@ def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus, monkeypatc
     if gpus:
         with pytest.warns(UserWarning, match="numpy_forward"):
             assert not use_xla("auto", [hook])
-        with pytest.raises(UserError, match="numpy_forward"):
-            use_xla("on", [hook])
+        assert_refused("numpy_forward", use_xla, "on", [hook])
     else:
         assert not use_xla("auto", [hook])  # it stays off anyway, and nothing is said
 
@@ -103,7 +102,6 @@ def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off():
     assert python_ops(graph_of(lambda x: tf.while_loop(lambda x: x[0] > 0, lambda x: [inner(x)], [x]))) == ["mine"]
     assert len(python_ops(graph_of(lambda x: tf.py_function(tf.tanh, [x], tf.float32)))) == 1
     assert python_ops(graph_of(tf.tanh)) == []
-    with pytest.raises(UserError, match="compile=on"):
-        keep_xla_off("on", ["a", "b"])
+    assert_refused("compile=on", keep_xla_off, "on", ["a", "b"])
     with pytest.warns(UserWarning, match="XLA stays off"):
         keep_xla_off("auto", ["a"])

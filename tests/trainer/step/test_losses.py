@@ -23,6 +23,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import (
     BATCH,
@@ -63,8 +64,7 @@ def test_an_example_weighs_as_its_class_or_their_mixture():
     mixed = {"inputs": tf.zeros([2, 1]), SOFT_TARGETS: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
     found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, mixed, tf.constant(WEIGHTS))
     np.testing.assert_allclose(found["cross_entropy"], [3.5, 1.0])
-    with pytest.raises(UserError, match="'objective'"):
-        weighted_loop(objective=ToyObjective)
+    assert_refused("'objective'", weighted_loop, objective=ToyObjective)
 
 
 def test_metrics_and_evaluations_do_not_weigh():
@@ -346,5 +346,4 @@ def test_weights_without_an_example_or_a_loss_for_each_are_refused():
         return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
 
     for given, word in (({"objective": Mean}, "no loss of 'objective'"), ({"batch": columns}, r"\(16, 1\)")):
-        with pytest.raises(UserError, match=word):
-            loop_with(**given)
+        assert_refused(word, loop_with, **given)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, Evaluated, GraphHook, HostHook
 from hookline.trainer.objective import Shown
 from hookline.trainer.order import order_hooks
@@ -16,6 +15,7 @@ from hookline.trainer.run.build_run import _prepare_networks
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.returned import EXPECTED, checked
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
 
 GIVEN = {"a": tf.zeros([4, 3]), "b": tf.zeros([])}
@@ -122,8 +122,7 @@ def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage():
         if stage == "transform_gradients":
             wrong.remove({"a": None})  # None is a gradient; "b" is missing, which stands below
         for value in [*wrong, *OTHERS.get(stage, OTHERS.get(kind, []))]:
-            with pytest.raises(UserError, match=f"The hook 'own' returned .+ from {stage}"):
-                check(stage, value)
+            assert_refused(f"The hook 'own' returned .+ from {stage}", check, stage, value)
 
 
 def test_changes_in_place_and_declarations_are_checked_too():
@@ -133,13 +132,11 @@ def test_changes_in_place_and_declarations_are_checked_too():
                 weights[name] = tf.cast(weights[name], tf.int32)
             return weights
 
-    with pytest.raises(UserError, match="returned int32 .* from transform_weights"):
-        toy_loop([InPlace("own")])
+    assert_refused("returned int32 .* from transform_weights", toy_loop, [InPlace("own")])
     for attribute, value in (("reads", None), ("before", "ema"), ("conflicts", (1,)), ("priority", "first")):
         hook = StatelessHook("own")
         setattr(hook, attribute, value)
-        with pytest.raises(UserError, match=f"'own' declares {attribute}"):
-            order_hooks([hook])
+        assert_refused(f"'own' declares {attribute}", order_hooks, [hook])
 
 
 @pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "declare", "evaluate"])
@@ -150,5 +147,4 @@ def test_a_wrong_return_is_refused_where_the_stage_runs(stage):
         "request_taps": lambda: _prepare_networks([toy_network()], [hook], None),
         "evaluate": lambda: Evaluator(Trainer([toy_network()], [ToyObjective()], [hook], seed=0), toy_batch, 4),
     }
-    with pytest.raises(UserError, match=f"The hook 'own' returned an object from {stage}"):
-        runs.get(stage, lambda: toy_loop([hook]))()
+    assert_refused(f"The hook 'own' returned an object from {stage}", runs.get(stage, lambda: toy_loop([hook])))

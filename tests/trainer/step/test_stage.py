@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.loop import python_ops
 from hookline.trainer.step.stage import python_errors
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
 
@@ -35,8 +35,7 @@ def test_a_user_error_comes_out_of_the_traced_loop(dtype):
     if dtype == "float32":  # as declared
         assert loop.run(0, 2) == (2, [])
         return
-    with pytest.raises(UserError, match="^The NumPy forward of 'mine' returned float64"):
-        loop.run(0, 2)
+    assert_refused("^The NumPy forward of 'mine' returned float64", loop.run, 0, 2)
     with pytest.raises(tf.errors.InvalidArgumentError), python_errors():
         tf.debugging.assert_equal(tf.constant(1), tf.constant(2))
 

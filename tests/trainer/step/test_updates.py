@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network, fingerprint
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
+from tests.support.refusals import assert_refused
 from tests.support.toy import (
     BATCH,
     StatelessHook,
@@ -119,8 +119,7 @@ def test_a_veto_in_one_update_holds_back_the_later_ones():
 
 def test_a_batch_that_does_not_divide_is_refused():
     for updates, steps, match in ((3, 1, "updates=3, .*16 examples"), (8, 4, "accumulation_steps=4 .*2 examples")):
-        with pytest.raises(UserError, match=match):
-            toy_loop(objectives=[often(updates)], accumulation_steps=steps)
+        assert_refused(match, toy_loop, objectives=[often(updates)], accumulation_steps=steps)
 
 
 class Counter(StatelessHook):

@@ -14,6 +14,7 @@ from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import all_writes
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, updated
 
 
@@ -140,8 +141,7 @@ class Early(Counter):
     ],
 )
 def test_an_update_that_is_not_wired_is_named(kind, match):
-    with pytest.raises(UserError, match=match):
-        toy_loop([kind("counter")])
+    assert_refused(match, toy_loop, [kind("counter")])
 
 
 class Drops(StatelessHook):
@@ -153,8 +153,7 @@ def test_batch_norm_updates_that_are_dropped_are_named():
     names = "changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"
     objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
     for steps in (1, 2):
-        with pytest.raises(UserError, match=f"objective 'two' {names}"):
-            toy_loop([Drops()], objectives=objectives, accumulation_steps=steps)
+        assert_refused(f"objective 'two' {names}", toy_loop, [Drops()], objectives=objectives, accumulation_steps=steps)
 
 
 class Cut(StatelessHook):
@@ -168,8 +167,7 @@ class Freeze(Cut):
 
 
 def test_a_variable_without_a_gradient_is_named_unless_frozen():
-    with pytest.raises(UserError, match="No gradient reaches toy/hidden/kernel"):
-        toy_loop([Cut()])
+    assert_refused("No gradient reaches toy/hidden/kernel", toy_loop, [Cut()])
     network = toy_network()
     before = network.variables["toy/hidden/kernel"].numpy()
     toy_loop([Freeze()], network=network).run(0, 3)
