@@ -52,8 +52,6 @@ DENSE_MODEL = ("baseline", "bnn", "frozen_mask", "incremental_quantization", "re
 
 @dataclass(frozen=True)
 class Case:
-    """Name a run."""
-
     recipe: str
     hook: str
     parts: int
@@ -161,7 +159,6 @@ def check_cut(whole, name, step):
 
 
 def _check_state(found, expected):
-    """Compare two checkpoints: every variable, and the state of the run and its hooks."""
     assert found.step == expected.step
     assert found.tensors.keys() == expected.tensors.keys()
     assert [key for key, value in expected.tensors.items() if value.tobytes() != found.tensors[key].tobytes()] == []

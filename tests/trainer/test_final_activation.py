@@ -86,8 +86,6 @@ def averaged():
 
 
 class Subclassed(keras.Model):
-    """End in a softmax that nobody sees."""
-
     def __init__(self):
         super().__init__(name="own")
         self.dense = layers.Dense(3, activation="softmax")

@@ -10,8 +10,6 @@ from tests.support.refusals import assert_refused
 
 
 class Subclassed(keras.Model):
-    """A model whose graph nobody knows."""
-
     def __init__(self):
         super().__init__(name="subclassed")
         self.dense = keras.layers.Dense(2, name="dense")
@@ -34,8 +32,6 @@ def sequential():
 
 
 def rebuilt(model):
-    """Return the model with ReLU after the first layer: the same layers in another graph."""
-
     def call(layer, *args, **kwargs):
         result = layer(*args, **kwargs)
         return keras.ops.relu(result) if layer.name == "first" else result

@@ -12,8 +12,6 @@ from tests.support.toy import toy_network
 
 
 class Repeated(keras.Model):
-    """Hold two layers of one name."""
-
     def __init__(self):
         super().__init__(name="repeated")
         self.first = keras.layers.Dense(3, name="dense")

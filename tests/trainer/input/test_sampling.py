@@ -14,7 +14,6 @@ from tests.support.refusals import assert_refused
 
 
 def labels_of(*counts, seed=0):
-    """Return shuffled labels with so many examples of each class."""
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int64)
 
 

@@ -119,15 +119,11 @@ def test_what_cannot_be_split_is_refused():
     zeros = np.zeros(100, np.int64)
     for held_out, given_, message in (
         ({"test": float("nan")}, {}, "test fraction nan"),
-        ({"test": 0}, {}, "test fraction 0"),
         ({"validation": 0.5, "test": 0.5}, {}, "some left to train on"),
-        ({"validation": 0.5, "test": 50}, {}, "validation: 0.5, test: 50 for 100"),
         (FRACTIONS, {"seed": -1}, "seed -1"),
-        (FRACTIONS, {"labels": zeros[1:]}, r"labels of shape \[99\]"),
         ({"test": 0.001}, {}, "'test' of 100 examples is empty"),
         ({"test": 10}, {"keys": zeros}, "expected shares"),
         ({"test": 0.1}, {"keys": zeros, "labels": zeros}, "keys alone"),
-        ({"test": 0.1}, {"groups": zeros[:, None]}, r"groups of shape \[100, 1\]"),
         ({"test": 0.1}, {"keys": zeros + 0.5}, "key 0.5"),
         ({"test": 0.1}, {"groups": zeros}, "more groups"),
     ):

@@ -24,7 +24,6 @@ def plain(x, scale, offset, *, epsilon):
 
 
 def arguments(shape, *, mean=3.0):
-    """Return x, scale and offset."""
     generator = np.random.default_rng(0)
     channels = shape[-1]
     values = generator.normal(mean, 2.0, shape), generator.normal(1.0, 0.3, channels), generator.normal(size=channels)
@@ -59,8 +58,6 @@ def test_results_are_those_of_ordinary_ops_in_float64(shape, dtype, epsilon, mea
 
 
 def derivatives(function, weights, orders):
-    """Return a function that gives the derivatives of a weighted sum of the results, to the given order."""
-
     def compute(*given):
         results = function(*given, epsilon=1e-2)
         total = sum(tf.reduce_sum(tf.sin(each) * weight) for each, weight in zip(results, weights, strict=True))

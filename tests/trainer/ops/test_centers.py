@@ -52,18 +52,6 @@ def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real)
     np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
 
 
-@settings(max_examples=40)
-@given(centers_of, features_of, labels_of, st.integers(1, BATCH - 1))
-def test_sums_and_counts_of_parts_add_up_to_those_of_the_batch(centers, features, labels, cut):
-    whole = center_sums(tf.constant(centers), tf.constant(features), tf.constant(labels))
-    parts = [
-        center_sums(tf.constant(centers), tf.constant(features[part]), tf.constant(labels[part]))
-        for part in (slice(cut), slice(cut, None))
-    ]
-    for together, *apart in zip(whole, *parts, strict=True):
-        np.testing.assert_allclose(together, sum(apart), rtol=1e-5, atol=1e-4)
-
-
 def scattered(centers, features, labels, alpha):
     """The form of facenet and its copies: a difference for each example, duplicates added up, no 1 + n."""
     difference = tf.gather(centers, labels) - features

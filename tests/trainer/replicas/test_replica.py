@@ -7,15 +7,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.replicas import replica as collectives
-from hookline.trainer.replicas.replica import (
-    Collectives,
-    Group,
-    Replica,
-    _messages,
-    common_seed,
-    own_seeds,
-    shared_seeds,
-)
+from hookline.trainer.replicas.replica import Collectives, Group, Replica, common_seed, own_seeds, shared_seeds
 from tests.support.refusals import assert_refused
 from tests.support.replicas import on_replicas, run_on_each
 
@@ -66,7 +58,7 @@ def test_all_replicas_get_the_sums_in_order_and_with_the_same_bits(count, dtype)
 def test_a_full_message_leaves_and_the_next_one_begins(monkeypatch):
     monkeypatch.setattr(collectives, "MESSAGE_BYTES", 16)
     tensors = [tf.zeros([size]) for size in (3, 1, 2, 9, 1)]
-    assert list(_messages(tensors)) == [[0, 1], [2, 3], [4]]
+    assert list(collectives._messages(tensors)) == [[0, 1], [2, 3], [4]]
     found = run_on_each(on_replicas(2), lambda replica: replica.sum(numbers(replica.index)))
     for value, *parts in zip(found[0], numbers(0), numbers(1), strict=True):
         np.testing.assert_allclose(value, parts[0] + parts[1], rtol=1e-6)

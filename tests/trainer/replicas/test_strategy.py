@@ -12,7 +12,6 @@ from tests.support.refusals import assert_refused
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    """Let the machine have no GPU."""
     found = tf.config.list_physical_devices
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [] if kind == "GPU" else found(kind))
 

@@ -43,8 +43,6 @@ PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 
 
 class Own(StatelessHook):
-    """A hook that takes the objective itself."""
-
     def __init__(self, *, objective="given"):
         super().__init__()
         self.objective = f"{objective}_*"

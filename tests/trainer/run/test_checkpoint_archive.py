@@ -22,8 +22,6 @@ MEMORY = 4 * 2**20
 
 
 class Harm:
-    """Would be noticed if it were unpickled."""
-
     def __reduce__(self):
         return RAN.append, ("harm",)
 

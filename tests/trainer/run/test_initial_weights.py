@@ -50,8 +50,6 @@ def named(classes=3, first="one", **options):
 
 
 class Transformer(keras.Model):
-    """A subclassed model, with layers in a list and weights of its own."""
-
     def __init__(self, classes=3):
         super().__init__()
         self.blocks = [layers.MultiHeadAttention(2, 4), layers.MultiHeadAttention(2, 4)]

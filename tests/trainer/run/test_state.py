@@ -20,8 +20,6 @@ KERNEL = "network/model/toy/hidden/kernel"
 
 
 class Stateful(StatelessHook):
-    """Keep one variable."""
-
     count = None
 
     def declare(self):
@@ -69,8 +67,6 @@ def test_missing_variables_and_other_shapes_are_named_and_nothing_changes():
 
 
 class Raising(StatelessHook):
-    """Answer nothing of use in every stage that is asked after training."""
-
     def summary(self):
         raise RuntimeError("no summary")
 

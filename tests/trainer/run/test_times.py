@@ -26,8 +26,6 @@ def pause(tensor):
 
 
 class Slow(Augment):
-    """Take long."""
-
     name = "slow"
 
     def __call__(self, batch, seeds):

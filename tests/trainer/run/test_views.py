@@ -36,8 +36,6 @@ OF_SPLIT = {"validation": np.arange(24), "test": np.arange(24, SIZE)}
 
 
 class Painter(StatelessHook):
-    """Paint the mean of the observed outputs, and give them as embeddings."""
-
     observed_examples = 4
 
     def evaluate(self, context):
@@ -144,8 +142,6 @@ def test_a_convolution_shows_its_filters_in_order(channels):
 
 
 class Lighter(Augment):
-    """Add a draw of (0, 0.5) to the whole image."""
-
     name = "lighter"
 
     def __call__(self, batch, seeds):

@@ -41,7 +41,6 @@ def plain_network(*extra, penalty=0.0, seed=1):
 
 
 def run(accumulation_steps, *, hooks=list, network=plain_network, objectives=list, batch=toy_batch, xla=False):
-    """Return all variables and the reported values after three steps, and the loop."""
     trained, options = network(), {"batch": batch, "xla": xla, "accumulation_steps": accumulation_steps}
     loop = toy_loop(hooks(), network=trained, objectives=objectives(), **options)
     loop.run(0, 3)
@@ -118,7 +117,6 @@ class Counting(keras.layers.Layer):
     """Count calls, examples and what they hold, and let the outputs depend on the calls."""
 
     def build(self, input_shape):
-        """Make the counters."""
         make = {"shape": (), "initializer": "zeros", "trainable": False}
         self.calls = self.add_weight(name="calls", dtype="int32", **make)
         self.halved = self.add_weight(name="halved", **{**make, "initializer": "ones"})
@@ -126,7 +124,6 @@ class Counting(keras.layers.Layer):
         self.total = self.add_weight(name="total", **make)
 
     def call(self, inputs, training=False):
-        """Return the inputs, scaled by how often that was done."""
         if training:
             self.calls.assign(self.calls + 1)
             self.halved.assign(self.halved * 0.5 ** keras.ops.cast(self.calls, "float32"))
@@ -146,8 +143,6 @@ def test_counters_of_a_layer_move_as_with_the_whole_batch():
 
 
 class SelfCounting(keras.layers.Layer):
-    """Count calls by an assignment in the forward pass."""
-
     def __init__(self):
         super().__init__()
         self.counter = tf.Variable(0.0, trainable=False)

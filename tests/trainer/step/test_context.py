@@ -12,8 +12,6 @@ from tests.support.toy import BATCH, ToyObjective, toy_network
 
 
 class Notes(ToyObjective):
-    """Note the seed of each of its runs in a training step."""
-
     def __init__(self, network, name, updates=1):
         super().__init__(network, name)
         self.updates = updates

@@ -28,7 +28,6 @@ def trained(name, steps, optimizer=None):
 
 
 def plain(values, network):
-    """Return the values of the model's variables, in order."""
     return [values[name] for name in network.variables]
 
 

@@ -33,8 +33,6 @@ def by_hand(network):
 
 
 class Collecting(ToyObjective):
-    """Keep rows and logits of the split; measure something that no average gives."""
-
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
         output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
@@ -45,8 +43,6 @@ class Collecting(ToyObjective):
 
 
 class Marks(StatelessHook):
-    """Add a loss and metrics of the first feature, of batches and of the split."""
-
     def add_losses(self, context):
         return {"first_input": context.batch["inputs"][:, 0]}
 
@@ -84,8 +80,6 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
 
 
 class Watcher(StatelessHook):
-    """Observe the outputs, the inputs and the rows."""
-
     def __init__(self, name, examples):
         super().__init__(name)
         self.observed_examples = examples

@@ -30,8 +30,6 @@ MEAN = "toy/norm/moving_mean"
 
 
 class Shift(StatelessHook):
-    """Evaluate with another moving mean."""
-
     training = False
 
     def transform_weights(self, weights, context):

@@ -9,17 +9,8 @@ import tensorflow as tf
 
 from hookline.hooks.gradient_override import GradientOverride
 from hookline.trainer.network import Network
+from hookline.trainer.ops import estimators
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
-from hookline.trainer.ops.estimators import (
-    approx_sign,
-    bernoulli_gate,
-    bernoulli_through,
-    dorefa,
-    ste_sign,
-    ste_tern,
-    stochastic_sign,
-    swish_sign,
-)
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.gradient_probe import compare_gradients
 from hookline.trainer.step.trainer import Trainer
@@ -30,13 +21,10 @@ WRONG_MARK = "TestProbeTwice"
 
 @tf.RegisterGradient(WRONG_MARK)
 def twice(operation, upstream):
-    """Be wrong for a tanh."""
     return 2.0 * upstream
 
 
 class Probe(StatelessHook):
-    """Put a function between the latent weights and the network."""
-
     def __init__(self, function):
         super().__init__("probe")
         self.function = function
@@ -70,7 +58,7 @@ def cube(gradient, **options):
 
 def gate(x):
     maps = tf.reshape(x, [1, FEATURES, 8, 1])
-    return tf.reshape(bernoulli_gate(maps, tf.sigmoid(maps), seed=tf.constant([1, 2]))[0], x.shape)
+    return tf.reshape(estimators.bernoulli_gate(maps, tf.sigmoid(maps), seed=tf.constant([1, 2]))[0], x.shape)
 
 
 def mapped(x):
@@ -116,9 +104,19 @@ def test_a_gradient_is_told_from_another():
 
 def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
     seed = tf.constant([1, 2])
-    seeded = [lambda x: stochastic_sign(x, seed=seed), lambda x: bernoulli_through(tf.sigmoid(x), seed=seed)]
-    weights = lambda x: dorefa(x, k_bit=2, mode="weights")  # noqa: E731
-    for quantize in [approx_sign, ste_sign, ste_tern, swish_sign, weights, *seeded]:
+    seeded = [
+        lambda x: estimators.stochastic_sign(x, seed=seed),
+        lambda x: estimators.bernoulli_through(tf.sigmoid(x), seed=seed),
+    ]
+    weights = lambda x: estimators.dorefa(x, k_bit=2, mode="weights")  # noqa: E731
+    for quantize in [
+        estimators.approx_sign,
+        estimators.ste_sign,
+        estimators.ste_tern,
+        estimators.swish_sign,
+        weights,
+        *seeded,
+    ]:
         (found,) = compared(quantize)
         assert found.verdict == "surrogate"
         assert found.declared < 1e-6
@@ -143,6 +141,6 @@ def test_nothing_is_trained():
     assert compared(tf.tanh) == []
     network = network_of()
     before = values_of(network)
-    compare_gradients(Trainer([network], [ToyObjective()], [Probe(ste_sign)], seed=0), toy_batch)
+    compare_gradients(Trainer([network], [ToyObjective()], [Probe(estimators.ste_sign)], seed=0), toy_batch)
     for name, value in values_of(network).items():
         np.testing.assert_array_equal(value, before[name])

@@ -32,8 +32,6 @@ def test_chunk_sizes_do_not_change_the_run():
 
 
 class VetoAt(StatelessHook):
-    """Hold back one step."""
-
     def __init__(self, step):
         super().__init__("veto")
         self.step = step

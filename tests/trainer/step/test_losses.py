@@ -43,8 +43,6 @@ WEIGHTS = [3.0, 0.5, 0.0]
 
 
 class Weighable(ToyObjective):
-    """A toy objective whose loss is of a class."""
-
     class_losses = ("cross_entropy",)
 
 
@@ -83,8 +81,6 @@ OVERFLOW = 1e6  # times the scale it is beyond float16, while the loss itself is
 
 
 class Weighted(ToyObjective):
-    """Minimise cross-entropy times a factor of the batch, in float32."""
-
     def compute(self, forward, batch):
         logits = tf.cast(forward(self.network, batch["inputs"]), tf.float32)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
@@ -92,8 +88,6 @@ class Weighted(ToyObjective):
 
 
 def batches_with(factors, default=1.0):
-    """Return toy batches whose loss has these factors at these steps."""
-
     def batch(step):
         factor = tf.constant(default)
         for at, value in factors.items():
@@ -136,8 +130,6 @@ def plain_network(precision="float32"):
 
 
 class Seen(StatelessHook):
-    """Measure each entry of the gradients that hooks see."""
-
     def measure(self, context):
         flat = {name: tf.unstack(tf.reshape(value, [-1])) for name, value in context.gradients.items()}
         return {f"{name}/{i}": entry for name, entries in flat.items() for i, entry in enumerate(entries)}
@@ -251,7 +243,6 @@ STEPS = 6
 
 
 def weights():
-    """Return sample weights [64]: some 0, and all of the micro batch of rows 4 to 7."""
     found = np.random.default_rng(5).gamma(0.5, size=SIZE).round(2)
     found[4:8] = found[20] = 0.0
     return found.astype(np.float32)

@@ -60,8 +60,6 @@ RATE = 0.5
 
 
 class Times(StatelessHook):
-    """Multiply gradients by a number."""
-
     def __init__(self, name, factor):
         super().__init__(name)
         self.factor = factor

@@ -41,8 +41,6 @@ def test_a_user_error_comes_out_of_the_traced_loop(dtype):
 
 
 class Counter(GraphHook):
-    """Count the stages that are traced, and the steps."""
-
     def __init__(self, network="*", objective="*"):
         self.network, self.objective = network, objective
         self.called = []
@@ -81,8 +79,6 @@ class Counter(GraphHook):
 
 
 class Both(ToyObjective):
-    """Train both networks with one loss."""
-
     name, trains = "both", NAMES
 
     def __init__(self):

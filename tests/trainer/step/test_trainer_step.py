@@ -44,8 +44,6 @@ def test_steps_equal_keras_own_training(kind):
 
 
 class Halve(StatelessHook):
-    """Use half of every kernel in the forward pass."""
-
     def transform_weights(self, weights, context):
         return {name: value / 2.0 if name.endswith("kernel") else value for name, value in weights.items()}
 
@@ -122,12 +120,10 @@ class ClassicLayer(keras.layers.Layer):
     """Count calls in the way of TensorFlow 1: an assignment added to the collection, and nothing else."""
 
     def __init__(self, counter):
-        """Keep the variable to count in."""
         super().__init__()
         self.counter = counter
 
     def call(self, inputs):
-        """Add the count to UPDATE_OPS and return the inputs."""
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, self.counter.assign_add(1.0).op)
         return inputs
 

@@ -73,8 +73,6 @@ class Begins(Judge):
 
 
 class Guard(StatelessHook):
-    """Hold back the objective of a network at some step."""
-
     def __init__(self, network, at=100):
         super().__init__(f"guard_{network}")
         self.network, self.at = network, at
@@ -123,8 +121,6 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 
 class Counter(StatelessHook):
-    """Count updates, steps as the schedule sees them, and examples; write each in a way of its own."""
-
     def __init__(self, network):
         super().__init__(f"counter_{network}")
         self.network = network
@@ -144,7 +140,6 @@ class Counter(StatelessHook):
 
     @property
     def counts(self):
-        """Return updates, the last step + 1, and how often an example was counted."""
         (examples,) = set(self.examples.numpy().tolist())
         return int(self.updates.numpy()), int(self.steps.numpy()), examples
 

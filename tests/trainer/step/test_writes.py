@@ -175,7 +175,6 @@ def test_a_variable_without_a_gradient_is_named_unless_frozen():
 
 
 def sgan(kind=Judge):
-    """Return a local pair, and a global discriminator that judges the local generator."""
     networks = [generator("generator_0"), discriminator("discriminator_0"), discriminator("global_discriminator")]
     objectives = [
         Judge("local_discriminators", "discriminator_0", ["generator_0"]),
@@ -247,8 +246,6 @@ def test_a_write_is_found_by_every_route_and_a_read_is_none():
 
 
 class Meddles(Judge):
-    """Write a part of another network, at some place."""
-
     part, place = "generator_0/hidden/kernel", "compute"
 
     def meddle(self):
@@ -287,8 +284,6 @@ def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found():
 
 
 class Writer(StatelessHook):
-    """Assign a number to a shared variable, as often as it has numbers."""
-
     def __init__(self, name, shared, *numbers, **declared):
         super().__init__(name)
         self.shared, self.numbers = shared, numbers
