@@ -10,18 +10,7 @@ import tensorflow as tf
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from tests.support.refusals import assert_refused
-from tests.support.toy import (
-    BATCH,
-    CLASSES,
-    FEATURES,
-    StatelessHook,
-    toy_arrays,
-    toy_batch,
-    toy_loop,
-    toy_network,
-    updated,
-    values_of,
-)
+from tests.support.toy import BATCH, StatelessHook, toy_arrays, toy_batch, toy_loop, toy_network, updated, values_of
 
 HIDDEN = "toy/hidden/kernel"
 
@@ -30,10 +19,10 @@ def plain_network(*extra, penalty=0.0, seed=1):
     """Return a network without batch norm and dropout; `extra` layers stand before the last one."""
     keras.utils.set_random_seed(seed)
     layers = [
-        keras.Input((FEATURES,)),
+        keras.Input((6,)),
         keras.layers.Dense(8, name="hidden", activation="tanh", kernel_regularizer=keras.regularizers.L2(penalty)),
         *extra,
-        keras.layers.Dense(CLASSES, name="logits"),
+        keras.layers.Dense(3, name="logits"),
     ]
     network = Network("model", keras.Sequential(layers, name="toy"), keras.optimizers.Adam(0.05))
     network.optimizer.build(network.model.trainable_variables)

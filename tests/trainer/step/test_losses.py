@@ -23,12 +23,14 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
 from hookline.trainer.step.trainer import Trainer
+from tests.support.batches import assert_same_bits
+from tests.support.hooked import named
+from tests.support.masking import small_network
 from tests.support.refusals import assert_refused
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import (
     BATCH,
     CLASSES,
-    FEATURES,
     SIZE,
     StatelessHook,
     ToyObjective,
@@ -122,11 +124,7 @@ def plain_network(precision="float32"):
     """Return a network without batch norm, whose micro batches and replicas are exact."""
     keras.utils.set_random_seed(0)
     with computing_in(precision):
-        layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-        model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="toy")
-        network = Network("model", model, keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+        return small_network(keras.optimizers.SGD(0.1), units=8)
 
 
 class Seen(StatelessHook):
@@ -143,7 +141,7 @@ def seen_gradients(precision, scale, factor=1.0, objective=Weighted, shrink=1.0,
     trainer = Trainer([network], [objective()], [Seen()], seed=0, accumulation_steps=steps, loss_scale=scale)
     loop = ChunkLoop(trainer, batches_with({}, factor), xla=False)
     assert loop.run(0, 1) == (1, [])
-    return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("toy/hidden/kernel")])
+    return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("hidden/kernel")])
 
 
 def test_hooks_see_the_true_gradients_below_what_float16_holds():
@@ -175,36 +173,34 @@ def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
     found = seen_gradients("float16", LossScale(), steps=2, **inside)
     np.testing.assert_allclose(found, true, atol=5e-2 * np.abs(true).max())
     scale, batch = LossScale(), batches_with({1: OVERFLOW}, default=1e-3)
-    loop = half_loop([guard()], batch=batch, network=plain_network("float16"), scale=scale, objectives=[Slope()])
+    loop = half_loop(
+        [named(NanGuard(), "nan_guard")],
+        batch=batch,
+        network=plain_network("float16"),
+        scale=scale,
+        objectives=[Slope()],
+    )
     assert loop.run(0, 1) == (1, [])
     before = all_values(loop)
     assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, but for no fault of the network
-    after = all_values(loop)
-    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert_same_bits(all_values(loop), before)
     assert (float(scale.value), int(scale.overflow_steps)) == (INITIAL / 2, 1)
 
 
 @pytest.mark.parametrize("settings", [{"accumulation_steps": 2}, {"xla": True}], ids=["micro", "xla"])
 def test_an_overflow_changes_no_bit_but_halves_the_scale(settings):
     scale = LossScale()
-    loop = half_loop([guard()], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
+    loop = half_loop([named(NanGuard(), "nan_guard")], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
     assert loop.run(0, 2) == (2, [])
     before = all_values(loop)
     assert loop.run(2, 1) == (3, [])
-    after = all_values(loop)
-    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert_same_bits(all_values(loop), before)
     assert (float(scale.value), int(scale.finite_steps), int(scale.overflow_steps)) == (INITIAL / 2, 0, 1)
     assert loop.run(3, 1) == (4, [])
     moved = all_values(loop)
     assert (moved["optimizer/model/iteration"], int(scale.finite_steps)) == (3, 1)
     assert (moved["network/model/toy/hidden/kernel"] != before["network/model/toy/hidden/kernel"]).any()
     assert np.isfinite(list(loop.accumulators.read().values())).all()
-
-
-def guard():
-    hook = NanGuard()
-    hook.name, hook.network = "nan_guard", "model"
-    return hook
 
 
 def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
@@ -228,7 +224,7 @@ def test_nan_and_an_overflow_at_the_floor_stop_the_run():
     ):
         scale = LossScale()
         scale.value.assign(value)
-        step, vetoes = half_loop([guard()], batch=batch, scale=scale).run(0, 5)
+        step, vetoes = half_loop([named(NanGuard(), "nan_guard")], batch=batch, scale=scale).run(0, 5)
         assert step == 1
         assert any(name.startswith(veto) for name in vetoes)
         assert (float(scale.value), int(scale.overflow_steps)) == after
@@ -268,39 +264,22 @@ def keras_twin():
     return model
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    """Return what Keras trains of the same batches, and what it reports of the epoch."""
+@pytest.mark.parametrize("by_class", [None, WEIGHTS], ids=["examples", "classes"])
+def test_steps_and_their_report_are_those_of_keras_fit(by_class):
     model, (inputs, targets) = keras_twin(), toy_arrays()
     rows = np.arange(STEPS * BATCH) % SIZE
-    history = model.fit(
-        inputs[rows], targets[rows], sample_weight=weights()[rows], batch_size=BATCH, shuffle=False, verbose=0
-    )
-    return model, {name: values[0] for name, values in history.history.items()}
-
-
-@pytest.mark.parametrize("accumulation_steps", [1, 4])
-def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_steps):
-    loop = loop_with(accumulation_steps=accumulation_steps)
-    loop.run(0, STEPS)
-    model, history = fitted
-    for ours, theirs in zip(loop.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    reported = loop.accumulators.read()
-    assert reported["loss/total"] == pytest.approx(history["loss"], rel=1e-5)
-    assert reported["metric/accuracy"] == pytest.approx(history["accuracy"], rel=1e-5)
-
-
-def test_weights_of_classes_multiply_those_of_examples():
-    by_class = np.array([3.0, 0.5, 0.0], np.float32)
-    both = loop_with(class_weights=tf.constant(by_class))
-    both.run(0, STEPS)
-    model, (inputs, targets) = keras_twin(), toy_arrays()
-    rows = np.arange(STEPS * BATCH) % SIZE
-    own = (weights() * by_class[targets])[rows]
-    model.fit(inputs[rows], targets[rows], sample_weight=own, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(both.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    own = (weights() * (1.0 if by_class is None else np.array(by_class, np.float32)[targets]))[rows]
+    fitted = model.fit(inputs[rows], targets[rows], BATCH, sample_weight=own, shuffle=False, verbose=0).history
+    for accumulation_steps in (1, 4):
+        given = None if by_class is None else tf.constant(by_class)
+        loop = loop_with(accumulation_steps=accumulation_steps, class_weights=given)
+        loop.run(0, STEPS)
+        for ours, theirs in zip(loop.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        reported = loop.accumulators.read()
+        if by_class is None:
+            assert reported["loss/total"] == pytest.approx(fitted["loss"][0], rel=1e-5)
+            assert reported["metric/accuracy"] == pytest.approx(fitted["accuracy"][0], rel=1e-5)
 
 
 def test_replicas_weigh_as_one_does():

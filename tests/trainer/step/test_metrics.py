@@ -22,6 +22,7 @@ from hookline.trainer.step.metrics import (
     weighted_mean,
 )
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.poison import Poison
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
@@ -97,11 +98,6 @@ def moved(hooks=(), steps=1):
         ]
         lengths.append(float(np.sqrt(sum(squares)) / RATE))
     return lengths
-
-
-def named(hook, name):
-    hook.name, hook.network = name, "model"
-    return hook
 
 
 def test_each_hook_that_changes_gradients_is_followed_in_order():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.hook import Bits, Declaration, Evaluated, GraphHook, HostHook
+from hookline.trainer.hook import Bits, Declaration, Evaluated
 from hookline.trainer.objective import Shown
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_run import _prepare_networks
@@ -22,24 +20,6 @@ GIVEN = {"a": tf.zeros([4, 3]), "b": tf.zeros([])}
 BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "index": tf.zeros([4], tf.int64)}
 FLOATS = {"a": tf.ones([4, 3]), "b": tf.ones([])}
 
-RIGHT = {
-    "declare": [Declaration(), Declaration(frozen={"a": 1}.keys(), projected=["a"], best_from_step=np.int64(3))],
-    "shipped_bits": [Bits(), Bits({"a": np.float32(1.5)}, {"a": 1}, {"layer": 8})],
-    "frozen_entries": [{}, {"a": tf.constant(True)}, {"a": tf.zeros([4, 3], tf.bool)}],
-    "transform_weights": [FLOATS, {"b": FLOATS["b"], "a": np.ones([4, 3], np.float32)}],
-    "transform_state": [{}, FLOATS, {"a": FLOATS["a"]}],
-    "add_losses": [{}, {"pull": tf.zeros([4]), "push": tf.zeros([])}],
-    "evaluate": [
-        Evaluated(),
-        Evaluated({"hit": tf.zeros([4], tf.bool), "count": tf.constant(1)}),
-        Evaluated(collected={"features": tf.zeros([4, 7]), "names": tf.constant(["x"] * 4)}, split_metrics=dict),
-    ],
-    "show": [Shown(), Shown({"own": np.zeros([2, 2, 1])}, distributions={"own": np.zeros(3)})],
-    "transform_gradients": [FLOATS, {"a": None, "b": FLOATS["b"]}],
-    "measure": [{}, {"own/value": tf.constant(1), "own/rate": 0.5}],
-    "summary": [{}, {"layers": [{"share": 0.5}]}],
-    "project": [None],
-}
 SAME_AS = {"strip_model": "rebuild_model", "split_metrics": "measure", "state_dict": "summary"}
 WRONG = [
     *(None, 1, [1, 2], object(), "text", b"bytes"),
@@ -103,21 +83,9 @@ def check(stage, value):
     checked(StatelessHook("own"), stage, value, given=GIVEN, batch=BATCH_GIVEN)
 
 
-def test_every_stage_that_returns_something_is_in_the_table():
-    declared = {
-        name
-        for kind in (*GraphHook.__mro__[:-2], HostHook)
-        for name, each in vars(kind).items()
-        if inspect.isfunction(each) and inspect.signature(each).return_annotation != "None"
-    }
-    assert declared | {"project", "split_metrics"} == set(EXPECTED)
-
-
-def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage():
+def test_a_wrong_return_names_the_hook_and_the_stage():
     for stage in EXPECTED:
         kind = SAME_AS.get(stage, stage)
-        for value in RIGHT.get(kind, []):
-            check(stage, value)
         wrong = [each for each in WRONG if shown(each) not in ACCEPTED.get(stage, ())]
         if stage == "transform_gradients":
             wrong.remove({"a": None})  # None is a gradient; "b" is missing, which stands below

@@ -11,17 +11,7 @@ from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import (
-    BATCH,
-    CLASSES,
-    FEATURES,
-    StatelessHook,
-    ToyObjective,
-    toy_arrays,
-    toy_batch,
-    toy_loop,
-    toy_network,
-)
+from tests.support.toy import BATCH, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_loop, toy_network
 
 OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
@@ -130,8 +120,8 @@ class ClassicLayer(keras.layers.Layer):
 
 def test_code_that_adds_to_the_collection_the_classic_way_is_honoured():
     counter = tf.Variable(0.0, trainable=False)
-    inputs = keras.Input((FEATURES,))
-    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(ClassicLayer(counter)(inputs)))
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(ClassicLayer(counter)(inputs)))
     network = Network("model", model, keras.optimizers.SGD(0.1))
     network.optimizer.build(model.trainable_variables)
     counter.assign(0.0)
