@@ -318,10 +318,6 @@ def gradients(features, probability, upstream, *, jit=False, seed=SEED):
     return tuple(value.numpy() for value in function(*map(tf.constant, (features, probability, upstream))))
 
 
-def in_float64(*arrays):
-    return [array.astype(np.float64) for array in arrays]
-
-
 @pytest.mark.parametrize(
     ("dtype", "other", "tolerance", "jit"),
     [
@@ -337,7 +333,7 @@ def test_gradients_are_the_closed_form_with_the_draw_of_the_forward(dtype, other
     to_features, to_probability, mask = gradients(features, probability, upstream, jit=jit)
     assert to_features.dtype == dtype
     assert to_probability.dtype == mask.dtype == other
-    x, weight, r = in_float64(features, upstream, mask)
+    x, weight, r = (each.astype(np.float64) for each in (features, upstream, mask))
     assert set(np.unique(r)) == {0.0, 1.0}
     np.testing.assert_array_equal(to_features.astype(np.float64), r * weight)
     expected = (x * weight).sum(axis=-1, keepdims=True)

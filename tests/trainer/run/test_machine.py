@@ -9,14 +9,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.machine import (
-    check_precision,
-    computing_in,
-    estimated,
-    loss_scale_for,
-    memory_errors,
-    released_graphs,
-)
+from hookline.trainer.run.machine import check_precision, computing_in, estimated, memory_errors, released_graphs
 from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -50,7 +43,6 @@ def test_layers_get_the_policy_and_nothing_of_it_stays():
     with pytest.raises(ZeroDivisionError), computing_in("float16"):
         raise ZeroDivisionError
     assert keras.config.dtype_policy().name == "float32"
-    assert loss_scale_for("float32") is loss_scale_for("bfloat16") is None
 
 
 def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path):

@@ -14,6 +14,7 @@ from hookline.scripts.verify import main as verify
 from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
+from tests.support.hooked import named
 from tests.support.poison import PLACES, Poison
 from tests.support.resumed import PLUGIN, check_same, metrics, run_cut
 from tests.support.toy import toy_loop, toy_network, values_of
@@ -34,29 +35,22 @@ def once(step):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place):
-    guard = NanGuard()
-    guard.name, guard.network = "nan_guard", "model"
+    guard = named(NanGuard(), "nan_guard")
     network, clean = toy_network(), toy_network()
     for variable, other in zip(network.model.variables, clean.model.variables, strict=True):
         other.assign(variable)
     loop, other = toy_loop([guard, Poison(place=place, steps=[3])], network=network), toy_loop(network=clean)
     assert loop.run(0, 10)[0] == 3
     other.run(0, 3)
-    _check_equal(values_of(network), values_of(clean))
+    np.testing.assert_equal(values_of(network), values_of(clean))
     assert loop.run(4, 2) == (6, [])
     other.run(4, 2)
-    _check_equal(values_of(network), values_of(clean))
+    np.testing.assert_equal(values_of(network), values_of(clean))
     assert all(np.isfinite(value).all() for value in values_of(network).values())
     averages = loop.accumulators.read()
     assert averages.pop("loss/poison", 0.0) == 0.0
     assert averages.pop("grad_norm/after/poison") == averages.pop("grad_norm/after") == averages["grad_norm/before"]
     assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
-
-
-def _check_equal(found, expected):
-    assert len(found) == len(expected)
-    for value, other in zip(found.values(), expected.values(), strict=True):
-        np.testing.assert_array_equal(value, other)
 
 
 def test_the_run_stops_and_says_what_and_where(tmp_path):

@@ -15,16 +15,12 @@ from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.masking import masked_loop, small_network
-from tests.support.toy import StatelessHook, toy_loop, toy_network
+from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "hidden/kernel", "logits/kernel"
 SHAPES = {HIDDEN: (6, 8), LOGITS: (8, 3)}
-
-
-def named(hook, name):
-    hook.name = name
-    return hook
 
 
 def prune(sparsity, **options):
@@ -107,14 +103,13 @@ def test_weights_are_multiplied_in_the_bits_of_their_hook():
 def test_shipped_weights_are_those_of_evaluation():
     trainer = trained(named(BnnRounding(stochastic=True, input_quantizer=None, all_binary=True), "bnn_rounding"))
     network = trainer.networks["model"]
-    before = {name: variable.numpy() for name, variable in network.variables.items()}
+    before = values_of(network)
     shipped = shipped_weights(trainer, 12)["model"]
     assert shipped.keys() == network.trainable_variables.keys()
     for name in SHAPES:
         np.testing.assert_array_equal(shipped[name], np.where(before[name] >= 0, 1.0, -1.0))  # no draw
     np.testing.assert_array_equal(shipped["hidden/bias"], before["hidden/bias"])
-    for name, variable in network.variables.items():
-        np.testing.assert_array_equal(variable.numpy(), before[name])
+    np.testing.assert_equal(values_of(network), before)
 
 
 def test_moving_statistics_are_shipped_as_evaluation_uses_them():

@@ -117,10 +117,6 @@ def test_latent_weights_stand_beside_used_ones_where_they_differ():
     assert list(found) == ["weights/conv/kernel/latent", "weights/conv/kernel/forward", "weights/d/kernel/latent"]
     np.testing.assert_array_equal(found["weights/conv/kernel/forward"], used["conv/kernel"])
     np.testing.assert_array_equal(found["weights/conv/kernel/latent"], latent["conv/kernel"])
-    several = weight_distributions({"a": network, "b": network}, dict.fromkeys("ab", latent))
-    assert list(several) == [
-        f"{name}/weights/{kernel}/latent" for name in "ab" for kernel in ("conv/kernel", "d/kernel")
-    ]
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.hook import Declaration
 from hookline.trainer.step.loop import keep_xla_off, python_ops, use_xla
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
+from tests.support.toy import CountingHook, StatelessHook, toy_loop, toy_network, values_of
 
 
 def fresh():
@@ -30,19 +29,10 @@ def test_chunk_sizes_do_not_change_the_run():
     assert one.accumulators.read() == many.accumulators.read()
 
 
-class VetoAt(StatelessHook):
+class VetoAt(CountingHook):
     def __init__(self, step):
         super().__init__("veto")
         self.step = step
-
-    def build(self, context):
-        self.count = tf.Variable(0.0, trainable=False)
-
-    def declare(self):
-        return Declaration({"count": self.count})
-
-    def update_ops(self, context):
-        return [self.count.assign_add(1.0)]
 
     def veto(self, context):
         return {"never": tf.constant(False), "at": tf.equal(context.step, self.step)}

@@ -12,19 +12,13 @@ from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import LossScale
-from hookline.trainer.step.metrics import (
-    AFTER,
-    BEFORE,
-    Accumulators,
-    GradientNorms,
-    average_output,
-    example_weights,
-    weighted_mean,
-)
+from hookline.trainer.step.metrics import Accumulators, GradientNorms, average_output, example_weights, weighted_mean
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
 from tests.support.poison import Poison
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
+
+BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 
 
 def test_padding_does_not_count():

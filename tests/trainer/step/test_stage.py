@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.loop import python_ops
 from hookline.trainer.step.stage import python_errors
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model
+from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
 
 
@@ -40,17 +39,10 @@ def test_a_user_error_comes_out_of_the_traced_loop(dtype):
         tf.debugging.assert_equal(tf.constant(1), tf.constant(2))
 
 
-class Counter(GraphHook):
+class Counter(CountingHook):
     def __init__(self, network="*", objective="*"):
         self.network, self.objective = network, objective
         self.called = []
-
-    def build(self, context):
-        self.count = tf.Variable(0, name="count")
-
-    def declare(self):
-        state = {"count": self.count}
-        return Declaration(state, writes=state)
 
     def _note(self, stage, context, value=None):
         self.called.append((stage, context.objective))
@@ -72,7 +64,7 @@ class Counter(GraphHook):
         self._note("project", context)
 
     def update_ops(self, context):
-        return self._note("update_ops", context, [self.count.assign_add(1)])
+        return self._note("update_ops", context, super().update_ops(context))
 
     def measure(self, context):
         return self._note("measure", context, {"count": tf.convert_to_tensor(self.count)})

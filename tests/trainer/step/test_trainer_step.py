@@ -11,7 +11,16 @@ from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import BATCH, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_loop, toy_network
+from tests.support.toy import (
+    BATCH,
+    CountingHook,
+    StatelessHook,
+    ToyObjective,
+    toy_arrays,
+    toy_batch,
+    toy_loop,
+    toy_network,
+)
 
 OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
@@ -146,25 +155,15 @@ def test_calling_a_network_twice_updates_its_statistics_twice():
     np.testing.assert_allclose(mean_twice, mean_once * (1.0 + 0.99), rtol=1e-4, atol=1e-7)
 
 
-class Puzzle(StatelessHook):
+class Puzzle(CountingHook):
     """Count steps; show the count as read before the update ops and under their control dependencies."""
 
-    def build(self, context):
-        self.x = tf.Variable(0.0, trainable=False)
-
-    def declare(self):
-        state = {"x": self.x}
-        return Declaration(state, writes=state)
-
     def transform_weights(self, weights, context):
-        self.early = tf.convert_to_tensor(self.x)
+        self.early = tf.convert_to_tensor(self.count)
         return weights
 
-    def update_ops(self, context):
-        return [self.x.assign_add(1.0)]
-
     def measure(self, context):
-        return {"early": self.early, "identity": tf.identity(self.x)}
+        return {"early": self.early, "identity": tf.identity(self.count)}
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, False), (1, True), (2, False)])

@@ -15,7 +15,16 @@ from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import all_writes
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, updated
+from tests.support.toy import (
+    CountingHook,
+    StatelessHook,
+    ToyObjective,
+    build_context,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    updated,
+)
 
 
 def upstream(operation):
@@ -52,22 +61,8 @@ def test_every_batch_norm_assignment_is_upstream_of_every_apply(guarded):
             assert {update.name for update in commit.update_ops} <= upstream(operation)
 
 
-class Counter(StatelessHook):
-    """Count steps; each test breaks it in one of the usual ways."""
-
-    def build(self, context):
-        self.count = tf.Variable(0.0, trainable=False)
-
-    def declare(self):
-        state = {"count": self.count}
-        return Declaration(state, writes=state)
-
-    def update_ops(self, context):
-        return [self.count.assign_add(1.0)]
-
-
 def test_a_group_of_updates_and_a_branch_that_updates_are_taken():
-    class Groups(Counter):
+    class Groups(CountingHook):
         def update_ops(self, context):
             branch = tf.cond(context.step >= 2, lambda: self.count.assign_add(10.0).read_value(), lambda: 0.0)
             with tf.control_dependencies([branch]):
@@ -91,25 +86,25 @@ def test_apply_outside_the_control_dependencies_is_refused():
         ChunkLoop(Early([toy_network()], [ToyObjective()], [], seed=0), toy_batch, xla=False)
 
 
-class Reads(Counter):
+class Reads(CountingHook):
     """v + 1 is a tensor: v is what it was before."""
 
     def update_ops(self, context):
         return [self.count + 1.0]
 
 
-class NeverWrites(Counter):
+class NeverWrites(CountingHook):
     def update_ops(self, context):
         return []
 
 
-class LeavesOut(Counter):
+class LeavesOut(CountingHook):
     def update_ops(self, context):
         self.count.assign_add(1.0)
         return []
 
 
-class Outside(Counter):
+class Outside(CountingHook):
     def build(self, context):
         super().build(context)
         self.operation = self.count.assign_add(1.0)  # eager: it runs now, and never again
@@ -118,7 +113,7 @@ class Outside(Counter):
         return [self.operation]
 
 
-class Early(Counter):
+class Early(CountingHook):
     def transform_gradients(self, gradients, context):
         self.operation = self.count.assign_add(1.0)
         return gradients
