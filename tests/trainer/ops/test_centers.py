@@ -87,12 +87,6 @@ def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges():
     assert not wrong < 1e6  # it overflows: infinity or NaN
 
 
-def test_a_label_that_is_no_class_moves_no_center():
-    change = changed(np.ones((3, 2), np.float32), np.full((4, 2), 3.0, np.float16), np.array([-1, 3, 1, 100], np.int32))
-    assert change.dtype == np.float32
-    np.testing.assert_array_equal(change, [[0.0, 0.0], [-1.0, -1.0], [0.0, 0.0]])
-
-
 CLASS_DISTANCES_CLASSES = 4
 
 

@@ -29,13 +29,8 @@ def test_each_network_that_matches_has_an_instance():
     assert bound("discriminator") == bound("*", "train_disc*") == discriminator
     assert bound("generator_*") == bound("*", "train_generator_*") == generators
     assert bound("*", networks=["model"]) == [("probe", "model", "")]
-    for network, objective, message in (
-        ("discriminatr", "*", r"'probe' .*'discriminatr'.* Did you mean"),
-        ("critic_*", "*", r"hooks\.probe\.network .*generator_0, generator_1, discriminator"),
-        ("generator_0", "train_generatr_0", r"'train_generatr_0', .* Did you mean 'train_generator_0'"),
-        ("generator_*", "train_discriminator", "network generator_0 or generator_1"),
-    ):
-        assert_refused(message, bound, network, objective)
+    assert_refused(r"'train_generatr_0', .* Did you mean 'train_generator_0'", bound, "generator_0", "train_generatr_0")
+    assert_refused("network generator_0 or generator_1", bound, "generator_*", "train_discriminator")
 
 
 EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
@@ -65,8 +60,6 @@ def test_a_mistake_is_one_line_with_the_key():
         ("ema@g", EMA, "hooks.ema@g: '@'"),
         ("ema", {**EMA, "objective": 3}, "hooks.ema: objective=3 received"),
         ("ema", {**EMA, "network": ""}, "hooks.ema: network='' received"),
-        ("ema", {**EMA, "objectiv": "x"}, "hooks.ema: Unknown argument 'objectiv'"),
         ("progress", {**PROGRESS, "network": "g"}, "hooks.progress: network=g received, but it changes no step"),
-        ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: _target_=keras.optimizers.SGD is not allowed here"),
     ):
         assert_refused(message, build_hook, name, node)

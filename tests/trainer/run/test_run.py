@@ -9,9 +9,7 @@ import tensorflow as tf
 from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint import write_checkpoint
-from hookline.trainer.run.control import Journal
 from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.resume import run_state
 from tests.support.runs import toy_run
 from tests.support.toy import StatelessHook
 
@@ -163,12 +161,10 @@ def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp
 
 
 def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
-    class Veto(StatelessHook):
-        def veto(self, context):
-            return {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
-
+    veto = StatelessHook()
+    veto.veto = lambda context: {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
     with pytest.raises(NonFiniteError, match="Step 5 .*gradient/toy/hidden/kernel"):
-        toy_run(tmp_path, [Diary()], [Veto()]).fit()
+        toy_run(tmp_path, [Diary()], [veto]).fit()
 
 
 def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path):
@@ -207,22 +203,6 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
         run.fit()
     assert [str(each.message).partition(": ")[2] for each in caught] == ["the loss is finite.", "report 2."]
     assert graph_hook.reports == 2  # it is not asked again
-
-
-def test_advice_is_given_once_and_stays_with_the_run(tmp_path):
-    class Advising(Diary):
-        def advise(self, run):
-            return [f"{run.total_steps} steps.", f"{run.total_steps} steps.", "fix it."]
-
-    run = toy_run(tmp_path, [Advising("worried")], epochs=1)
-    with pytest.warns(UserWarning, match="The hook 'worried'") as caught:
-        run.fit()
-    lines = ["The hook 'worried': 4 steps.", "The hook 'worried': fix it."]
-    assert [str(each.message) for each in caught] == lines == run.journal.warnings
-    resumed = toy_run(tmp_path / "again", [Advising("worried")], epochs=1)
-    resumed.journal = Journal.of(run_state(run))
-    resumed.fit()  # a second time would be an error
-    assert resumed.journal.warnings == lines
 
 
 def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_path):

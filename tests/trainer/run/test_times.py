@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,7 +71,3 @@ def test_the_advice_follows_from_what_was_found():
     for placement, parts, facts, advice in ADVICE:
         training = batches(placement=placement, augmented="augmentation" in parts)
         assert advice in advise(training, parts, **{**given, **facts})
-    files = SimpleNamespace(source=SimpleNamespace(host_only=True))
-    training = SimpleNamespace(placement="host", augmentation=None, split=files)
-    for cache, advice in (("none", "data.cache keeps what is decoded"), (None, "decoded files")):
-        assert advice in advise(training, READING, **{**given, "cache": cache})

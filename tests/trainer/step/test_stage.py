@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.loop import python_ops
 from hookline.trainer.step.stage import python_errors
 from tests.support.refusals import assert_refused
-from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model
-from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
+from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_batch, toy_loop
 
 
 def of_numpy(x, dtype):
@@ -39,71 +39,26 @@ def test_a_user_error_comes_out_of_the_traced_loop(dtype):
         tf.debugging.assert_equal(tf.constant(1), tf.constant(2))
 
 
-class Counter(CountingHook):
-    def __init__(self, network="*", objective="*"):
-        self.network, self.objective = network, objective
-        self.called = []
-
-    def _note(self, stage, context, value=None):
-        self.called.append((stage, context.objective))
-        return value
-
-    def transform_weights(self, weights, context):
-        return self._note("transform_weights", context, weights)
-
-    def add_losses(self, context):
-        return self._note("add_losses", context, {"extra": tf.constant(0.25)})
-
-    def transform_gradients(self, gradients, context):
-        return self._note("transform_gradients", context, gradients)
-
-    def veto(self, context):
-        return self._note("veto", context, {"never": tf.constant(False)})
-
-    def project(self, context):
-        self._note("project", context)
-
-    def update_ops(self, context):
-        return self._note("update_ops", context, super().update_ops(context))
-
-    def measure(self, context):
-        return self._note("measure", context, {"count": tf.convert_to_tensor(self.count)})
-
-
-class Both(ToyObjective):
-    name, trains = "both", NAMES
-
-    def __init__(self):
-        pass
-
-    def compute(self, forward, batch):
-        logits = tf.add_n([forward(name, batch["inputs"]) for name in NAMES])
-        return ObjectiveOutput({"entropy": tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)})
-
-
-def looped(make, objectives=None, networks=None):
-    def build(key):
-        hook = make()
-        hook.name = "probe"
-        return hook
-
-    loop = traced_loop(networks or fresh(toy_model), objectives or watching_pair(), build)
-    return loop, loop.trainer.hooks
+STAGES = ("transform_weights", "add_losses", "transform_gradients", "veto", "project", "update_ops", "measure")
 
 
 def test_an_objective_decides_about_the_stages_of_training():
-    networks = fresh(toy_model)
-    for each in networks:
-        each.shared = True
-    objectives = [type("Named", (Both,), {"name": name})() for name in ("first", "second")]
-    loop, (hook,) = looped(lambda: Counter("gen*", "second"), objectives, networks)
-    assert hook.name == "probe"
+    hook, called = CountingHook("probe"), []
+    hook.objective = "second"
+    hook.add_losses = lambda context: {"extra": tf.constant(0.25)}
+    hook.measure = lambda context: {"count": tf.convert_to_tensor(hook.count)}
+
+    def noted(stage, answer, *arguments):
+        called.append((stage, arguments[-1].objective))
+        return answer(*arguments)
+
+    for stage in STAGES:
+        setattr(hook, stage, partial(noted, stage, getattr(hook, stage)))
+    loop = toy_loop([hook], objectives=[ToyObjective(name="first"), ToyObjective(name="second")])
     assert loop.run(0, 3) == (3, [])
-    by_stage = {stage: [objective for each, objective in hook.called if each == stage] for stage, _ in hook.called}
-    for stage in ("transform_weights", "project"):  # what the network is does not depend on the objective
-        assert by_stage.pop(stage) == ["first", "second"]
-    assert len(by_stage) == 5
-    assert all(objectives == ["second"] for objectives in by_stage.values()), by_stage
+    for stage in STAGES:  # what the network is does not depend on the objective
+        objectives = ["first", "second"] if stage in ("transform_weights", "project") else ["second"]
+        assert [objective for each, objective in called if each == stage] == objectives, stage
     assert int(hook.count) == 3
     values = loop.accumulators.read()
     assert {"second/count", "second/loss/extra"} <= values.keys()

@@ -40,17 +40,15 @@ def upstream(operation):
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_every_batch_norm_assignment_is_upstream_of_every_apply(guarded):
-    class Veto(StatelessHook):
-        def veto(self, context):
-            return {"never": tf.constant(False)}
-
+    veto = StatelessHook()
+    veto.veto = lambda context: {"never": tf.constant(False)}
     layers = [keras.Input((6,))]
     for index in range(3):
         layers += [keras.layers.Dense(4, name=f"dense_{index}"), keras.layers.BatchNormalization(name=f"norm_{index}")]
     model = keras.Sequential([*layers, keras.layers.Dense(3, name="last")])
     network = Network("model", model, keras.optimizers.Adam())
     network.optimizer.build(model.trainable_variables)
-    loop = toy_loop([Veto()] if guarded else [], network=network)
+    loop = toy_loop([veto] if guarded else [], network=network)
     commit = loop.trainer.commits[0]
     expected = {name for name in network.variables if "moving_" in name}
     assert len(expected) == 6
@@ -86,24 +84,6 @@ def test_apply_outside_the_control_dependencies_is_refused():
         ChunkLoop(Early([toy_network()], [ToyObjective()], [], seed=0), toy_batch, xla=False)
 
 
-class Reads(CountingHook):
-    """v + 1 is a tensor: v is what it was before."""
-
-    def update_ops(self, context):
-        return [self.count + 1.0]
-
-
-class NeverWrites(CountingHook):
-    def update_ops(self, context):
-        return []
-
-
-class LeavesOut(CountingHook):
-    def update_ops(self, context):
-        self.count.assign_add(1.0)
-        return []
-
-
 class Outside(CountingHook):
     def build(self, context):
         super().build(context)
@@ -125,30 +105,31 @@ class Early(CountingHook):
         return {"never": tf.constant(False)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "match"),
-    [
-        (Reads, "'counter' returned the op .*Add.* writes no variable"),
-        (NeverWrites, "'counter' declares that it writes 'count', but no op"),
-        (LeavesOut, "'counter' writes 'count' outside UPDATE_OPS"),
-        (Outside, "'counter' returned something that is not an op"),
-        (Early, "'counter' returned the op .*Assign"),
-    ],
-)
-def test_an_update_that_is_not_wired_is_named(kind, match):
-    assert_refused(match, toy_loop, [kind("counter")])
+def leave_out(hook):
+    hook.count.assign_add(1.0)
+    return []
 
 
-class Drops(StatelessHook):
-    def transform_state(self, new_state, context):
-        return {} if context.objective == "two" else new_state
+def test_an_update_that_is_not_wired_is_named():
+    for update, match in (
+        (lambda hook: [hook.count + 1.0], "'counter' returned the op .*Add.* writes no variable"),
+        (lambda hook: [], "'counter' declares that it writes 'count', but no op"),
+        (leave_out, "'counter' writes 'count' outside UPDATE_OPS"),
+    ):
+        hook = CountingHook("counter")
+        hook.update_ops = lambda context, hook=hook, update=update: update(hook)
+        assert_refused(match, toy_loop, [hook])
+    assert_refused("'counter' returned something that is not an op", toy_loop, [Outside("counter")])
+    assert_refused("'counter' returned the op .*Assign", toy_loop, [Early("counter")])
 
 
 def test_batch_norm_updates_that_are_dropped_are_named():
     names = "changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"
     objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
+    drops = StatelessHook()
+    drops.transform_state = lambda new_state, context: {} if context.objective == "two" else new_state
     for steps in (1, 2):
-        assert_refused(f"objective 'two' {names}", toy_loop, [Drops()], objectives=objectives, accumulation_steps=steps)
+        assert_refused(f"objective 'two' {names}", toy_loop, [drops], objectives=objectives, accumulation_steps=steps)
 
 
 class Cut(StatelessHook):
@@ -264,18 +245,16 @@ def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found():
         with pytest.raises(UserError, match=f"'global_discriminator' writes .*{part}' of .*, which it may not change"):
             pairs_loop(networks, objectives)
 
-    class Hook(StatelessHook):
-        network = "global_discriminator"
-
-        def veto(self, context):
-            return {"never": tf.constant(False)}
-
-        def project(self, context):
-            next(iter(networks[1].trainable_variables.values())).value.assign_add(tf.ones([6, 5]))
-
     networks, objectives = sgan()
-    with pytest.raises(UserError, match="'global_discriminator' writes 'discriminator_0/hidden/kernel'"):
-        pairs_loop(networks, objectives, [Hook("hook")])
+    hook, kernel = StatelessHook("hook"), next(iter(networks[1].trainable_variables.values())).value
+
+    def project(context):
+        kernel.assign_add(tf.ones([6, 5]))
+
+    hook.network, hook.project = "global_discriminator", project
+    hook.veto = lambda context: {"never": tf.constant(False)}
+    match = "'global_discriminator' writes 'discriminator_0/hidden/kernel'"
+    assert_refused(match, pairs_loop, networks, objectives, [hook])
 
 
 class Writer(StatelessHook):
