@@ -21,7 +21,6 @@ DEFAULTS = [
 
 @pytest.fixture(scope="module")
 def described():
-    """Return all that the project's own hooks say of themselves."""
     return describe_hooks()
 
 

@@ -17,7 +17,7 @@ from hookline.scripts.sweep.open import open_sweep
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
-from hookline.trainer.run.directory import choose_directory, initial_checkpoints
+from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.resume import existing_directory
 from tests.support.refusals import assert_refused
 
@@ -113,10 +113,3 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
         for path in (NOBODY, LONG):
             assert_refused(path, look, path)
     assert not list(tmp_path.iterdir())
-
-    def closed(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", closed)
-    for key, look in {"data.path": existing_folder, "run_dir": lambda path: choose_directory(path, "bnn", NOW)}.items():
-        assert_refused(f"^{key} '/closed/x' .*Permission denied", look, "/closed/x")

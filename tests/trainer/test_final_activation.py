@@ -119,9 +119,6 @@ def test_probabilities_of_an_unknown_end_are_refused_and_other_ends_are_logits()
         model = stack(last)
         assert take_off(model) == (model, ())
         check_logits(model, DATA)
-
-
-def test_two_heads_lose_one_activation_each():
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(3, activation="softmax")(inputs), layers.Dense(1, "sigmoid")(inputs)])
     _, activations = take_off(model)

@@ -19,8 +19,6 @@ class Subclassed(keras.Model):
 
 
 class Doubled(keras.Model):
-    """A functional model with a `call` of its own, which its graph does not know."""
-
     def call(self, inputs):
         return 2.0 * super().call(inputs)
 
@@ -47,6 +45,7 @@ def values(model, tensor):
 def test_which_models_have_a_graph():
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4), np.float32))
+    assert_refused("is a Subclassed", layer_output, subclassed, subclassed.dense)
     assert is_graph(sequential())
     assert is_graph(as_functional(sequential()))
     assert not is_graph(subclassed)
@@ -75,14 +74,11 @@ def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph():
 
 
 def test_what_cannot_be_tapped_is_refused():
-    subclassed = Subclassed()
-    subclassed(np.zeros((1, 4), np.float32))
     shared, added = keras.layers.Dense(4, name="shared"), keras.layers.Add(name="added")
     inputs = keras.Input((4,))
     twice = keras.Model(inputs, shared(shared(inputs)), name="twice")
     fork = keras.Model(inputs, added([inputs, keras.ops.relu(inputs)]))
     for tap, model, layer, word in (
-        (layer_output, subclassed, subclassed.dense, "is a Subclassed"),
         (layer_input, twice, shared, "called 2 times"),
         (layer_output, sequential(), sequential().get_layer("first"), "not a direct part"),  # another's
         (layer_input, fork, added, "has 2 inputs"),

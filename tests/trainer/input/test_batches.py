@@ -135,7 +135,6 @@ def test_batches_that_cannot_be_made_are_refused():
     split = make_split(10)
     for options, message in (
         ({"batch_size": 0}, "batch size 0"),
-        ({"batch_size": 2.0}, "batch size 2.0"),
         ({"batch_size": 11}, r"batch size 11 for train; expected 1\.\.10"),
         ({"placement": "devise"}, "'device'"),
     ):

@@ -16,7 +16,6 @@ ULP = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
 
 def plain(x, scale, offset, *, epsilon):
-    """Return y, mean and variance from ordinary ops, without a constant in the place of the mean."""
     axes = list(range(len(x.shape) - 1))
     mean = tf.reduce_mean(x, axes)
     variance = tf.reduce_mean(tf.square(x - mean), axes)

@@ -52,39 +52,14 @@ def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real)
     np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
 
 
-def scattered(centers, features, labels, alpha):
-    """The form of facenet and its copies: a difference for each example, duplicates added up, no 1 + n."""
-    difference = tf.gather(centers, labels) - features
-    centers.scatter_sub(tf.IndexedSlices(alpha * difference, labels))
-
-
-def followed(centers, features, labels, alpha):
-    centers.assign_sub(alpha * center_change(*center_sums(centers, features, labels)))
-
-
-def error_after(update, steps):
-    """Return how far the centers are from the true means after some steps of 128 examples of 10 classes."""
-    means = tf.random.stateless_normal([10, 4], [0, 1])
-    centers = tf.Variable(tf.zeros([10, 4]))
-
-    @tf.function(autograph=False)
-    def run():
-        def body(step):
-            labels = tf.random.stateless_uniform([128], [step, 2], 0, 10, tf.int32)
-            noise = 0.1 * tf.random.stateless_normal([128, 4], [step, 3])
-            update(centers, tf.gather(means, labels) + noise, labels, 0.5)
-            return step + 1
-
-        return tf.while_loop(lambda step: step < steps, body, [tf.constant(0)])
-
-    run()
-    return float(tf.reduce_max(tf.abs(centers - means)))
-
-
 def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges():
-    assert error_after(followed, 1000) < 0.1
-    wrong = error_after(scattered, 1000)
-    assert not wrong < 1e6  # it overflows: infinity or NaN
+    features, labels = np.ones((10, WIDTH), np.float32), np.zeros(10, np.int64)
+    centers, wrong = (np.zeros((1, WIDTH), np.float32) for _ in range(2))
+    for _ in range(40):
+        centers = centers - 0.5 * changed(centers, features, labels)
+        wrong = wrong - 0.5 * (wrong - features).sum(axis=0)  # facenet and its copies: duplicates added up
+    np.testing.assert_allclose(centers, features[:1], atol=1e-3)
+    assert np.abs(wrong).min() > 1e6
 
 
 CLASS_DISTANCES_CLASSES = 4

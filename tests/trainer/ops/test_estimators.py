@@ -295,7 +295,6 @@ SEED = (3, 5)
 
 
 def maps(batch=4, channels=3, dtype=np.float32):
-    """Return features [batch, 3, 2, channels] without a zero, and probabilities [batch, 3, 2, 1]."""
     generator = np.random.default_rng(0)
     features = generator.uniform(0.5, 2.0, (batch, 3, 2, channels)) * generator.choice([-1, 1], (batch, 3, 2, channels))
     return features.astype(dtype), generator.uniform(0.1, 0.9, (batch, 3, 2, 1)).astype(dtype)
@@ -308,8 +307,6 @@ def gate(features, probability, seed=SEED, *, jit=False):
 
 
 def gradients(features, probability, upstream, *, jit=False, seed=SEED):
-    """Return dL/dx, dL/dA and r of one call, for L = sum of upstream * y."""
-
     def compute(x, given, weight):
         y, mask = bernoulli_gate(x, given, seed=tf.constant(seed, tf.int32))
         return (*tf.gradients(y, [x, given], grad_ys=weight), mask)

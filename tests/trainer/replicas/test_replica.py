@@ -35,7 +35,6 @@ SHAPES = ([3], [], [2, 2], [1], [0], [4, 1, 2])
 
 
 def numbers(index, dtype="float32"):
-    """Return tensors of a replica that no other has."""
     generator = np.random.default_rng(index)
     return [tf.constant(generator.normal(size=shape), dtype) for shape in SHAPES]
 
@@ -87,17 +86,6 @@ def replica(index):
 
 def state(dtype="int64", seed=5):
     return {SEED: tf.constant([seed, 7], dtype), "norm/moving_mean": tf.constant([0.5])}
-
-
-def test_the_first_replica_keeps_the_state_as_it_is():
-    given = state()
-    assert own_seeds(given, [SEED], replica(0)) == given
-    assert shared_seeds(given, [SEED], replica(0)) == given
-    assert common_seed(given[SEED], replica(0)) is given[SEED]
-    assert own_seeds(given, [SEED], Replica()) == given
-    assert own_seeds(given, [SEED], replica(1))["norm/moving_mean"] is given["norm/moving_mean"]
-    new = {"norm/moving_mean": tf.constant([0.25])}  # nothing was drawn
-    assert shared_seeds(new, [SEED], replica(1)) == new
 
 
 @pytest.mark.parametrize(("dtype", "seed"), [("int64", 0), ("uint32", 2**31 - 1), ("int32", 2**31 - 1)])

@@ -148,8 +148,6 @@ SECONDS = 10.0
 
 
 class Disk:
-    """Write nothing, and only once it is open; remember what was written."""
-
     def __init__(self):
         self.written = []
         self.full = False
@@ -168,7 +166,6 @@ class Disk:
 
 
 def busy():
-    """Return a writer that has begun to write step 1."""
     disk = Disk()
     writer = BackgroundWriter(disk.write)
     writer.submit(snapshot(1, "last"))

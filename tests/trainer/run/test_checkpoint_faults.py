@@ -22,7 +22,6 @@ ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 
 @pytest.fixture
 def directory(tmp_path):
-    """Return checkpoints of the steps 1 (the best), 2 and 3."""
     for step in (1, 2, 3):
         save(tmp_path, step)
     return tmp_path
@@ -119,7 +118,6 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path):
 
 @contextmanager
 def largest_file(size):
-    """Let no file grow above a size, in bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

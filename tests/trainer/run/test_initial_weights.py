@@ -188,9 +188,5 @@ def test_python_starts_from_a_file_and_from_a_run(tmp_path):
     two = trained(init_from=tmp_path / "run")
     np.testing.assert_allclose(two.model.get_layer("head").kernel, saved.get_layer("head").kernel, atol=1e-6)
     assert [line.partition(":")[0] for line in two._state.run.journal.started_from] == [f"init_from={tmp_path / 'run'}"]
-    again = hookline.load(tmp_path / "run")
-    again.fit(X, np.arange(6) % 3, batch_size=6, verbose=0)  # it is the same trainer
     (tmp_path / "a.txt").write_text("")
     assert_refused("is a file", trained, init_from=tmp_path / "a.txt")
-    both = [network(named()), Network("other", named(), keras.optimizers.SGD())]
-    assert_refused("no network 'other'", load_run, both, tmp_path / "run" / "checkpoints", "x")

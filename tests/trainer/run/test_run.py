@@ -15,8 +15,6 @@ from tests.support.toy import StatelessHook
 
 
 class Diary(HostHook):
-    """Record every call as (stage or split, step)."""
-
     def __init__(self, name="diary"):
         self.name = name
         self.calls = []
@@ -56,8 +54,6 @@ def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path):
 
 
 class SaveBest(Diary):
-    """Ask for a checkpoint at each improvement, and for three that stay."""
-
     def on_fit_begin(self, run):
         run.control.keep_last = 3
 
@@ -117,8 +113,6 @@ def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_pat
 
 
 def full_disk(monkeypatch, room):
-    """Let checkpoints be written only at the steps for which there is room."""
-
     def write(path, snapshot, *arguments):
         if not room(snapshot.step):
             raise OSError(28, "No space left on device")

@@ -67,8 +67,6 @@ def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit():
 
 
 class Later(StatelessHook):
-    """Multiply every kernel in evaluation, and add a ramp, so that no two entries are equal."""
-
     after, priority = ("incremental_quantization", "bnn_rounding"), 100
 
     def __init__(self, factor, ramp=0.0):

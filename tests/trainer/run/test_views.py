@@ -47,8 +47,6 @@ class Painter(StatelessHook):
 
 
 class Album(ToyObjective):
-    """Show the row whose logits are the largest, and the logits of the split with the inputs as labels."""
-
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
         output.collected = {"logits": output.outputs}

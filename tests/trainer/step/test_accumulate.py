@@ -16,7 +16,6 @@ HIDDEN = "toy/hidden/kernel"
 
 
 def plain_network(*extra, penalty=0.0, seed=1):
-    """Return a network without batch norm and dropout; `extra` layers stand before the last one."""
     keras.utils.set_random_seed(seed)
     layers = [
         keras.Input((6,)),
@@ -47,14 +46,11 @@ def assert_equal_to_the_whole_batch(accumulation_steps, *, xla=False, **options)
 
 
 def padded_batch(step):
-    """Return a toy batch whose examples have weights from 0 to 2, all 0 in its second quarter."""
     weights = np.concatenate([[1.0, 0.0, 2.0, 0.5], np.zeros(4), np.ones(BATCH - 8)])
     return {**toy_batch(step), "weights": tf.constant(weights, tf.float32)}
 
 
 class Halve(StatelessHook):
-    """Use half of every kernel, rounded with a gradient of its own, in the forward pass."""
-
     def transform_weights(self, weights, context):
         @tf.custom_gradient
         def rounded(latent):
@@ -64,8 +60,6 @@ class Halve(StatelessHook):
 
 
 class Pull(StatelessHook):
-    """Add losses of outputs, of latent and transformed weights, and of something made of them before."""
-
     def transform_weights(self, weights, context):
         self.length = tf.norm(context.latent[HIDDEN])
         self.positive = tf.math.count_nonzero(context.latent[HIDDEN] > 0)  # an integer has no gradient
@@ -103,8 +97,6 @@ def test_batch_norm_normalizes_by_micro_batch_and_is_written_once():
 
 
 class Counting(keras.layers.Layer):
-    """Count calls, examples and what they hold, and let the outputs depend on the calls."""
-
     def build(self, input_shape):
         make = {"shape": (), "initializer": "zeros", "trainable": False}
         self.calls = self.add_weight(name="calls", dtype="int32", **make)
@@ -142,8 +134,6 @@ class SelfCounting(keras.layers.Layer):
 
 
 class Watch(StatelessHook):
-    """Note the size of the batch in every stage, and what each example got."""
-
     def build(self, context):
         self.seen = {}
         self.dropped = tf.Variable(tf.zeros([BATCH, 8]), trainable=False)

@@ -20,7 +20,6 @@ OPTIMIZERS = {
 
 
 def trained(name, steps, optimizer=None):
-    """Return a discriminator whose weights, statistics, seed state and slots have moved."""
     network, made = discriminator(name, optimizer), generator("made")
     made.fixed = True
     pairs_loop([network, made], [Judge("judge", name, ["made"])]).run(0, steps)
@@ -69,8 +68,6 @@ def test_slots_are_kept_or_reset_as_told(kind):
 
 
 class Follow(Judge):
-    """Copy the discriminator to the messenger, and train the messenger on."""
-
     slots = "copy"
 
     def begin(self, networks):

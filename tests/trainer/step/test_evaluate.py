@@ -15,7 +15,6 @@ from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy
 
 
 def batches(size):
-    """Return a batch function over the first `SIZE` rows, the last batch padded, and the number of batches."""
     inputs, targets = toy_arrays()
 
     def batch(index):

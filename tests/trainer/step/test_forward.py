@@ -40,8 +40,6 @@ def test_an_evaluation_alone_uses_the_transformed_statistics():
 
 
 class Subclassed(keras.Model):
-    """Be no functional model: batch norm and a dropout, and a call that takes no `training`."""
-
     def __init__(self):
         super().__init__(name="own")
         self.hidden, self.norm = keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization()

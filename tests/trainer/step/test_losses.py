@@ -121,7 +121,6 @@ def all_values(loop):
 
 
 def plain_network(precision="float32"):
-    """Return a network without batch norm, whose micro batches and replicas are exact."""
     keras.utils.set_random_seed(0)
     with computing_in(precision):
         return small_network(keras.optimizers.SGD(0.1), units=8)

@@ -80,7 +80,6 @@ def norms_of(loop):
 
 
 def moved(hooks=(), steps=1):
-    """Return how far each step of gradient descent moves the weights, over its rate: the norm of what it was given."""
     network, lengths = sgd_network(), []
     loop = toy_loop(hooks, network=network)
     for step in range(steps):

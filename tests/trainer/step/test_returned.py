@@ -73,7 +73,6 @@ OTHERS = {
 
 
 def shown(value):
-    """Return a value as the tables of this file name it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name!r}: {shown(each)}" for name, each in value.items()) + "}"
     return "tensor" if isinstance(value, tf.Tensor) else "object" if type(value) is object else repr(value)

@@ -60,8 +60,6 @@ def test_gradient_is_taken_with_respect_to_the_latent_variable():
 
 
 class CopyKernel(StatelessHook):
-    """Copy the kernel in UPDATE_OPS, clip it in project, measure it last; note the order of the stages."""
-
     def build(self, context):
         self.kernel = context.network.trainable_variables["toy/hidden/kernel"].value
         self.copy, self.seen = tf.Variable(tf.zeros_like(self.kernel)), []
@@ -156,8 +154,6 @@ def test_calling_a_network_twice_updates_its_statistics_twice():
 
 
 class Puzzle(CountingHook):
-    """Count steps; show the count as read before the update ops and under their control dependencies."""
-
     def transform_weights(self, weights, context):
         self.early = tf.convert_to_tensor(self.count)
         return weights

@@ -55,8 +55,6 @@ def test_updates_of_a_step_equal_as_many_steps_on_its_parts():
 
 
 class Begins(Judge):
-    """Copy the source, count how often, and note what the messenger held when the weights were read."""
-
     def __init__(self, *arguments, counter, difference):
         super().__init__(*arguments)
         self.counter, self.difference = counter, difference
@@ -122,10 +120,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, True), (4, False)])
 def test_hooks_update_exactly_once_for_every_optimizer_step(accumulation_steps, xla):
-    networks, hooks = (
-        [toy_network("first"), toy_network("second")],
-        [CountingHook(f"counter_{each}") for each in ("first", "second")],
-    )
+    networks, hooks = [toy_network("first"), toy_network("second")], [CountingHook("one"), CountingHook("two")]
     networks[0].shared = True
     for network, hook in zip(networks, hooks, strict=True):
         hook.network = network.name

@@ -28,7 +28,6 @@ from tests.support.toy import (
 
 
 def upstream(operation):
-    """Walk the graph by hand: names of all ops before `operation`, through inputs and control inputs."""
     found, stack = set(), [operation]
     while stack:
         current = stack.pop()
