@@ -43,7 +43,6 @@ ENDS = {
     "softmax layer": lambda: stack(layers.Dense(3), layers.Softmax()),
     "sigmoid operation": lambda: functional(keras.activations.sigmoid),
     "convolution and flatten": pixelwise,
-    "nested dense": lambda: nested(stack(layers.Dense(3, activation="softmax"))),
     "nested softmax layer": lambda: nested(nested(stack(layers.Dense(3), layers.Softmax()))),
 }
 

@@ -102,9 +102,9 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, 
         assert fingerprint(still) == before
 
 
-def network_of(*layers, name="target"):
+def network_of(*layers, name="target", optimizer="Nadam"):
     model = keras.Sequential([keras.Input((6,)), *layers], name=name)
-    network = Network(name, model, keras.optimizers.Nadam(0.1))
+    network = Network(name, model, getattr(keras.optimizers, optimizer)(0.1))
     network.optimizer.build(network.model.trainable_variables)
     return network
 
@@ -124,21 +124,17 @@ def test_a_snapshot_never_changes_and_a_fingerprint_sees_every_part():
     np.testing.assert_equal(held, copies)
 
 
-@pytest.mark.parametrize(
-    ("layers", "optimizer", "match"),
-    [
-        ([dense(4, "one"), dense(2, "two")], keras.optimizers.Nadam, "'source' .*'target': .*shape"),
-        ([dense(3, "one"), dense(2, "three")], keras.optimizers.Nadam, "'source/two/kernel', .*'target/three"),
-        ([dense(3, "one")], keras.optimizers.Nadam, "'source/two/kernel', which 'target' does not"),
-        ([dense(3, "one", dtype="float64"), dense(2, "two")], keras.optimizers.Nadam, "float32 in one and float64"),
-        ([dense(3, "one"), dense(2, "two")], keras.optimizers.SGD, "Nadam, .*SGD"),
-    ],
-)
-def test_networks_and_optimizers_that_do_not_correspond_are_named(layers, optimizer, match):
-    source, target = network_of(dense(3, "one"), dense(2, "two"), name="source"), network_of(*layers)
-    target.optimizer = optimizer(0.1)
-    target.optimizer.build(target.model.trainable_variables)
-    before = fingerprint(target)
-    assert_refused(match, copy_network, source, target, optimizer="copy")
-    assert fingerprint(target) == before
+def test_networks_and_optimizers_that_do_not_correspond_are_named():
+    source = network_of(dense(3, "one"), dense(2, "two"), name="source")
+    for layers, optimizer, match in (
+        ([dense(4, "one"), dense(2, "two")], "Nadam", "'source' .*'target': .*shape"),
+        ([dense(3, "one"), dense(2, "three")], "Nadam", "'source/two/kernel', .*'target/three"),
+        ([dense(3, "one")], "Nadam", "'source/two/kernel', which 'target' does not"),
+        ([dense(3, "one", dtype="float64"), dense(2, "two")], "Nadam", "float32 in one and float64"),
+        ([dense(3, "one"), dense(2, "two")], "SGD", "Nadam, .*SGD"),
+    ):
+        target = network_of(*layers, optimizer=optimizer)
+        before = fingerprint(target)
+        assert_refused(match, copy_network, source, target, optimizer="copy")
+        assert fingerprint(target) == before
     assert_refused("'source' twice", copy_network, source, source, optimizer="keep")

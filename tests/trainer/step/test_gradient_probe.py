@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.gradient_override import GradientOverride
-from hookline.trainer.network import Network
 from hookline.trainer.ops import estimators
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.gradient_probe import compare_gradients
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import small_network
-from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
+from tests.support.toy import FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
 
 WRONG_MARK = "TestProbeTwice"
 
@@ -35,17 +33,13 @@ class Probe(StatelessHook):
         return {**weights, name: self.function(weights[name])}
 
 
-def network_of(model=None):
+def network_of():
     keras.utils.set_random_seed(1)
-    if model is None:
-        return small_network(keras.optimizers.SGD(0.1), units=8)
-    network = Network("model", model, keras.optimizers.SGD(0.1))
-    network.optimizer.build(model.trainable_variables)
-    return network
+    return small_network(keras.optimizers.SGD(0.1), units=8)
 
 
-def compared(function, model=None):
-    trainer = Trainer([network_of(model)], [ToyObjective()], [Probe(function)], seed=0)
+def compared(function):
+    trainer = Trainer([network_of()], [ToyObjective()], [Probe(function)], seed=0)
     return compare_gradients(trainer, toy_batch)
 
 
@@ -118,17 +112,6 @@ def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
     assert found.true == pytest.approx(0.5, abs=0.01)
     (found,) = compared(lambda x: tf.cast(cube(lambda x: 3.0 * x**2)(tf.cast(x, tf.bfloat16)), x.dtype))
     assert (found.verdict, found.true) == ("not measured", None)  # in half precision
-
-
-def test_what_a_hook_puts_on_ops_is_found():
-    hook = GradientOverride(layers=None, op_type="Tanh", backward="guided_relu")
-    hook.name = "on"
-    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="toy")
-    trainer = Trainer([network_of(hook.rebuild_model(model))], [ToyObjective()], [hook], seed=0)
-    (found,) = compare_gradients(trainer, toy_batch)
-    assert found.name.startswith("on, forward/model/")
-    assert (found.surrogate, found.verdict) == ("none", "on purpose")
 
 
 def test_nothing_is_trained():
