@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm
 CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
 
 
-def check_reported(names: Iterable[str], directory: Path) -> None:
+def check_reported(names, directory):
     """Compare the names in a run's reports with the sections "Scalars:" of hooks."""
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     reported = {key for line in lines for key in line} - {"step", "split"}
@@ -31,7 +29,7 @@ def check_reported(names: Iterable[str], directory: Path) -> None:
     assert differing_names(entries, reported) == []
 
 
-def differing_names(entries: Mapping[str, str], reported: Iterable[str]) -> list[str]:
+def differing_names(entries, reported):
     """Return which names are reported and not described, or described and not reported."""
     own = [name for name in reported if not OF_ALL_RUNS.fullmatch(name)]
     patterns = {name: re.compile("(metric/)?" + re.escape(name).replace("<layer>", ".+")) for name in entries}
@@ -60,7 +58,7 @@ ALONE = [(name,) for name in HOOKS if name not in itertools.chain(*TOGETHER)]
 
 
 @pytest.mark.parametrize("names", [*TOGETHER, *ALONE], ids="+".join)
-def test_a_run_with_the_hook_resumes_with_its_bits(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path):
     parts = ["trainer.accumulation_steps=2"] if "ema" in names else []
     parts += REWOUND if "prune" in names else []
     overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *parts]
@@ -73,7 +71,7 @@ def test_a_run_with_the_hook_resumes_with_its_bits(names: tuple[str, ...], tmp_p
     check_reported(names, tmp_path / "whole")
 
 
-def test_networks_that_copy_one_another_resume_with_their_bits(tmp_path: Path) -> None:
+def test_networks_that_copy_one_another_resume_with_their_bits(tmp_path):
     overrides = ["task.messenger_every=3", "task.messenger_optimizer=reset", "trainer.batch_size=60"]
     whole = run_small("sgan", *overrides, run_dir=tmp_path / "whole")
     found = run_cut("sgan", *overrides, cuts=[4], run_dir=tmp_path / "cut")  # copies before the cut and after it

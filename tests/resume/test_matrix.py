@@ -11,7 +11,7 @@ import itertools
 import math
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,12 @@ DENSE_MODEL = ("baseline", "bnn", "frozen_mask", "incremental_quantization", "re
 
 @dataclass(frozen=True)
 class Case:
-    """Name a run."""
-
     recipe: str
     hook: str
     parts: int
     more: tuple[str, ...] = ()
 
-    def overrides(self) -> list[str]:
+    def overrides(self):
         """Return what a small run of it needs, with changes of state in its middle."""
         given = {"trainer.evaluate_every_epochs": "1", "trainer.report_every_steps": str(REPORT)}
         given["trainer.accumulation_steps"] = str(self.parts)
@@ -80,7 +78,7 @@ class Case:
             given |= self._changing(hook)
         return [*(f"{key}={value}" for key, value in given.items()), *self.more]
 
-    def _changing(self, hook: str) -> dict[str, str]:
+    def _changing(self, hook):
         if hook == "prune":
             return {"hooks.prune.frequency": "2"}
         if hook == "frozen_mask" and self.recipe not in OWN:
@@ -100,9 +98,9 @@ class Whole:
     states: dict[int, Checkpoint]
 
 
-def changed_now_and_then(states: Mapping[int, Checkpoint]) -> list[int]:
+def changed_now_and_then(states):
     """Return the steps that changed a variable of a hook which most steps leave unchanged."""
-    found: set[int] = set()
+    found = set()
     steps = sorted(states)
     for key in (key for key in states[steps[0]].tensors if key.startswith("hook/")):
         at = [
@@ -115,7 +113,7 @@ def changed_now_and_then(states: Mapping[int, Checkpoint]) -> list[int]:
     return sorted(found)
 
 
-def make_whole(case: Case, directory: Path) -> Whole:
+def make_whole(case, directory):
     run, copies = directory / "whole", directory / "copies"
     hook = f"+hooks.copies={{_target_:tests.support.copies.Copies,to:{copies}}}"
     summary = run_small(case.recipe, *case.overrides(), PLUGIN, hook, run_dir=run)
@@ -124,7 +122,7 @@ def make_whole(case: Case, directory: Path) -> Whole:
     return Whole(run, copies, summary, states)
 
 
-def choose_cuts(whole: Whole) -> dict[tuple[str, int], str]:
+def choose_cuts(whole):
     """Return cuts, one of each kind: the name of a copy and the step that it resumes from."""
     total, epochs = whole.summary["steps"], whole.summary["epochs"]
     end = math.ceil(total / epochs - 1e-9)  # of the first epoch
@@ -137,13 +135,13 @@ def choose_cuts(whole: Whole) -> dict[tuple[str, int], str]:
         ((f"after_{end + 1}", end), "end of an epoch"),
         *(((f"after_{step + 1}", step), CHANGE) for step in changes[:1]),
     ]
-    kinds: dict[tuple[str, int], str] = {}
+    kinds = {}
     for cut, kind in cuts:
         kinds[cut] = f"{kinds[cut]}; {kind}" if cut in kinds else kind
     return kinds
 
 
-def check_cut(whole: Whole, name: str, step: int) -> None:
+def check_cut(whole, name, step):
     """Resume a copy and compare everything at the end with the whole run."""
     run = whole.copies / name
     with pytest.MonkeyPatch.context() as patch:
@@ -160,8 +158,7 @@ def check_cut(whole: Whole, name: str, step: int) -> None:
         assert (run / "pictures" / animation.name).read_bytes() == animation.read_bytes(), animation.name
 
 
-def _check_state(found: Checkpoint, expected: Checkpoint) -> None:
-    """Compare two checkpoints: every variable, and the state of the run and its hooks."""
+def _check_state(found, expected):
     assert found.step == expected.step
     assert found.tensors.keys() == expected.tensors.keys()
     assert [key for key, value in expected.tensors.items() if value.tobytes() != found.tensors[key].tobytes()] == []
@@ -172,17 +169,17 @@ def _check_state(found: Checkpoint, expected: Checkpoint) -> None:
             assert found.state["hooks"][name] == state, name
 
 
-def _untimed(values: Any) -> Any:
+def _untimed(values):
     if not isinstance(values, Mapping):
         return values
     return {key: value for key, value in values.items() if not key.startswith("time/") and key != "host_seconds"}
 
 
-def curves(run: Path, split: str) -> dict[str, list[tuple[int, float]]]:
+def curves(run, split):
     """Return the curves of a split in TensorBoard, without times, by name."""
     events = EventAccumulator(str(run / "tensorboard" / split), size_guidance={"tensors": 0})
     events.Reload()
-    found: dict[str, list[tuple[int, float]]] = {}
+    found = {}
     for tag in events.Tags()["tensors"]:
         points = events.Tensors(tag)
         if not tag.startswith("time/") and len(points[0].tensor_proto.float_val) == 1:
@@ -190,7 +187,7 @@ def curves(run: Path, split: str) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def refusal(error: UserError, case: Case) -> str:
+def refusal(error, case):
     """Return the one line that says why a recipe does not take a hook, which must name it."""
     line, shown = str(error), "".join(traceback.format_exception_only(error))
     assert "\n" not in line
@@ -203,14 +200,14 @@ ALL = [Case(recipe, hook, parts) for parts in (1, 2) for recipe in RECIPES for h
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
+def directory(tmp_path):
     """Return a directory that is removed after its test: the runs of a matrix would fill a disk, and memory."""
     yield tmp_path / "runs"
     shutil.rmtree(tmp_path)
     gc.collect()
 
 
-def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory: Path) -> None:
+def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory):
     whole = make_whole(Case("baseline", "prune", 2, ("hooks.pictures.animate=true",)), directory)
     assert list(whole.directory.glob("pictures/*.gif"))
     cuts = {cut: kind for cut, kind in choose_cuts(whole).items() if CHANGE in kind or EVALUATION in kind}
@@ -221,7 +218,7 @@ def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ALL, ids=[f"{case.recipe}-{case.hook}-{case.parts}" for case in ALL])
-def test_a_recipe_with_a_hook_resumes_from_every_cut(case: Case, directory: Path) -> None:
+def test_a_recipe_with_a_hook_resumes_from_every_cut(case, directory):
     try:
         whole = make_whole(case, directory)
     except UserError as error:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
-from hookline.trainer.run.checkpoint import Snapshot, write_checkpoint
-from hookline.trainer.run.control import Report
+from hookline.trainer.run.checkpoint import write_checkpoint
 from hookline.trainer.run.directory import locked
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.resume import changed_environment
-from hookline.trainer.run.run import Run
 from tests.resume.test_matrix import curves
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
 
@@ -28,7 +26,7 @@ WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mo
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def whole(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole") / "run"
     summary = run_small("bnn", *WHOLE, run_dir=directory)
     assert summary["best"]["step"] < summary["steps"]  # the test needs weights that are not those of the end
@@ -42,7 +40,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("cuts", "evaluation", "more"), CUTS)
-def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path):
     directory = tmp_path / "run"
     summary = run_cut("bnn", *WHOLE, *more, cuts=cuts, run_dir=directory, evaluation=evaluation)
     check_same(directory, summary, *whole)
@@ -50,7 +48,7 @@ def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path:
     assert curves(directory, "train") == curves(whole[0], "train")
 
 
-def left_at(steps: int, directory: Path, *overrides: str) -> Path:
+def left_at(steps, directory, *overrides):
     """Make a run that was left after some steps."""
     hook = f"+hooks.signal={{_target_:tests.support.signals.Signal,steps:[{steps}]}}"
     with pytest.raises(Interrupted) as error:
@@ -60,7 +58,7 @@ def left_at(steps: int, directory: Path, *overrides: str) -> Path:
 
 
 @pytest.mark.full
-def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path):
     directory = left_at(5, tmp_path / "run")
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["digest"], summary["test"]) == ("interrupted", 5, None, {})
@@ -70,8 +68,7 @@ def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path: Pat
     rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
     path.write_text(text.replace(rate, rate.partition(":")[0] + ": 0.3"))
     line = rf"config.yaml has changed since the checkpoint of step 5 .* use init_from={directory}"
-    with pytest.raises(UserError, match=line):
-        go_on(directory)
+    assert_refused(line, go_on, directory)
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
     path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
     first = go_on(directory, "trainer.threads=null")
@@ -82,7 +79,7 @@ def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path: Pat
 
 
 @pytest.mark.full
-def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> None:
+def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path):
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
     assert error.value.signal_number is None
@@ -92,7 +89,7 @@ def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path):
     directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
     with (directory / "metrics.jsonl").open("a") as file:
@@ -104,14 +101,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: 
     check_same(directory, summary, *whole)
 
 
-def write_arrays(path: Path, seed: int) -> Path:
+def write_arrays(path, seed):
     generator = np.random.default_rng(seed)
     path.parent.mkdir()
     np.savez(path, x_train=generator.normal(size=(200, 4, 4)).astype(np.float32), y_train=np.arange(200) % 4)
     return path
 
 
-def test_an_invalid_environment_is_reported(tmp_path: Path) -> None:
+def test_an_invalid_environment_is_reported(tmp_path):
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
     other = '{"packages": {}, "cpu_flags": {"a": 1}, "plugins": {}, "python": {"a": {}}}'
     for text in ("[]", "[" * 100_000, '{"packages": [], "plugins": [1]}', other):
@@ -123,7 +120,7 @@ def test_an_invalid_environment_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_path: Path) -> None:
+def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_path):
     path, other = (write_arrays(tmp_path / name / "a.npz", seed) for seed, name in enumerate(("here", "other")))
     overrides = ["data=arrays", f"data.path={path}", "trainer.batch_size=32", "data.classes=4"]
     directory = left_at(5, tmp_path / "run", *overrides)
@@ -140,16 +137,15 @@ def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_pa
     ):
         go_on(directory, f"data.path={other}")
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
-    with pytest.raises(UserError, match="has no checkpoint yet, so it is unknown whether the data at another place"):
-        go_on(unsaved, moved)
+    assert_refused("has no checkpoint yet, so it is unknown whether the data at another place", go_on, unsaved, moved)
     with pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"):
         assert go_on(directory, moved)["status"] == "completed"
 
 
-def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_use_is_refused(tmp_path, monkeypatch):
     refused, send = [], Signal.on_chunk_end
 
-    def try_and_send(hook: Signal, run: Run, report: Report | None) -> None:
+    def try_and_send(hook, run, report):
         with pytest.raises(UserError, match="is in use"), locked(run.directory):
             pass
         refused.append(run.step)
@@ -163,10 +159,10 @@ def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.full
-def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_path: Path, monkeypatch) -> None:
-    written: list[int] = []
+def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_path, monkeypatch):
+    written = []
 
-    def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
+    def write(path, snapshot, *arguments):
         if written:
             raise OSError(28, "No space left on device")
         write_checkpoint(path, snapshot, *arguments)
@@ -187,11 +183,10 @@ def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_p
     check_same(directory, finished, *whole)
 
 
-def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(splits: object) -> str:
+def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path, monkeypatch):
+    def unreadable(splits):
         raise UserError("Row 17 cannot be read. Fix it.")
 
     monkeypatch.setattr("hookline.trainer.run.build_run.data_fingerprint", unreadable)
-    with pytest.raises(UserError, match="Row 17"):
-        run_small("bnn", *WHOLE, run_dir=tmp_path / "run")
+    assert_refused("Row 17", run_small, "bnn", *WHOLE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

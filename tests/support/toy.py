@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import Commit, writes_of
@@ -77,6 +78,19 @@ class StatelessHook(GraphHook):
 
     def declare(self) -> Declaration:
         return Declaration()
+
+
+class CountingHook(StatelessHook):
+    """Count the steps that are made."""
+
+    def build(self, context: BuildContext) -> None:
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def declare(self) -> Declaration:
+        return Declaration({"count": self.count}, writes={"count": self.count})
+
+    def update_ops(self, context: StepContext) -> Sequence[Any]:
+        return [self.count.assign_add(1.0)]
 
 
 def build_context(network: Network) -> BuildContext:

@@ -8,7 +8,7 @@ import pytest
 
 from hookline import hooks
 from hookline.scripts.catalogue import PAGE
-from hookline.scripts.documentation.description import Description, describe_hooks
+from hookline.scripts.documentation.description import describe_hooks
 from hookline.scripts.documentation.page import find_gaps, make_page
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
@@ -20,8 +20,7 @@ DEFAULTS = [
 
 
 @pytest.fixture(scope="module")
-def described() -> list[Description]:
-    """Return all that the project's own hooks say of themselves."""
+def described():
     return describe_hooks()
 
 

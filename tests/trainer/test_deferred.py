@@ -10,6 +10,7 @@ import pytest
 
 from hookline.trainer.deferred import prechecked, run_precheck
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITS = """
@@ -77,48 +78,37 @@ else:
     raise AssertionError
 import hookline.recipes.optimizers.fused_update  # now it may
 """
-SOURCES = [
-    "arrays",
-    "cluttered",
-    "digits",
-    "domains",
-    "hugging_face",
-    "image_folder",
-    "keras_dataset",
-    "tfds",
-    "tfrecord",
-]
+DATA = ["arrays", "cluttered", "digits", "domains", "hugging_face", "image_folder", "keras_dataset", "tfds", "tfrecord"]
 
 
-def run(code: str, *arguments: str) -> None:
+def run(code, *arguments):
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("code", [WAITS, ORPHAN], ids=["first use", "not imported"])
-def test_the_import_waits_for_the_first_use_or_has_not_happened(code: str) -> None:
+def test_the_import_waits_for_the_first_use_or_has_not_happened(code):
     run(code)
 
 
-def test_every_hook_and_data_source_can_be_inspected_without_tensorflow() -> None:
-    sources = [f"data:hookline.recipes.data.{name}.{name}" for name in SOURCES]
+def test_every_hook_and_data_source_can_be_inspected_without_tensorflow():
+    sources = [f"data:hookline.recipes.data.{name}.{name}" for name in DATA]
     run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")
 
 
-def refuse(path: str, size: int) -> None:
+def refuse(path, size):
     raise UserError(f"{path} {size}")
 
 
 @prechecked(refuse)
-def opened(*, path: str, size: int = 3, seed: int = 0) -> int:
+def opened(*, path, size=3, seed=0):
     return size + seed
 
 
-def test_given_arguments_and_defaults_reach_the_check_once_all_are_there() -> None:
+def test_given_arguments_and_defaults_reach_the_check_once_all_are_there():
     for given, said in (({"path": "here", "seed": 4}, "here 3"), ({"path": "here", "size": 5}, "here 5")):
-        with pytest.raises(UserError, match=f"^{said}$"):
-            run_precheck(opened, given)
+        assert_refused(f"^{said}$", run_precheck, opened, given)
     run_precheck(opened, {"size": 5})  # an argument is still to come
     run_precheck(lambda path: path, {"path": 1})  # no check
     assert opened(path="x") == 3

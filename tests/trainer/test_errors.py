@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from hookline.scripts.sweep.open import open_sweep
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
-from hookline.trainer.run.directory import choose_directory, initial_checkpoints
+from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.resume import existing_directory
+from tests.support.refusals import assert_refused
 
 
 def test_a_name_and_a_message_are_printable_lines():
@@ -46,7 +46,7 @@ def test_a_cell_of_a_table_is_neither_a_formula_nor_a_second_row():
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def saved(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -> bytes:
+def saved(save, *arrays, **named):
     stream = io.BytesIO()
     save(stream, *arrays, **named)
     return stream.getvalue()
@@ -59,7 +59,7 @@ FILES = {
 }
 
 
-def read(content: bytes) -> list[np.ndarray]:
+def read(content):
     loaded = np.load(io.BytesIO(content), allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return [loaded]
@@ -69,7 +69,7 @@ def read(content: bytes) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn of some of them before they give up, or continue
-def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind: str) -> None:
+def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind):
     content, caught = FILES[kind], set()
     assert len(read(content)) == 1
     for place in range(len(content)):
@@ -111,14 +111,5 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     for look in LOOKS.values():
         for path in (NOBODY, LONG):
-            with pytest.raises(UserError, match=path):
-                look(path)
+            assert_refused(path, look, path)
     assert not list(tmp_path.iterdir())
-
-    def closed(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", closed)
-    for key, look in {"data.path": existing_folder, "run_dir": lambda path: choose_directory(path, "bnn", NOW)}.items():
-        with pytest.raises(UserError, match=f"^{key} '/closed/x' .*Permission denied"):
-            look("/closed/x")

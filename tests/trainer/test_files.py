@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +13,13 @@ from hookline.trainer.errors import UserError
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def victim(tmp_path):
     path = tmp_path / "victim"
     path.write_text("precious")
     return path
 
 
-USES: dict[str, Callable[[Path], object]] = {
+USES = {
     "open_file": files.open_file,
     "open_append": files.open_append,
     "open_lock": files.open_lock,
@@ -30,7 +28,7 @@ USES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_anything_but_an_ordinary_file_is_refused_at_once(victim: Path):
+def test_anything_but_an_ordinary_file_is_refused_at_once(victim):
     (linked := victim.with_name("linked")).symlink_to(victim)
     os.mkfifo(piped := victim.with_name("piped"))
     (folder := victim.with_name("folder")).mkdir()
@@ -48,7 +46,7 @@ def test_anything_but_an_ordinary_file_is_refused_at_once(victim: Path):
         files.open_file(pipe, follow=True)
 
 
-def test_a_file_is_replaced_and_a_link_under_its_name_not_followed(victim: Path):
+def test_a_file_is_replaced_and_a_link_under_its_name_not_followed(victim):
     path = victim.with_name("summary.json")
     for link in (path, path.with_name(f".{path.name}.{os.getpid()}.tmp")):
         link.symlink_to(victim)
@@ -62,12 +60,12 @@ def test_a_file_is_replaced_and_a_link_under_its_name_not_followed(victim: Path)
     assert {each.name for each in path.parent.iterdir()} == {"summary.json", "victim"}
 
 
-def _umask() -> int:
+def _umask():
     os.umask(mask := os.umask(0))
     return mask
 
 
-def test_removing_leaves_what_links_lead_to(victim: Path):
+def test_removing_leaves_what_links_lead_to(victim):
     (folder := victim.with_name("folder")).mkdir()
     (outside := victim.with_name("outside")).mkdir()
     (outside / "file").touch()
@@ -80,7 +78,7 @@ def test_removing_leaves_what_links_lead_to(victim: Path):
     assert (outside / "file").exists()
 
 
-def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path: Path):
+def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path):
     (tmp_path / "run" / "a" / "b").mkdir(parents=True)
     (tmp_path / "by_name").symlink_to(tmp_path / "run")  # the user's way to the run
     files.check_folders(tmp_path / "by_name", "run")
@@ -91,7 +89,7 @@ def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path: Path):
         files.make_folder(link)
 
 
-def test_deep_nesting_is_no_json_and_no_yaml(tmp_path: Path):
+def test_deep_nesting_is_no_json_and_no_yaml(tmp_path):
     for text in ("[" * 20000, "[" * 900 + "]" * 900, '{"a":' * 200 + "1" + "}" * 200):
         with pytest.raises(ValueError, match="nested too deeply|Expecting value"):
             files.parse_json(text)
@@ -114,7 +112,7 @@ YAML = {
 }
 
 
-def test_yaml_that_no_run_writes_is_refused(tmp_path: Path):
+def test_yaml_that_no_run_writes_is_refused(tmp_path):
     for text, message in YAML.values():
         (tmp_path / "a.yaml").write_text(text)
         with pytest.raises((ValueError, OSError), match=message):

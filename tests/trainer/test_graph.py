@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input, layer_output
+from tests.support.refusals import assert_refused
 
 
 class Subclassed(keras.Model):
-    """A model whose graph nobody knows."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="subclassed")
         self.dense = keras.layers.Dense(2, name="dense")
 
@@ -22,21 +19,17 @@ class Subclassed(keras.Model):
 
 
 class Doubled(keras.Model):
-    """A functional model with a `call` of its own, which its graph does not know."""
-
     def call(self, inputs):
         return 2.0 * super().call(inputs)
 
 
-def sequential() -> keras.Sequential:
+def sequential():
     return keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2, name="second")], name="two"
     )
 
 
-def rebuilt(model: keras.Model) -> keras.Model:
-    """Return the model with ReLU after the first layer: the same layers in another graph."""
-
+def rebuilt(model):
     def call(layer, *args, **kwargs):
         result = layer(*args, **kwargs)
         return keras.ops.relu(result) if layer.name == "first" else result
@@ -44,14 +37,15 @@ def rebuilt(model: keras.Model) -> keras.Model:
     return keras.models.clone_model(as_functional(model), clone_function=lambda layer: layer, call_function=call)
 
 
-def values(model: keras.Model, tensor) -> np.ndarray:
+def values(model, tensor):
     inputs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
     return keras.Model(model.inputs[0], tensor).predict(inputs, verbose=0)
 
 
-def test_which_models_have_a_graph() -> None:
+def test_which_models_have_a_graph():
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4), np.float32))
+    assert_refused("is a Subclassed", layer_output, subclassed, subclassed.dense)
     assert is_graph(sequential())
     assert is_graph(as_functional(sequential()))
     assert not is_graph(subclassed)
@@ -62,7 +56,7 @@ def test_which_models_have_a_graph() -> None:
     assert not is_graph(keras.Model(name="bare"))  # Keras's own `call`, and no layers
 
 
-def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph() -> None:
+def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph():
     model = sequential()
     made = as_functional(model)
     assert (made.name, made.layers[1:]) == ("two", model.layers)
@@ -79,18 +73,14 @@ def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph() -> None:
     assert layer_output(new, second) is new.outputs[0]
 
 
-def test_what_cannot_be_tapped_is_refused() -> None:
-    subclassed = Subclassed()
-    subclassed(np.zeros((1, 4), np.float32))
+def test_what_cannot_be_tapped_is_refused():
     shared, added = keras.layers.Dense(4, name="shared"), keras.layers.Add(name="added")
     inputs = keras.Input((4,))
     twice = keras.Model(inputs, shared(shared(inputs)), name="twice")
     fork = keras.Model(inputs, added([inputs, keras.ops.relu(inputs)]))
     for tap, model, layer, word in (
-        (layer_output, subclassed, subclassed.dense, "is a Subclassed"),
         (layer_input, twice, shared, "called 2 times"),
         (layer_output, sequential(), sequential().get_layer("first"), "not a direct part"),  # another's
         (layer_input, fork, added, "has 2 inputs"),
     ):
-        with pytest.raises(UserError, match=word):
-            tap(model, layer)
+        assert_refused(word, tap, model, layer)

@@ -12,9 +12,7 @@ from tests.support.toy import toy_network
 
 
 class Repeated(keras.Model):
-    """Hold two layers of one name."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="repeated")
         self.first = keras.layers.Dense(3, name="dense")
         self.second = keras.layers.Dense(3, name="dense")
@@ -23,7 +21,7 @@ class Repeated(keras.Model):
         return self.second(self.first(inputs))
 
 
-def test_repeated_paths_are_numbered_in_order() -> None:
+def test_repeated_paths_are_numbered_in_order():
     model = Repeated()
     model(np.zeros((1, 3), np.float32))
     names = Network("model", model, keras.optimizers.SGD()).variables
@@ -31,17 +29,7 @@ def test_repeated_paths_are_numbered_in_order() -> None:
     assert names["repeated/dense/kernel_1"] is model.second.kernel
 
 
-def test_roles_split_the_variables_and_names_are_the_same_each_time() -> None:
-    network = toy_network("model", keras.optimizers.Adam(), dropout=0.5)
-    assert list(network.variables) == list(toy_network(dropout=0.5).variables)
-    assert set(network.trainable_variables) | set(network.state_variables) == set(network.variables)
-    assert not set(network.trainable_variables) & set(network.state_variables)
-    assert set(network.variables) - set(network.weights) == {"dropout/seed_generator_state"}
-    assert {"toy/norm/moving_mean", "toy/norm/moving_variance"} <= set(network.weights)
-    assert {"iteration", "learning_rate", "toy_hidden_kernel_velocity"} <= set(network.optimizer_variables)
-
-
-def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors() -> None:
+def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors():
     for rate in (0.8, ScaledRate(keras.optimizers.schedules.ExponentialDecay(0.8, 10, 1.0))):
         network = toy_network(optimizer=keras.optimizers.SGD(rate))
         for factor in (0.5, 0.25):

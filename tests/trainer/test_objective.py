@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hookline.trainer.errors import UserError
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.toy import ToyObjective, toy_network
 
 REFUSED = [
     ({"fixed": True}, "'second' is fixed"),
     ({"untrained": True}, "No objective changes the network 'second'"),
     ({"network": "first"}, "named 'first'"),
-    ({"network": "a/b"}, "named 'a/b'"),
     ({"objective": "one"}, "objectives are named 'one'"),
     ({"model": True}, "'first' and 'second' share the variable"),
     ({"optimizer": True}, "'first' and 'second' share one optimizer"),
     ({"changes": ("third",)}, "'third'"),
-    ({"updates": 0}, "updates=0"),
 ]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_refused():
     for change, match in REFUSED:
         first, second = toy_network("first"), toy_network(change.get("network", "second"))
         second.fixed = "fixed" in change
@@ -29,6 +25,4 @@ def test_what_does_not_fit_is_refused() -> None:
         second.optimizer = first.optimizer if "optimizer" in change else second.optimizer
         objectives = [ToyObjective("first", "one"), ToyObjective("second", change.get("objective", "two"))]
         objectives[1].trains = change.get("changes", objectives[1].trains)
-        objectives[1].updates = change.get("updates", 1)
-        with pytest.raises(UserError, match=match):
-            Trainer([first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)
+        assert_refused(match, Trainer, [first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)

@@ -15,7 +15,7 @@ from hookline.trainer.quiet import plain_warnings
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
+def test_a_warning_is_one_line_without_its_place_in_the_code():
     before = warnings.formatwarning
     with suppress(KeyError), plain_warnings():
         shown = warnings.formatwarning(UserWarning("Attention\ncollapsed."), UserWarning, "hooks/file.py", 7)
@@ -25,7 +25,7 @@ def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed: str) -> None:
+def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed):
     code = (
         "import sys, warnings; from hookline import train; code = train.main(['recipe=bn']); "
         "warnings.warn('w'); print('p'); "

@@ -13,8 +13,6 @@ from hookline.trainer.objective import SOFT_TARGETS, hard_labels
 
 
 class Push(Augment):
-    """Add a draw to each input."""
-
     def __init__(self, name="push", priority=50, **attributes):
         self.name, self.priority = name, priority
         for key, value in attributes.items():
@@ -26,8 +24,6 @@ class Push(Augment):
 
 
 class Swap(Augment):
-    """Take the shares of the next example."""
-
     name, mixes = "swap", True
 
     def __call__(self, batch, seeds):
@@ -52,12 +48,9 @@ def applied(*augments, batch=None, step=0):
     return Augmentation(augments, classes=5)(batch, seeds_of(len(batch["index"]), step))
 
 
-def test_the_order_is_that_of_the_priorities_then_of_the_names():
+def test_augmentations_have_an_order_and_two_of_one_kind_draw_apart():
     given = [Push("b", 20), Push("a", 20), Push("z", 10), Push("c", 90)]
     assert [each.name for each in Augmentation(given, classes=5).augments] == ["z", "a", "b", "c"]
-
-
-def test_two_of_one_kind_draw_apart():
     first, second = (applied(Push(name))["inputs"].numpy() for name in ("first", "second"))
     assert not np.isclose(first, second).any()
     np.testing.assert_allclose(applied(Push("first"), Push("second"))["inputs"], first + second, rtol=1e-6)

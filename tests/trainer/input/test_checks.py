@@ -7,6 +7,7 @@ import pytest
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import as_pixels, check_examples
+from tests.support.refusals import assert_refused
 
 SHAPE = (4, 4, 1)
 
@@ -51,5 +52,4 @@ def test_pixels_keep_their_values_in_any_dtype_and_others_are_refused():
         ([0, 256], r"within 0\.\.256"),
         ([-3, 255], r"within -3\.\.255"),
     ):
-        with pytest.raises(UserError, match=message):
-            as_pixels(np.array(wrong), "tiny.npz")
+        assert_refused(message, as_pixels, np.array(wrong), "tiny.npz")

@@ -12,15 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hookline.trainer.input import order as draws
-from hookline.trainer.input.order import (
-    chance,
-    epoch_permutation,
-    example_seeds,
-    normal,
-    salted,
-    uniform,
-    whole_numbers,
-)
+from hookline.trainer.input.order import chance, epoch_permutation, example_seeds, normal, salted, uniform
 
 
 def order(positions, size, seed):
@@ -138,7 +130,7 @@ def test_eager_and_traced_draws_have_the_same_bits():
         return uniform(seeds, "a", [7], low=-0.3, high=0.7), normal(seeds, "b", [3, 3, 3])
 
     def all_kinds(seeds):
-        return *drawn(seeds), whole_numbers(seeds, "c", -5, 5), salted(seeds, "d")
+        return *drawn(seeds), draws.whole_numbers(seeds, "c", -5, 5), salted(seeds, "d")
 
     seeds = seeds_of(33)
     traced = *tf.function(all_kinds, autograph=False)(seeds), *tf.function(drawn, jit_compile=True)(seeds)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.split import split_indices
+from tests.support.refusals import assert_refused
 
 FRACTIONS = {"validation": 0.1, "test": 0.2}
 LARGE = {"validation": 0.3, "test": 0.3}  # no part of a small set is empty by chance
@@ -119,17 +119,12 @@ def test_what_cannot_be_split_is_refused():
     zeros = np.zeros(100, np.int64)
     for held_out, given_, message in (
         ({"test": float("nan")}, {}, "test fraction nan"),
-        ({"test": 0}, {}, "test fraction 0"),
         ({"validation": 0.5, "test": 0.5}, {}, "some left to train on"),
-        ({"validation": 0.5, "test": 50}, {}, "validation: 0.5, test: 50 for 100"),
         (FRACTIONS, {"seed": -1}, "seed -1"),
-        (FRACTIONS, {"labels": zeros[1:]}, r"labels of shape \[99\]"),
         ({"test": 0.001}, {}, "'test' of 100 examples is empty"),
         ({"test": 10}, {"keys": zeros}, "expected shares"),
         ({"test": 0.1}, {"keys": zeros, "labels": zeros}, "keys alone"),
-        ({"test": 0.1}, {"groups": zeros[:, None]}, r"groups of shape \[100, 1\]"),
         ({"test": 0.1}, {"keys": zeros + 0.5}, "key 0.5"),
         ({"test": 0.1}, {"groups": zeros}, "more groups"),
     ):
-        with pytest.raises(UserError, match=message):
-            split_indices(100, held_out, **{"seed": 0, **given_})
+        assert_refused(message, split_indices, 100, held_out, **{"seed": 0, **given_})

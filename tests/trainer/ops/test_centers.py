@@ -22,7 +22,7 @@ features_of = hnp.arrays(np.float32, (BATCH, WIDTH), elements=values)
 labels_of = st.integers(1, CLASSES).flatmap(lambda k: hnp.arrays(np.int64, BATCH, elements=st.integers(0, k - 1)))
 
 
-def oracle(centers: np.ndarray, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def oracle(centers, features, labels):
     """Equation 4 of the paper, one class and one example at a time, in double precision."""
     change = np.zeros(centers.shape)
     for j in range(len(centers)):
@@ -35,7 +35,7 @@ def oracle(centers: np.ndarray, features: np.ndarray, labels: np.ndarray) -> np.
     return change
 
 
-def changed(centers, features, labels, weights=None) -> np.ndarray:
+def changed(centers, features, labels, weights=None):
     return center_change(
         *center_sums(tf.constant(centers), tf.constant(features), tf.constant(labels), weights)
     ).numpy()
@@ -43,7 +43,7 @@ def changed(centers, features, labels, weights=None) -> np.ndarray:
 
 @settings(max_examples=40)
 @given(centers_of, features_of, labels_of, hnp.arrays(bool, BATCH))
-def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real) -> None:
+def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real):
     change = changed(centers, features, labels)
     np.testing.assert_allclose(change, oracle(centers, features, labels), rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(change[np.setdiff1d(np.arange(CLASSES), labels)], 0.0)
@@ -52,70 +52,27 @@ def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real)
     np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
 
 
-@settings(max_examples=40)
-@given(centers_of, features_of, labels_of, st.integers(1, BATCH - 1))
-def test_sums_and_counts_of_parts_add_up_to_those_of_the_batch(centers, features, labels, cut) -> None:
-    whole = center_sums(tf.constant(centers), tf.constant(features), tf.constant(labels))
-    parts = [
-        center_sums(tf.constant(centers), tf.constant(features[part]), tf.constant(labels[part]))
-        for part in (slice(cut), slice(cut, None))
-    ]
-    for together, *apart in zip(whole, *parts, strict=True):
-        np.testing.assert_allclose(together, sum(apart), rtol=1e-5, atol=1e-4)
-
-
-def scattered(centers: tf.Variable, features, labels, alpha: float) -> None:
-    """The form of facenet and its copies: a difference for each example, duplicates added up, no 1 + n."""
-    difference = tf.gather(centers, labels) - features
-    centers.scatter_sub(tf.IndexedSlices(alpha * difference, labels))
-
-
-def followed(centers: tf.Variable, features, labels, alpha: float) -> None:
-    centers.assign_sub(alpha * center_change(*center_sums(centers, features, labels)))
-
-
-def error_after(update, steps: int) -> float:
-    """Return how far the centers are from the true means after some steps of 128 examples of 10 classes."""
-    means = tf.random.stateless_normal([10, 4], [0, 1])
-    centers = tf.Variable(tf.zeros([10, 4]))
-
-    @tf.function(autograph=False)
-    def run():
-        def body(step):
-            labels = tf.random.stateless_uniform([128], [step, 2], 0, 10, tf.int32)
-            noise = 0.1 * tf.random.stateless_normal([128, 4], [step, 3])
-            update(centers, tf.gather(means, labels) + noise, labels, 0.5)
-            return step + 1
-
-        return tf.while_loop(lambda step: step < steps, body, [tf.constant(0)])
-
-    run()
-    return float(tf.reduce_max(tf.abs(centers - means)))
-
-
-def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges() -> None:
-    assert error_after(followed, 1000) < 0.1
-    wrong = error_after(scattered, 1000)
-    assert not wrong < 1e6  # it overflows: infinity or NaN
-
-
-def test_a_label_that_is_no_class_moves_no_center() -> None:
-    change = changed(np.ones((3, 2), np.float32), np.full((4, 2), 3.0, np.float16), np.array([-1, 3, 1, 100], np.int32))
-    assert change.dtype == np.float32
-    np.testing.assert_array_equal(change, [[0.0, 0.0], [-1.0, -1.0], [0.0, 0.0]])
+def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges():
+    features, labels = np.ones((10, WIDTH), np.float32), np.zeros(10, np.int64)
+    centers, wrong = (np.zeros((1, WIDTH), np.float32) for _ in range(2))
+    for _ in range(40):
+        centers = centers - 0.5 * changed(centers, features, labels)
+        wrong = wrong - 0.5 * (wrong - features).sum(axis=0)  # facenet and its copies: duplicates added up
+    np.testing.assert_allclose(centers, features[:1], atol=1e-3)
+    assert np.abs(wrong).min() > 1e6
 
 
 CLASS_DISTANCES_CLASSES = 4
 
 
-def class_distances_oracle(features: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+def class_distances_oracle(features, labels):
     means = {k: features[labels == k].mean(axis=0) for k in np.unique(labels)}
     within = np.mean([np.linalg.norm(x - means[y]) for x, y in zip(features, labels, strict=True)])
     pairs = [np.linalg.norm(a - b) for a, b in itertools.combinations(means.values(), 2)]
     return float(within), float(np.mean(pairs)) if pairs else 0.0
 
 
-def measured(features, labels, classes: int = CLASS_DISTANCES_CLASSES) -> tuple[float, float]:
+def measured(features, labels, classes=CLASS_DISTANCES_CLASSES):
     within, between = class_distances(tf.constant(features), tf.constant(labels), classes)
     return float(within), float(between)
 
@@ -124,12 +81,12 @@ def measured(features, labels, classes: int = CLASS_DISTANCES_CLASSES) -> tuple[
     hnp.arrays(np.float32, (12, 2), elements=st.floats(-50.0, 50.0, width=32)),
     hnp.arrays(np.int64, 12, elements=st.integers(0, CLASS_DISTANCES_CLASSES - 1)),
 )
-def test_distances_are_those_of_the_definition(features, labels) -> None:
+def test_distances_are_those_of_the_definition(features, labels):
     expected = class_distances_oracle(features.astype(np.float64), labels)
     np.testing.assert_allclose(measured(features, labels), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_one_class_has_nothing_between_and_an_unknown_label_is_seen() -> None:
+def test_one_class_has_nothing_between_and_an_unknown_label_is_seen():
     features = np.array([[0.0], [2.0]], np.float32)
     assert measured(features, np.array([1, 1])) == (1.0, 0.0)
     for label in (-1, CLASS_DISTANCES_CLASSES):
@@ -138,7 +95,7 @@ def test_one_class_has_nothing_between_and_an_unknown_label_is_seen() -> None:
         assert between == 0.0
 
 
-def test_all_pairs_are_taken_where_they_are_few() -> None:
+def test_all_pairs_are_taken_where_they_are_few():
     for count in (0, 1, 2, 10, 141):
         first, second = point_pairs(count)
         pairs = set(zip(first.tolist(), second.tolist(), strict=True))
@@ -152,7 +109,7 @@ def test_all_pairs_are_taken_where_they_are_few() -> None:
     assert float(mean_pair_distance(tf.constant(points))) == pytest.approx(exact, rel=0.02)
 
 
-def test_known_labels_are_in_range_whatever_their_dtype() -> None:
+def test_known_labels_are_in_range_whatever_their_dtype():
     known, rows = known_labels(tf.constant([0, 2, 3, -1], tf.int32), 3)
     assert known.numpy().tolist() == [True, True, False, False]
     assert rows.numpy().tolist() == [0, 2, 0, 0]

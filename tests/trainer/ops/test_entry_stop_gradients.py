@@ -11,7 +11,7 @@ from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 CORNERS = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 3.4e38, 1.0, -2.5], np.float32)
 
 
-def seed_form(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+def seed_form(target, mask):
     """The classic form of the technique, in a sum of two parts."""
     return tf.stop_gradient(tf.abs(mask - 1) * target) + mask * target
 
@@ -26,12 +26,12 @@ def value_and_gradient(op, target, mask, upstream, *, jit=False):
     return value.numpy(), gradient.numpy()
 
 
-def bits(array: np.ndarray) -> np.ndarray:
+def bits(array):
     return array.view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
 @pytest.mark.parametrize(("dtype", "jit"), [(bool, False), (np.float32, True), (np.int32, False)])
-def test_the_value_is_the_target_bit_for_bit_whatever_the_mask(dtype, jit: bool):
+def test_the_value_is_the_target_bit_for_bit_whatever_the_mask(dtype, jit):
     upstream = np.linspace(-3, 3, 10, dtype=np.float32)
     for mask in (np.zeros(10), np.ones(10), np.arange(10) % 2):
         value, gradient = value_and_gradient(entry_stop_gradients, CORNERS, mask.astype(dtype), upstream, jit=jit)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -12,25 +9,26 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.override_gradient import override_gradient
+from tests.support.refusals import assert_refused
 
 X = np.array([[-1.5, 0.25, 2.0], [0.5, -0.75, 3.0]], np.float32)
 
 
-def cube(x: Any, **options: Any) -> Any:
+def cube(x, **options):
     """Return x^3 with the gradient 5 x: nobody else's, so that a test sees whose it is."""
     return override_gradient(
         lambda x: x**3, lambda upstream, inputs, outputs: 5.0 * inputs[0] * upstream, [x], **options
     )
 
 
-def cube_of_numpy(x: Any, **options: Any) -> Any:
+def cube_of_numpy(x, **options):
     spec = tf.TensorSpec(x.shape, x.dtype)
     return override_gradient(
         lambda x: x**3, lambda upstream, inputs, outputs: 5.0 * inputs[0] * upstream, [x], numpy_output=spec, **options
     )
 
 
-def with_tape(function: Callable[[tf.Tensor], Any], x: Any, *, persistent: bool = False) -> tuple[Any, Any]:
+def with_tape(function, x, *, persistent=False):
     x = tf.convert_to_tensor(x)
     with tf.GradientTape(persistent=persistent) as tape:
         tape.watch(x)
@@ -38,8 +36,8 @@ def with_tape(function: Callable[[tf.Tensor], Any], x: Any, *, persistent: bool 
     return y, tape.gradient(y, x)
 
 
-def with_gradients(function: Callable[[tf.Tensor], Any], x: Any, *, jit: bool = False) -> tuple[Any, Any]:
-    def traced(x: tf.Tensor) -> tuple[Any, Any]:
+def with_gradients(function, x, *, jit=False):
+    def traced(x):
         y = function(x)
         return y, tf.gradients(y, x)[0]
 
@@ -58,7 +56,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_forward_is_forwards_and_the_gradient_backwards(way: str) -> None:
+def test_the_forward_is_forwards_and_the_gradient_backwards(way):
     for op in (cube, cube_of_numpy)[: 1 if "xla" in way else 2]:
         y, gradient = WAYS[way](op, X)
         assert (y.dtype, y.shape) == (tf.float32, X.shape)
@@ -67,7 +65,7 @@ def test_the_forward_is_forwards_and_the_gradient_backwards(way: str) -> None:
 
 
 @pytest.mark.parametrize("op", [cube, cube_of_numpy])
-def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op: Callable[..., Any]) -> None:
+def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op):
     y, gradient = with_gradients(op, tf.cast(X, "bfloat16"))
     assert y.dtype == gradient.dtype == tf.bfloat16
     np.testing.assert_allclose(tf.cast(gradient, tf.float32), 5.0 * X, rtol=1e-2)
@@ -76,8 +74,8 @@ def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op: Callab
 
 
 @pytest.mark.parametrize("op", [cube, cube_of_numpy])
-def test_the_gradient_goes_through_a_traced_loop(op: Callable[..., Any]) -> None:
-    def loop(x: tf.Tensor) -> tf.Tensor:
+def test_the_gradient_goes_through_a_traced_loop(op):
+    def loop(x):
         return tf.while_loop(lambda step, _: step < 2, lambda step, y: (step + 1, op(y)), [0, x])[1]
 
     y, gradient = with_gradients(loop, X)
@@ -85,12 +83,12 @@ def test_the_gradient_goes_through_a_traced_loop(op: Callable[..., Any]) -> None
     np.testing.assert_allclose(gradient, 5.0 * X**3 * 5.0 * X, rtol=1e-5)
 
 
-def test_every_input_gets_its_own_gradient_and_integers_none() -> None:
-    def backward(upstream: Any, inputs: Any, outputs: Any) -> list[Any]:
+def test_every_input_gets_its_own_gradient_and_integers_none():
+    def backward(upstream, inputs, outputs):
         rows = inputs[1]
         return [tf.scatter_nd(rows[:, None], upstream, [2, 3]), None, 7.0 * tf.reduce_sum(upstream, axis=0)]
 
-    def gather(values: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    def gather(values, bias):
         rows = tf.constant([1, 1])
         return override_gradient(lambda v, r, b: tf.gather(v, r) + b, backward, [values, rows, bias])
 
@@ -107,8 +105,8 @@ def test_every_input_gets_its_own_gradient_and_integers_none() -> None:
     np.testing.assert_array_equal(traced[1], to_bias)
 
 
-def test_several_outputs_have_upstream_gradients_and_an_unused_one_zero() -> None:
-    def both(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def test_several_outputs_have_upstream_gradients_and_an_unused_one_zero():
+    def both(x):
         return override_gradient(
             lambda x: (x + 1.0, 2.0 * x), lambda upstream, inputs, outputs: 3.0 * upstream[0] + 10.0 * upstream[1], [x]
         )
@@ -123,7 +121,7 @@ def test_several_outputs_have_upstream_gradients_and_an_unused_one_zero() -> Non
         np.testing.assert_array_equal(gradient, np.full_like(X, 10.0))
 
 
-def test_a_variable_among_the_inputs_gets_its_gradient() -> None:
+def test_a_variable_among_the_inputs_gets_its_gradient():
     variable, weight = tf.Variable(X), keras.Variable(X)
     for given, source in ((variable, variable), (weight, weight.value)):
         with tf.GradientTape() as tape:
@@ -131,24 +129,22 @@ def test_a_variable_among_the_inputs_gets_its_gradient() -> None:
         np.testing.assert_allclose(tape.gradient(y, source), 5.0 * X)
 
 
-def product(backward: Callable[..., Any], forward: Callable[..., Any] = tf.multiply) -> Callable[[tf.Tensor], Any]:
+def product(backward, forward=tf.multiply):
     return lambda x: override_gradient(forward, backward, [x, x], name="mine")
 
 
-def one(forward: Callable[[tf.Tensor], Any], backward: Any = lambda u, i, o: u) -> Callable[[tf.Tensor], Any]:
+def one(forward, backward=lambda u, i, o: u):
     return lambda x: override_gradient(forward, backward, [x], name="mine")
 
 
 WEIGHT = tf.Variable(2.0, name="weight")
 WRONG = {
     "too few": (product(lambda u, i, o: [u]), "returned 1 gradient.* for 2 input"),
-    "too many": (product(lambda u, i, o: [u, u, u]), "returned 3 gradient.* for 2 input"),
     "none": (product(lambda u, i, o: [u, None]), "returned None for input 2"),
     "shape": (product(lambda u, i, o: [u, u[:, :1]]), r"\[2, 1\] for input 2"),
     "dtype": (product(lambda u, i, o: [u, tf.cast(u, tf.float64)]), "returned float64"),
     "integer forward": (one(lambda x: tf.cast(x, tf.int32)), "'mine' returned int32"),
     "array": (one(lambda x: X), "'mine' returned a ndarray.*numpy_output"),
-    "nothing": (one(lambda x: ()), "'mine' returned nothing"),
     "variable in forward": (one(lambda x: x * WEIGHT), "forward pass of 'mine' reads .* weight"),
     "variable in backward": (one(lambda x: x, lambda u, i, o: u * WEIGHT), "backward pass of 'mine' reads .* weight"),
     "unknown surrogate": (lambda x: cube(x, surrogate="forwards"), "'forwards'"),
@@ -156,14 +152,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_what_is_wrong_names_the_function_and_the_input(fault: str) -> None:
+def test_what_is_wrong_names_the_function_and_the_input(fault):
     function, match = WRONG[fault]
     for way in ("tape", "tf.gradients"):
-        with pytest.raises(UserError, match=match):
-            WAYS[way](function, X)
+        assert_refused(match, WAYS[way], function, X)
 
 
-def test_a_shape_that_only_the_run_knows_is_checked_there() -> None:
+def test_a_shape_that_only_the_run_knows_is_checked_there():
     mean = one(lambda x: 2.0 * x, lambda u, i, o: tf.reduce_mean(u, axis=0, keepdims=True))
     spec = [tf.TensorSpec([None, 3])]
     function = tf.function(lambda x: tf.gradients(mean(x), x)[0], autograph=False, input_signature=spec)
@@ -173,27 +168,25 @@ def test_a_shape_that_only_the_run_knows_is_checked_there() -> None:
     n = tf.constant(3)
     with pytest.raises(UserError, match="input 2 of 2, int32"):
         with_gradients(lambda x: override_gradient(lambda x, n: x + 1.0, lambda u, i, o: [u, u], [x, n]), X)
-    with pytest.raises(UserError, match="no float input"):
-        override_gradient(lambda n: tf.cast(n, tf.float32), lambda u, i, o: [None], [n])
+    assert_refused("no float input", override_gradient, lambda n: tf.cast(n, tf.float32), lambda u, i, o: [None], [n])
 
 
-def test_a_tensor_from_outside_is_refused_unless_it_is_declared() -> None:
-    def using(outer: Callable[[tf.Tensor], tf.Tensor], declared: bool = False, backward: bool = False) -> Any:
-        def function(x: tf.Tensor) -> tf.Tensor:
+def test_a_tensor_from_outside_is_refused_unless_it_is_declared():
+    def using(outer, declared=False, backward=False):
+        def function(x):
             other = outer(x)
             step = (lambda x: x, lambda u, i, o: u * other) if backward else (lambda x: x + other, lambda u, i, o: u)
             return override_gradient(*step, [x], constants=[other] if declared else [])
 
         return function
 
-    def looped(x: tf.Tensor) -> tf.Tensor:
+    def looped(x):
         inner = using(lambda _: 3.0 * x, declared=True)
         return tf.while_loop(lambda step, _: step < 2, lambda step, y: (step + 1, inner(y)), [0, x])[1]
 
     triple = lambda x: 3.0 * x  # noqa: E731
     for function in (using(triple), using(triple, backward=True)):
-        with pytest.raises(UserError, match="uses the tensor mul:0.* of the outer graph"):
-            with_gradients(function, X)
+        assert_refused("uses the tensor mul:0.* of the outer graph", with_gradients, function, X)
     with_gradients(using(triple, declared=True), X)
     with_gradients(using(lambda x: tf.stop_gradient(3.0 * x)), X)
     with_tape(using(triple), X)  # eagerly it has its value
@@ -202,17 +195,17 @@ def test_a_tensor_from_outside_is_refused_unless_it_is_declared() -> None:
     np.testing.assert_array_equal(gradient, np.ones_like(X))
 
 
-def test_an_array_that_is_filled_again_leaves_what_was_returned_before() -> None:
+def test_an_array_that_is_filled_again_leaves_what_was_returned_before():
     memory = np.zeros(64 + 16, np.float32)
     start = (-memory.ctypes.data % 64) // 4  # TensorFlow shares memory that is aligned so
     array = memory[start : start + 64]
 
-    def fill(x: np.ndarray) -> np.ndarray:
+    def fill(x):
         array[:] = x
         return array
 
     @tf.function(autograph=False)
-    def twice(x: tf.Tensor) -> list[tf.Tensor]:
+    def twice(x):
         spec = tf.TensorSpec([64], tf.float32)
         first = override_gradient(fill, lambda u, i, o: u, [x], numpy_output=spec)
         with tf.control_dependencies([first]):
@@ -225,7 +218,7 @@ def test_an_array_that_is_filled_again_leaves_what_was_returned_before() -> None
     np.testing.assert_array_equal(second, np.ones(64))
 
 
-def test_a_wrong_array_is_refused_eagerly_and_in_a_graph() -> None:
+def test_a_wrong_array_is_refused_eagerly_and_in_a_graph():
     spec = tf.TensorSpec(X.shape, tf.float32)
     for forward, match in (
         (lambda x: x.astype(np.float64), "float64"),
@@ -234,8 +227,7 @@ def test_a_wrong_array_is_refused_eagerly_and_in_a_graph() -> None:
         (lambda x: np.full(x.shape, None), "string"),
     ):
         wrong = lambda x, f=forward: override_gradient(f, lambda u, i, o: u, [x], numpy_output=spec, name="w")  # noqa: E731
-        with pytest.raises(UserError, match=f"'w' returned .*{match}"):
-            wrong(tf.constant(X))
+        assert_refused(f"'w' returned .*{match}", wrong, tf.constant(X))
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"UserError: .*'w' returned .*{match}"):
             tf.function(wrong, autograph=False)(tf.constant(X))
     with pytest.raises(UserError, match="1 arrays. Expected 2"):
@@ -246,11 +238,11 @@ def test_a_wrong_array_is_refused_eagerly_and_in_a_graph() -> None:
         override_gradient(lambda x: x.fill(0), lambda u, i, o: u, [tf.constant(X)], numpy_output=spec)
 
 
-def second_of(function: Callable[[tf.Tensor], tf.Tensor], way: str) -> Any:
+def second_of(function, way):
     x = tf.constant(X)
     if way == "tf.gradients":
 
-        def traced(x: tf.Tensor) -> Any:
+        def traced(x):
             return tf.gradients(tf.gradients(function(x), x)[0], x)[0]
 
         return tf.function(traced, autograph=False)(x)
@@ -268,18 +260,18 @@ SECONDS = ("tf.gradients", "function")
 
 
 @pytest.mark.parametrize("way", SECONDS)
-def test_backward_is_differentiated_where_that_is_declared(way: str) -> None:
+def test_backward_is_differentiated_where_that_is_declared(way):
     for op in (cube, cube_of_numpy):
         second = second_of(lambda x, op=op: op(x, second_backward="differentiate"), way)
         np.testing.assert_allclose(second, np.full_like(X, 5.0))
 
-    def through(x: tf.Tensor) -> tf.Tensor:
+    def through(x):
         return override_gradient(tf.round, lambda u, i, o: u, [x], second_backward="differentiate")
 
     second = second_of(lambda x: through(x) * x, way)  # d/dx (round(x) + x) = 1 + 1
     np.testing.assert_array_equal(second, np.full_like(X, 2.0))
 
-    def squared(x: tf.Tensor) -> tf.Tensor:
+    def squared(x):
         return override_gradient(lambda x: x * x, lambda u, i, o: u * o, [x], second_backward="differentiate")
 
     # dy/dx = y, so the second derivative is dy/dx = y again, for upstream gradients of 1; and so is the third.
@@ -288,8 +280,8 @@ def test_backward_is_differentiated_where_that_is_declared(way: str) -> None:
     np.testing.assert_allclose(second_of(once, "tf.gradients"), X**2, rtol=1e-6)
 
 
-def test_a_backward_of_the_backward_is_used() -> None:
-    def second_backward(upstream: Any, inputs: Any, outputs: Any) -> list[tf.Tensor]:
+def test_a_backward_of_the_backward_is_used():
+    def second_backward(upstream, inputs, outputs):
         (above,), (given, x, y) = upstream, inputs
         assert len(outputs) == 1
         return [5.0 * x * above, 11.0 * given * above, tf.zeros_like(y)]
@@ -298,7 +290,7 @@ def test_a_backward_of_the_backward_is_used() -> None:
     np.testing.assert_array_equal(second, np.full_like(X, 11.0))
 
 
-def gated(x: tf.Tensor) -> tf.Tensor:
+def gated(x):
     """A comparison is not differentiated to an accidental zero."""
     gate = lambda u, i, o: tf.where(tf.abs(i[0]) <= 1.0, u, tf.zeros_like(u))  # noqa: E731
     return override_gradient(tf.sign, gate, [x], second_backward="differentiate", name="mine")
@@ -314,7 +306,6 @@ def gated(x: tf.Tensor) -> tf.Tensor:
         (lambda x: cube(x, second_backward="diferentiate"), "'differentiate'"),
     ],
 )
-def test_a_second_derivative_that_is_not_defined_is_refused(function: Callable[..., Any], match: str) -> None:
+def test_a_second_derivative_that_is_not_defined_is_refused(function, match):
     for way in SECONDS:
-        with pytest.raises(UserError, match=match):
-            second_of(function, way)
+        assert_refused(match, second_of, function, way)

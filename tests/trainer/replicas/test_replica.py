@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.replicas import replica as collectives
-from hookline.trainer.replicas.replica import (
-    Collectives,
-    Group,
-    Replica,
-    _messages,
-    common_seed,
-    own_seeds,
-    shared_seeds,
-)
+from hookline.trainer.replicas.replica import Collectives, Group, Replica, common_seed, own_seeds, shared_seeds
+from tests.support.refusals import assert_refused
 from tests.support.replicas import on_replicas, run_on_each
 
 
-def test_the_mean_is_that_over_replicas_in_each_dtype() -> None:
+def test_the_mean_is_that_over_replicas_in_each_dtype():
     def compute(replica):
         large = tf.cast(replica.index * 20_000, tf.float16)  # divided before the sum: float16 ends at 65504
         means = replica.mean([tf.constant([1.0, 5.0]) * (replica.index + 1), large])
@@ -31,26 +23,24 @@ def test_the_mean_is_that_over_replicas_in_each_dtype() -> None:
         assert scalar == 30_000
 
 
-def test_parts_are_the_slices_of_the_draw_for_the_whole_batch() -> None:
+def test_parts_are_the_slices_of_the_draw_for_the_whole_batch():
     draw = lambda wanted: tf.random.stateless_uniform(wanted, [1, 2])  # noqa: E731
     parts = [replica.part(draw, tf.TensorShape([3, 2, 1])) for replica in on_replicas(4)]
     whole = Replica().part(draw, tf.TensorShape([12, 2, 1]))
     np.testing.assert_array_equal(np.concatenate(parts), whole)
-    with pytest.raises(UserError, match="2 replicas"):
-        on_replicas(2)[0].part(tf.zeros, tf.TensorShape([None, 2]))
+    assert_refused("2 replicas", on_replicas(2)[0].part, tf.zeros, tf.TensorShape([None, 2]))
 
 
 SHAPES = ([3], [], [2, 2], [1], [0], [4, 1, 2])
 
 
-def numbers(index: int, dtype: str = "float32") -> list[tf.Tensor]:
-    """Return tensors of a replica that no other has."""
+def numbers(index, dtype="float32"):
     generator = np.random.default_rng(index)
     return [tf.constant(generator.normal(size=shape), dtype) for shape in SHAPES]
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(2, "float32"), (3, "float16")])
-def test_all_replicas_get_the_sums_in_order_and_with_the_same_bits(count: int, dtype: str) -> None:
+def test_all_replicas_get_the_sums_in_order_and_with_the_same_bits(count, dtype):
     found = run_on_each(on_replicas(count), lambda replica: replica.sum(numbers(replica.index, dtype)))
     expected = [
         np.sum(each, axis=0, dtype=np.float64) for each in zip(*(numbers(i, dtype) for i in range(count)), strict=True)
@@ -64,16 +54,16 @@ def test_all_replicas_get_the_sums_in_order_and_with_the_same_bits(count: int, d
         )
 
 
-def test_a_full_message_leaves_and_the_next_one_begins(monkeypatch) -> None:
+def test_a_full_message_leaves_and_the_next_one_begins(monkeypatch):
     monkeypatch.setattr(collectives, "MESSAGE_BYTES", 16)
     tensors = [tf.zeros([size]) for size in (3, 1, 2, 9, 1)]
-    assert list(_messages(tensors)) == [[0, 1], [2, 3], [4]]
+    assert list(collectives._messages(tensors)) == [[0, 1], [2, 3], [4]]
     found = run_on_each(on_replicas(2), lambda replica: replica.sum(numbers(replica.index)))
     for value, *parts in zip(found[0], numbers(0), numbers(1), strict=True):
         np.testing.assert_allclose(value, parts[0] + parts[1], rtol=1e-6)
 
 
-def test_the_gradient_is_the_sum_of_what_all_replicas_have_for_the_sum() -> None:
+def test_the_gradient_is_the_sum_of_what_all_replicas_have_for_the_sum():
     """Loss of replica r: (r + 1) * sum(S_k^2); S = x_0 + x_1. So d(loss of all)/dx = 2 S * (1 + 2)."""
 
     def compute(replica):
@@ -90,27 +80,16 @@ def test_the_gradient_is_the_sum_of_what_all_replicas_have_for_the_sum() -> None
 SEED = "dropout/seed_generator_state"
 
 
-def replica(index: int) -> Replica:
+def replica(index):
     return Replica(index, 4, collectives=Collectives(Group(4)))
 
 
-def state(dtype: str = "int64", seed: int = 5) -> dict[str, tf.Tensor]:
+def state(dtype="int64", seed=5):
     return {SEED: tf.constant([seed, 7], dtype), "norm/moving_mean": tf.constant([0.5])}
 
 
-def test_the_first_replica_keeps_the_state_as_it_is() -> None:
-    given = state()
-    assert own_seeds(given, [SEED], replica(0)) == given
-    assert shared_seeds(given, [SEED], replica(0)) == given
-    assert common_seed(given[SEED], replica(0)) is given[SEED]
-    assert own_seeds(given, [SEED], Replica()) == given
-    assert own_seeds(given, [SEED], replica(1))["norm/moving_mean"] is given["norm/moving_mean"]
-    new = {"norm/moving_mean": tf.constant([0.25])}  # nothing was drawn
-    assert shared_seeds(new, [SEED], replica(1)) == new
-
-
 @pytest.mark.parametrize(("dtype", "seed"), [("int64", 0), ("uint32", 2**31 - 1), ("int32", 2**31 - 1)])
-def test_the_offset_of_a_replica_comes_off_exactly(dtype: str, seed: int) -> None:
+def test_the_offset_of_a_replica_comes_off_exactly(dtype, seed):
     given = state(dtype, seed)
     seen = set()
     for index in range(1, 4):
@@ -125,7 +104,7 @@ def test_the_offset_of_a_replica_comes_off_exactly(dtype: str, seed: int) -> Non
     assert len(seen) == 3
 
 
-def test_replicas_drop_other_entries_and_seeds_of_runs_do_not_meet() -> None:
+def test_replicas_drop_other_entries_and_seeds_of_runs_do_not_meet():
     """Seed s of one run plus the offset of a replica must not be a seed that another run starts from."""
     offsets = {int(own_seeds(state(), [SEED], replica(index))[SEED].numpy()[0]) - 5 for index in range(1, 4)}
     assert min(abs(a - b) for a in offsets | {0} for b in offsets | {0} if a != b) > 2**28

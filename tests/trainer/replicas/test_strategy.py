@@ -5,34 +5,32 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.replicas.strategy import describe_replicas, local_replicas, mirrored_devices
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch) -> None:
-    """Let the machine have no GPU."""
+def no_gpu(monkeypatch):
     found = tf.config.list_physical_devices
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [] if kind == "GPU" else found(kind))
 
 
-def test_mirrored_replicas_have_a_part_of_the_cpu_each() -> None:
+def test_mirrored_replicas_have_a_part_of_the_cpu_each():
     assert local_replicas("none", None, 7) == [Replica()]  # wherever TensorFlow puts it
     made = local_replicas("mirrored", 2, 60)
     assert [(each.index, each.count, each.device) for each in made] == [(0, 2, "/CPU:0"), (1, 2, "/CPU:1")]
     assert describe_replicas("mirrored", Replica(1, 4), 64) == {"strategy": "mirrored", "count": 4, "examples": 16}
 
 
-def test_gpus_come_before_parts_of_the_cpu(monkeypatch) -> None:
+def test_gpus_come_before_parts_of_the_cpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [object()] * 3)
     for count, names in ((None, 3), (2, 2)):
         assert mirrored_devices(count) == [f"/GPU:{index}" for index in range(names)]
-    with pytest.raises(UserError, match="replicas=4"):
-        mirrored_devices(4)
+    assert_refused("replicas=4", mirrored_devices, 4)
 
 
-def test_numbers_that_do_not_fit_are_refused() -> None:
+def test_numbers_that_do_not_fit_are_refused():
     have = len(tf.config.list_logical_devices("CPU"))
     for refused, match in (
         (lambda: local_replicas("none", 2, 60), "replicas=2"),
@@ -40,5 +38,4 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         (lambda: mirrored_devices(None), "replicas=<number>"),
         (lambda: mirrored_devices(have + 1), f"replicas={have + 1}"),
     ):
-        with pytest.raises(UserError, match=match):
-            refused()
+        assert_refused(match, refused)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hookline.hooks.ema import Ema
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import bind_hooks, build_hook
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
 NETWORKS = ("generator_0", "generator_1", "discriminator")
 
 
-def bound(network: str, objective: str = "*", networks=NETWORKS):
-    def make(key: str) -> StatelessHook:
+def bound(network, objective="*", networks=NETWORKS):
+    def make(key):
         hook = StatelessHook(key)
         hook.network, hook.objective = network, objective
         return hook
@@ -25,20 +23,14 @@ def bound(network: str, objective: str = "*", networks=NETWORKS):
     return [(hook.name, hook.network, hook.scope) for hook in hooks]
 
 
-def test_each_network_that_matches_has_an_instance() -> None:
+def test_each_network_that_matches_has_an_instance():
     generators = [(f"probe@generator_{index}", f"generator_{index}", f"generator_{index}/") for index in (0, 1)]
     discriminator = [("probe", "discriminator", "")]  # the name has the network only if there are several
     assert bound("discriminator") == bound("*", "train_disc*") == discriminator
     assert bound("generator_*") == bound("*", "train_generator_*") == generators
     assert bound("*", networks=["model"]) == [("probe", "model", "")]
-    for network, objective, message in (
-        ("discriminatr", "*", r"'probe' .*'discriminatr'.* Did you mean"),
-        ("critic_*", "*", r"hooks\.probe\.network .*generator_0, generator_1, discriminator"),
-        ("generator_0", "train_generatr_0", r"'train_generatr_0', .* Did you mean 'train_generator_0'"),
-        ("generator_*", "train_discriminator", "network generator_0 or generator_1"),
-    ):
-        with pytest.raises(UserError, match=message):
-            bound(network, objective)
+    assert_refused(r"'train_generatr_0', .* Did you mean 'train_generator_0'", bound, "generator_0", "train_generatr_0")
+    assert_refused("network generator_0 or generator_1", bound, "generator_*", "train_discriminator")
 
 
 EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
@@ -46,14 +38,12 @@ PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 
 
 class Own(StatelessHook):
-    """A hook that takes the objective itself."""
-
-    def __init__(self, *, objective: str = "given") -> None:
+    def __init__(self, *, objective="given"):
         super().__init__()
         self.objective = f"{objective}_*"
 
 
-def test_network_and_objective_bind_a_hook() -> None:
+def test_network_and_objective_bind_a_hook():
     hook = build_hook("slow", {**EMA, "network": "gen*", "objective": "global_*"})
     assert isinstance(hook, Ema)
     assert (hook.name, hook.key, hook.network, hook.objective) == ("slow", "slow", "gen*", "global_*")
@@ -65,14 +55,11 @@ def test_network_and_objective_bind_a_hook() -> None:
     assert build_hook("own", stateless, plugins=("tests",)).network == "critic"
 
 
-def test_a_mistake_is_one_line_with_the_key() -> None:
+def test_a_mistake_is_one_line_with_the_key():
     for name, node, message in (
         ("ema@g", EMA, "hooks.ema@g: '@'"),
         ("ema", {**EMA, "objective": 3}, "hooks.ema: objective=3 received"),
         ("ema", {**EMA, "network": ""}, "hooks.ema: network='' received"),
-        ("ema", {**EMA, "objectiv": "x"}, "hooks.ema: Unknown argument 'objectiv'"),
         ("progress", {**PROGRESS, "network": "g"}, "hooks.progress: network=g received, but it changes no step"),
-        ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: _target_=keras.optimizers.SGD is not allowed here"),
     ):
-        with pytest.raises(UserError, match=message):
-            build_hook(name, node)
+        assert_refused(message, build_hook, name, node)

@@ -8,21 +8,20 @@ import tensorflow as tf
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import prepare
+from tests.support.refusals import assert_refused
 
 SMALL = ("model.units=[4]", "trainer.compile=off")
 
 
-def config_of(recipe: str, *overrides: str, epochs: str = "2"):
+def config_of(recipe, *overrides, epochs="2"):
     (job,) = preflight(parse_command((f"recipe={recipe}", *SMALL, f"trainer.epochs={epochs}", *overrides)))
     return job.config
 
 
-def built(recipe: str, *overrides: str, epochs: str = "2") -> Run:
+def built(recipe, *overrides, epochs="2"):
     return build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
 
 
@@ -58,8 +57,7 @@ def test_classes_weigh_and_come_as_the_config_says():
     batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
     assert np.mean(np.concatenate(batches) == 3) == pytest.approx(0.5, abs=0.02)
     for recipe, weights, message in (("baseline", "{10:2}", "names class 10"), ("retrieval", "{1:2}", "'retrieval'")):
-        with pytest.raises(UserError, match=message):
-            built(recipe, f"trainer.class_weights={weights}")
+        assert_refused(message, built, recipe, f"trainer.class_weights={weights}")
 
 
 def test_class_weights_are_of_training_and_evaluation_is_not_augmented():

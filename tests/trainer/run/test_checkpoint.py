@@ -17,7 +17,7 @@ from hookline.trainer.run.checkpoint import BackgroundWriter, CheckpointStore, S
 from hookline.trainer.run.checkpoint_files import checkpoint_names, leftovers, set_aside, step_of
 
 
-def tensors(value: float) -> dict[str, np.ndarray]:
+def tensors(value):
     return {
         "network/model/dense/kernel": np.full((2, 3), value, np.float32),
         "network/model/half": np.full((2,), value, ml_dtypes.bfloat16),
@@ -28,13 +28,13 @@ def tensors(value: float) -> dict[str, np.ndarray]:
     }
 
 
-def save(store: CheckpointStore, tags: set[str], step: int) -> None:
+def save(store, tags, step):
     """Save, and return when it is written: a later save would give way to it otherwise."""
     store.save(tags, step, tensors(step), {"run": {"step": step}})
     store.wait()
 
 
-def names(store: CheckpointStore) -> list[str]:
+def names(store):
     return sorted(path.name.removeprefix("step_0000000") for path in store.directory.glob("[!i]*"))
 
 
@@ -43,7 +43,7 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path) -> None:
+def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path):
     store = CheckpointStore(tmp_path / "run" / "checkpoints", environment={"threads": 2, "flags": ("avx2", "fma")})
     state = {"run": {"best": 0.9}, "hooks": {"early_stopping": {"waited": [3]}}}
     store.save({"last"}, 7, tensors(1.5), state)
@@ -68,7 +68,7 @@ def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path) -
         np.testing.assert_array_equal(file["hook/mask"], [True, False])
 
 
-def test_the_newest_of_the_last_and_the_best_stay(store) -> None:
+def test_the_newest_of_the_last_and_the_best_stay(store):
     save(store, {"last", "best"}, 1)
     for step in (2, 3, 4):
         save(store, {"last"}, step)
@@ -83,7 +83,7 @@ def test_the_newest_of_the_last_and_the_best_stay(store) -> None:
     assert names(store) == ["5", "6"]
 
 
-def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store) -> None:
+def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store):
     save(store, {"last"}, 1)
     save(store, {"last", "best"}, 2)
     store.save({"last"}, 2, tensors(2.5), {"run": {"again": True}})
@@ -95,7 +95,7 @@ def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store) ->
     assert names(store) == ["1", "2_2", "3"]
 
 
-def test_the_newest_is_the_one_that_was_written_last(store) -> None:
+def test_the_newest_is_the_one_that_was_written_last(store):
     assert store.newest() is None
     save(store, {"last"}, 300)
     save(store, {"best"}, 400)
@@ -104,7 +104,7 @@ def test_the_newest_is_the_one_that_was_written_last(store) -> None:
     assert store.newest().step == CheckpointStore(store.directory).newest().step == 1
 
 
-def test_what_could_not_be_read_again_is_not_written(store, monkeypatch) -> None:
+def test_what_could_not_be_read_again_is_not_written(store, monkeypatch):
     save(store, {"last"}, 1)
     store.save({"last"}, 2, {"names": np.array(["a", None], object)}, {})
     store.wait()
@@ -126,7 +126,7 @@ STRANGERS = ["step_100", "step_0000010a", "xstep_00000100", "step_00000100_", "s
 MINE = [".step_00000100", ".index.json", ".step_00000100.tmp.bak", ".indexxjson.tmp"]
 
 
-def test_each_kind_of_name_is_distinguished_and_only_leftovers_go(store) -> None:
+def test_each_kind_of_name_is_distinguished_and_only_leftovers_go(store):
     store.sweep()
     assert not store.directory.exists()
     assert {step_of(name) for name in [*STRANGERS, ""]} == {-1}
@@ -148,14 +148,12 @@ SECONDS = 10.0
 
 
 class Disk:
-    """Write nothing, and only once it is open; remember what was written."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[int, set[str]]] = []
+    def __init__(self):
+        self.written = []
         self.full = False
         self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
 
-    def write(self, snapshot: Snapshot) -> bool:
+    def write(self, snapshot):
         self.begun.release()
         assert self.gate.acquire(timeout=SECONDS)
         if self.full:
@@ -163,12 +161,11 @@ class Disk:
         self.written.append((snapshot.step, set(snapshot.tags)))
         return True
 
-    def open(self) -> None:
+    def open(self):
         self.gate.release(100)
 
 
-def busy() -> tuple[Disk, BackgroundWriter]:
-    """Return a writer that has begun to write step 1."""
+def busy():
     disk = Disk()
     writer = BackgroundWriter(disk.write)
     writer.submit(snapshot(1, "last"))
@@ -176,11 +173,11 @@ def busy() -> tuple[Disk, BackgroundWriter]:
     return disk, writer
 
 
-def snapshot(step: int, *tags: str) -> Snapshot:
+def snapshot(step, *tags):
     return Snapshot(frozenset(tags), step, {}, b"{}")
 
 
-def test_a_waiting_last_gives_way_to_a_later_save_and_a_best_does_not() -> None:
+def test_a_waiting_last_gives_way_to_a_later_save_and_a_best_does_not():
     disk, writer = busy()
     for step in (2, 3):
         writer.submit(snapshot(step, "last"))
@@ -201,7 +198,7 @@ def test_a_waiting_last_gives_way_to_a_later_save_and_a_best_does_not() -> None:
     assert disk.written == [(1, {"last"}), (2, {"best", "last"}), (3, {"last"})]
 
 
-def test_failed_writes_are_kept_and_nothing_is_written_past_them() -> None:
+def test_failed_writes_are_kept_and_nothing_is_written_past_them():
     disk = Disk()
     writer = BackgroundWriter(disk.write)
     before = threading.active_count()
@@ -221,7 +218,7 @@ def test_failed_writes_are_kept_and_nothing_is_written_past_them() -> None:
     assert threading.active_count() == before
 
 
-def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path) -> None:
+def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path):
     source = f"""
 import pathlib, numpy
 from hookline.trainer.run.checkpoint import CheckpointStore

@@ -7,7 +7,6 @@ import json
 import pickle
 import tracemalloc
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,30 +15,29 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run import checkpoint_index
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_index import write_manifest
+from tests.support.refusals import assert_refused
 
-RAN: list[str] = []
+RAN = []
 MEMORY = 4 * 2**20
 
 
 class Harm:
-    """Would be noticed if it were unpickled."""
-
     def __reduce__(self):
         return RAN.append, ("harm",)
 
 
-def npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
+def npy(array, *, pickled=False):
     file = io.BytesIO()
     np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=pickled)
     return file.getvalue()
 
 
-def header(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
+def header(shape, descr="'<f4'", order="False"):
     text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".ljust(117) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1")
 
 
-def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+def archive(members, compression=zipfile.ZIP_STORED):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as made:
         for name, content in members.items():
@@ -47,7 +45,7 @@ def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) ->
     return file.getvalue()
 
 
-def forged(directory: Path, content: bytes, tensors: object, *, state: bytes = b"{}") -> CheckpointStore:
+def forged(directory, content, tensors, *, state=b"{}"):
     """Make a checkpoint whose hashes are all right, as whoever forges one would; return its store."""
     checkpoint = directory / "step_00000001"
     checkpoint.mkdir(parents=True)
@@ -58,7 +56,7 @@ def forged(directory: Path, content: bytes, tensors: object, *, state: bytes = b
     return CheckpointStore(directory)
 
 
-def spec(dtype: object = "float32", shape: object = (2,)) -> dict:
+def spec(dtype="float32", shape=(2,)):
     return {"a": {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape}}
 
 
@@ -92,7 +90,7 @@ FORGED = {
 }
 
 
-def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path) -> None:
+def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path):
     sound = forged(tmp_path / "sound", archive({"a.npy": ZEROS}), SPEC).load("last")
     np.testing.assert_array_equal(sound.tensors["a"], np.zeros(2, np.float32))
     for number, (content, tensors, message) in enumerate(FORGED.values()):
@@ -107,11 +105,10 @@ def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path) -> None:
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500 + len(str(tmp_path))
         assert RAN == []
-        with pytest.raises(UserError, match="all that were written are damaged"):
-            store.newest()
+        assert_refused("all that were written are damaged", store.newest)
 
 
-def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path) -> None:
+def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path):
     """Two entries of the directory that point to one member: the sum of their sizes is above that of the file."""
     array = npy(np.zeros(1000, np.float32))
     one = archive({"a.npy": array})
@@ -121,25 +118,22 @@ def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path) -> None:
     end = b"PK\x05\x06" + bytes(4) + (4).to_bytes(2, "little") * 2 + len(entries).to_bytes(4, "little")
     content = one[:start] + entries + end + start.to_bytes(4, "little") + bytes(2)
     specs = {name: {"dtype": "float32", "shape": [1000]} for name in "abcd"}
-    with pytest.raises(UserError, match="its arrays claim more bytes than the file has"):
-        forged(tmp_path, content, specs).load("last")
+    assert_refused("its arrays claim more bytes than the file has", forged(tmp_path, content, specs).load, "last")
 
 
-def test_a_wrong_checksum_inside_the_archive_is_noticed(tmp_path) -> None:
+def test_a_wrong_checksum_inside_the_archive_is_noticed(tmp_path):
     content = bytearray(archive({"a.npy": ZEROS}))
     content[content.index(b"\x93NUMPY") + len(ZEROS) - 1] ^= 1
-    with pytest.raises(UserError, match="Bad CRC-32"):
-        forged(tmp_path, bytes(content), SPEC).load("last")
+    assert_refused("Bad CRC-32", forged(tmp_path, bytes(content), SPEC).load, "last")
 
 
-def test_an_invalid_state_and_a_large_manifest_are_refused(tmp_path, monkeypatch) -> None:
+def test_an_invalid_state_and_a_large_manifest_are_refused(tmp_path, monkeypatch):
     for number, state in enumerate((b"[]", b"\xff", b"[" * 100_000)):
         with pytest.raises(UserError, match="state.json is damaged"):
             forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC, state=state).load("last")
     store = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC)
     monkeypatch.setattr("hookline.trainer.run.checkpoint_files.MAX_JSON_BYTES", 100)
-    with pytest.raises(UserError, match="No checkpoint in .* is sound"):
-        store.newest()
+    assert_refused("No checkpoint in .* is sound", store.newest)
     assert "is larger than 100 bytes" in store.problems()[0]
 
 
@@ -147,14 +141,13 @@ OTHERS = [("files", {"../../secret": {"sha256": "", "bytes": 1}}), ("files", Non
 OTHERS += [("step", True), ("tags", "last"), ("environment", []), ("tensors", ["a"])]
 
 
-def test_a_manifest_with_invalid_fields_is_refused(tmp_path) -> None:
+def test_a_manifest_with_invalid_fields_is_refused(tmp_path):
     for number, (key, value) in enumerate(OTHERS):
         store = forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC)
         path = store.directory / "step_00000001" / "manifest.json"
         content = {**json.loads(path.read_text()), key: value}
         del content[checkpoint_index.DIGEST]
         path.write_text(json.dumps({**content, checkpoint_index.DIGEST: checkpoint_index._digest(content)}))
-        with pytest.raises(UserError, match="No checkpoint in .* is sound"):
-            store.newest()
+        assert_refused("No checkpoint in .* is sound", store.newest)
         (problem,) = store.problems()
         assert "manifest.json is damaged" in problem

@@ -11,30 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import DamagedError
 from hookline.trainer.run.checkpoint_index import read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
+from tests.support.refusals import assert_refused
 
 ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 
 
 @pytest.fixture
-def directory(tmp_path) -> Path:
-    """Return checkpoints of the steps 1 (the best), 2 and 3."""
+def directory(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, step)
     return tmp_path
 
 
-def flip(path: Path, place: int, bit: int = 0) -> None:
+def flip(path, place, bit=0):
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << bit
     path.write_bytes(content)
 
 
-def truncate(path: Path) -> None:
+def truncate(path):
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -51,12 +50,11 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_past_a_damaged_checkpoint_to_the_one_before(directory: Path, kind: str) -> None:
+def test_past_a_damaged_checkpoint_to_the_one_before(directory, kind):
     file = kind.partition(",")[0]
     DAMAGES[kind](directory / THREE / file)
     store = CheckpointStore(directory)
-    with pytest.raises(UserError, match=f"{THREE}/{file}"):
-        store.load("last")
+    assert_refused(f"{THREE}/{file}", store.load, "last")
     assert store.problems() == []
     found = store.newest()
     assert (found.step, is_whole(found)) == (2, True)
@@ -70,7 +68,7 @@ def test_past_a_damaged_checkpoint_to_the_one_before(directory: Path, kind: str)
     assert look(directory)["step"] == 3
 
 
-def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directory: Path) -> None:
+def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directory):
     path = directory / THREE / "manifest.json"
     size, sound, refused = path.stat().st_size, read_manifest(path.parent), 0
     for place in range(0, size, 2):
@@ -83,18 +81,17 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directo
     assert refused > 0.45 * size
 
 
-def test_if_nothing_is_sound_training_does_not_silently_start_over(directory: Path) -> None:
+def test_if_nothing_is_sound_training_does_not_silently_start_over(directory):
     gone = Path(shutil.copytree(directory, directory / "gone"))
     for step in (ONE, TWO, THREE):
         truncate(directory / step / "tensors.npz")
         shutil.rmtree(gone / step)
     for place in (directory, directory, gone):  # damaged, all set aside, and the index alone
-        with pytest.raises(UserError, match=r"No checkpoint in .* is sound"):
-            CheckpointStore(place).newest()
+        assert_refused(r"No checkpoint in .* is sound", CheckpointStore(place).newest)
     assert len(list(directory.glob("damaged_*"))) == 3
 
 
-def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory: Path) -> None:
+def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory):
     path, tags = directory / "index.json", {"best": ONE, "last": THREE}
     for index in ("{", '{"tags": {"best": "../step_00000001"}, "kept": [], "number": 3}', None):
         path.unlink() if index is None else path.write_text(index)
@@ -108,21 +105,19 @@ def test_a_damaged_index_is_reported_and_made_again_from_the_manifests(directory
         assert json.loads(path.read_text())["tags"] == tags
 
 
-def test_an_older_format_is_refused_and_left_alone(tmp_path) -> None:
+def test_an_older_format_is_refused_and_left_alone(tmp_path):
     checkpoint = tmp_path / "step_00000007"
     checkpoint.mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "step": 7, "sha256": "0", "dtypes": {}}))
     (tmp_path / "index.json").write_text('{"last": "step_00000007"}')
     store = CheckpointStore(tmp_path)
     for call in (store.newest, store.tags, lambda: store.load("last")):
-        with pytest.raises(UserError, match="step_00000007 is in format 1"):
-            call()
+        assert_refused("step_00000007 is in format 1", call)
     assert checkpoint.exists()
 
 
 @contextmanager
-def largest_file(size: int):
-    """Let no file grow above a size, in bytes, as on a full disk."""
+def largest_file(size):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -131,7 +126,7 @@ def largest_file(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory: Path) -> None:
+def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory):
     before = sorted(directory.rglob("*"))
     store = CheckpointStore(directory)
     with largest_file(1000):
@@ -147,7 +142,7 @@ def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory: Path) 
     assert store.problems() == []
 
 
-def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp_path_factory, monkeypatch) -> None:
+def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_factory, monkeypatch):
     root, countdown, reported = tmp_path_factory.mktemp("refusing"), [0], []
 
     def refusing(function):

@@ -13,7 +13,7 @@ from hookline.trainer.run.control import CHUNK_SECONDS, Best, Cadence, Report, o
 from tests.support.toy import StatelessHook, ToyObjective
 
 
-def seen(tracker: Best, *values: float, first: int = 0) -> list[bool]:
+def seen(tracker, *values, first=0):
     improved = []
     for step, value in enumerate(values, start=first):
         tracker.update(Report(step, "validation", {"metric/accuracy": value, "loss/total": 1.0 - value}))
@@ -21,7 +21,7 @@ def seen(tracker: Best, *values: float, first: int = 0) -> list[bool]:
     return improved
 
 
-def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early() -> None:
+def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early():
     for mode, best, step in (("max", 0.9, 1), ("min", 0.2, 3)):
         tracker = Best("metric/accuracy", mode)
         found = [index for index, each in enumerate(seen(tracker, 0.5, 0.9, 0.9, 0.2, 0.2)) if each]
@@ -42,7 +42,7 @@ def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early() -> None:
     every=st.integers(1, 3),
     report=st.none() | st.integers(1, 50),
 )
-def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch, epochs, every, report) -> None:
+def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch, epochs, every, report):
     steps_per_epoch = size / min(batch, size)
     total = math.ceil(epochs * steps_per_epoch)
     cadence = Cadence(total, steps_per_epoch, every, report)
@@ -62,7 +62,7 @@ def asking(step):
     return SimpleNamespace(name="asking", next_step=lambda _: step)
 
 
-def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
+def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own():
     cadence = Cadence(1000, 100.0, 1, None)
     assert cadence.next_edge(10, [asking(37), asking(55)], 1e-9) == 37
     assert cadence.next_edge(40, [asking(37), asking(None)], 1e-9) == 100

@@ -14,11 +14,12 @@ from omegaconf import OmegaConf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import check_initial, choose_directory, locked, make_directory
+from tests.support.refusals import assert_refused
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 
-def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch) -> None:
+def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for end in ("", "_1", "_2"):
         default = choose_directory(None, "bnn", NOW)
@@ -27,10 +28,8 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     path = tmp_path / "deep" / "run"
     config = {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
-    with pytest.raises(UserError, match="exists already"):
-        choose_directory(str(path), "bnn", NOW)
-    with pytest.raises(UserError, match="cannot be made"):
-        make_directory(path, {"seed": 2}, [])
+    assert_refused("exists already", choose_directory, str(path), "bnn", NOW)
+    assert_refused("cannot be made", make_directory, path, {"seed": 2}, [])
     assert OmegaConf.load(path / "config.yaml") == config
     assert (path / "overrides.txt").read_text() == "recipe=bnn\nseed=3\n"
     environment = json.loads((path / "environment.json").read_text())
@@ -38,25 +37,22 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     assert environment["cpu_count"] == os.cpu_count()
 
 
-def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> None:
+def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     make_directory(choose_directory(str(tmp_path / "empty"), "bnn", NOW), {}, [])
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="exists already"):
-        choose_directory(str(tmp_path / "file"), "bnn", NOW)
+    assert_refused("exists already", choose_directory, str(tmp_path / "file"), "bnn", NOW)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(UserError, match="is not writable"):
-        choose_directory(str(tmp_path / "run"), "bnn", NOW)
+    assert_refused("is not writable", choose_directory, str(tmp_path / "run"), "bnn", NOW)
 
 
-def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path) -> None:
+def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
     for name in ("model.keras", "model.weights.h5", "model.safetensors", "model.pkl"):
         (tmp_path / name).write_text("")
     for name in ("model.keras", "model.weights.h5", "model.safetensors"):
         check_initial(str(tmp_path / name))
     for name in ("model.pkl", "absent.keras"):
-        with pytest.raises(UserError, match=rf"{name} (is a file|has no checkpoints).*\.safetensors"):
-            check_initial(str(tmp_path / name))
+        assert_refused(rf"{name} (is a file|has no checkpoints).*\.safetensors", check_initial, str(tmp_path / name))
 
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +65,7 @@ with locked(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path: Path) -> None:
+def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"

@@ -24,7 +24,7 @@ assert mine.WIDTH == mine.sizes.WIDTH == 3
 """
 
 
-def test_a_package_that_was_checked_can_be_imported_again(tmp_path: Path) -> None:
+def test_a_package_that_was_checked_can_be_imported_again(tmp_path):
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("finished") / "run"
     run_small(
         "baseline", "+hooks=prune", "hooks.prune.schedule=one_shot", "optimizer.use_ema=true",
@@ -25,7 +25,7 @@ def run(tmp_path_factory) -> Path:
     return directory
 
 
-def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
+def test_every_variable_has_the_value_of_the_checkpoint(run):
     tag = "last"  # the best is restored below
     restored = restore(str(run), read_config(str(run)), tag)
     saved = CheckpointStore(run / "checkpoints").load(tag)
@@ -38,7 +38,7 @@ def test_every_variable_has_the_value_of_the_checkpoint(run: Path):
     assert not accumulators.numpy().any()
 
 
-def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tmp_path):
+def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "index.json").write_text("{")
@@ -51,14 +51,12 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tm
     assert restored.held_out["test"].run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
 
 
-def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run: Path, tmp_path):
-    with pytest.raises(UserError, match="has no checkpoints"):
-        restore(str(tmp_path), read_config(str(run)))
+def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run, tmp_path):
+    assert_refused("has no checkpoints", restore, str(tmp_path), read_config(str(run)))
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("init_from: null", "init_from: x"))
     assert "init_from: x" in (tmp_path / "config.yaml").read_text()
     assert read_config(str(tmp_path)) == read_config(str(run))  # where it started from does not matter any more
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
-    with pytest.raises(UserError, match=r"plugins=\[pip\]"):
-        read_config(str(tmp_path), ["another"])
+    assert_refused(r"plugins=\[pip\]", read_config, str(tmp_path), ["another"])
     assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]

@@ -34,7 +34,7 @@ def sensitive():
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored() -> None:
+def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored():
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGINT, signal.SIGTERM):
         interruption = Interruption()
@@ -57,13 +57,13 @@ def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored() -> None
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_second_signal_stops_the_process_at_once() -> None:
+def test_the_second_signal_stops_the_process_at_once():
     code = LISTENING.format("[os.kill(os.getpid(), each) for each in (signal.SIGINT, signal.SIGTERM)]")
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (found.stdout, found.returncode) == ("listens\n", -signal.SIGTERM)
 
 
-def test_a_second_signal_is_one_while_python_waits_for_a_computation() -> None:
+def test_a_second_signal_is_one_while_python_waits_for_a_computation():
     code = LISTENING.format("hashlib.pbkdf2_hmac('sha256', b'', b'', 40_000_000)")
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "listens\n"
@@ -75,7 +75,7 @@ def test_a_second_signal_is_one_while_python_waits_for_a_computation() -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_the_budget_is_wall_time(monkeypatch) -> None:
+def test_the_budget_is_wall_time(monkeypatch):
     now = [129.9]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     interruption = Interruption(30.0, _since=100.0)
@@ -84,10 +84,10 @@ def test_the_budget_is_wall_time(monkeypatch) -> None:
     assert (interruption.reason, interruption.signal_number) == ("trainer.max_seconds=30", None)
 
 
-def test_a_termination_is_an_interruption_in_the_main_thread_alone() -> None:
+def test_a_termination_is_an_interruption_in_the_main_thread_alone():
     before = signal.getsignal(signal.SIGTERM)
 
-    def listen() -> None:
+    def listen():
         with Interruption().listening(), termination_interrupts():
             assert signal.getsignal(signal.SIGTERM) is before
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hookline.scripts.verify import main as verify
 from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
+from tests.support.hooked import named
 from tests.support.poison import PLACES, Poison
 from tests.support.resumed import PLUGIN, check_same, metrics, run_cut
 from tests.support.toy import toy_loop, toy_network, values_of
@@ -25,28 +25,27 @@ SAVING = ("hooks.checkpoint.every_epochs=0.2", "hooks.checkpoint.every_seconds=0
 ROLLBACK = "hooks.nan_guard.policy=rollback"
 
 
-def poison(place: str, *steps: int) -> str:
+def poison(place, *steps):
     return f"+hooks.poison={{_target_:tests.support.poison.Poison,place:{place},steps:{list(steps)}}}".replace(" ", "")
 
 
-def once(step: int) -> str:
+def once(step):
     return f"+hooks.once={{_target_:tests.support.poison.Once,step:{step}}}"
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place: str) -> None:
-    guard = NanGuard()
-    guard.name, guard.network = "nan_guard", "model"
+def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place):
+    guard = named(NanGuard(), "nan_guard")
     network, clean = toy_network(), toy_network()
     for variable, other in zip(network.model.variables, clean.model.variables, strict=True):
         other.assign(variable)
     loop, other = toy_loop([guard, Poison(place=place, steps=[3])], network=network), toy_loop(network=clean)
     assert loop.run(0, 10)[0] == 3
     other.run(0, 3)
-    _check_equal(values_of(network), values_of(clean))
+    np.testing.assert_equal(values_of(network), values_of(clean))
     assert loop.run(4, 2) == (6, [])
     other.run(4, 2)
-    _check_equal(values_of(network), values_of(clean))
+    np.testing.assert_equal(values_of(network), values_of(clean))
     assert all(np.isfinite(value).all() for value in values_of(network).values())
     averages = loop.accumulators.read()
     assert averages.pop("loss/poison", 0.0) == 0.0
@@ -54,13 +53,7 @@ def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place: 
     assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
 
 
-def _check_equal(found, expected) -> None:
-    assert len(found) == len(expected)
-    for value, other in zip(found.values(), expected.values(), strict=True):
-        np.testing.assert_array_equal(value, other)
-
-
-def test_the_run_stops_and_says_what_and_where(tmp_path: Path) -> None:
+def test_the_run_stops_and_says_what_and_where(tmp_path):
     with pytest.raises(NonFiniteError, match="NaN or infinity at step 13.*gradient/"):
         run_small("baseline", PLUGIN, poison("gradient", 13), *SHORT, run_dir=tmp_path / "run")
     numbers = [value for line in metrics(tmp_path / "run") for name, value in line.items() if name != "split"]
@@ -68,7 +61,7 @@ def test_the_run_stops_and_says_what_and_where(tmp_path: Path) -> None:
     assert all(math.isfinite(value) for value in numbers)
 
 
-def test_steps_are_left_out_and_a_run_that_is_resumed_leaves_out_the_same(tmp_path: Path) -> None:
+def test_steps_are_left_out_and_a_run_that_is_resumed_leaves_out_the_same(tmp_path):
     overrides = [poison("data", 5, 13), "hooks.nan_guard.policy=skip", *SHORT]
     with pytest.warns(UserWarning, match="It is skipped, . of 10"):
         whole = run_small("baseline", PLUGIN, *overrides, run_dir=tmp_path / "whole")
@@ -78,7 +71,7 @@ def test_steps_are_left_out_and_a_run_that_is_resumed_leaves_out_the_same(tmp_pa
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
 
 
-def test_what_no_policy_can_get_past_ends_the_run(tmp_path: Path) -> None:
+def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
     common = (PLUGIN, *SHORT, "hooks.nan_guard.at_most=2")
     skipping = (poison("loss", 2, 4, 6), "hooks.nan_guard.policy=skip")
     with (
@@ -94,7 +87,7 @@ def test_what_no_policy_can_get_past_ends_the_run(tmp_path: Path) -> None:
     assert state.tensors["optimizer/model/learning_rate_factor"] == 1.0  # written before the first return
 
 
-def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(tmp_path: Path) -> None:
+def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(tmp_path):
     plain = run_small("baseline", *EACH, run_dir=tmp_path / "plain")
     overrides = [PLUGIN, once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.25", *SAVING]
     with pytest.warns(UserWarning, match="rolls back to its newest checkpoint, 1 of 10 times"):
@@ -109,7 +102,7 @@ def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(tmp_path: Path
         assert shown_losses(tmp_path / "run", split) == pytest.approx(lines, rel=1e-6)
 
 
-def shown_losses(directory: Path, split: str) -> dict[int, float]:
+def shown_losses(directory, split):
     """Return what TensorBoard shows: of a step that was made twice, the second alone."""
     reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0})
     events = reader.Reload().Tensors("loss/total")
@@ -117,14 +110,14 @@ def shown_losses(directory: Path, split: str) -> dict[int, float]:
     return {event.step: tensor_util.make_ndarray(event.tensor_proto).item() for event in events}
 
 
-def rates_of(directory: Path) -> dict[int, float]:
+def rates_of(directory):
     lines = [line for line in metrics(directory) if line["split"] == "train"]
     rates = {line["step"]: line["opt/learning_rate"] for line in lines}
     assert len(rates) == len(lines)
     return rates
 
 
-def test_a_run_that_went_back_resumes_and_replays_with_its_bits(tmp_path: Path, capsys) -> None:
+def test_a_run_that_went_back_resumes_and_replays_with_its_bits(tmp_path, capsys):
     factor = "hooks.nan_guard.rate_factor=0.3"
     overrides = [once(13), ROLLBACK, factor, "hooks.checkpoint.keep_last=9", *SAVING, *SHORT]
     with pytest.warns(UserWarning, match="rolls back"):

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from hookline.trainer.run.results import metric_rows
 
-NAMES = {"metric/accuracy": "accuracy", "loss/total": "loss", "g/metric/modes": "g/modes", "g/loss/total": "g/loss"}
-
 
 def test_rows_hold_metrics_and_the_total_loss_of_each_split_and_objective():
     summary = {

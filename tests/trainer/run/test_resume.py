@@ -10,7 +10,7 @@ from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.resume import SAMPLES, data_fingerprint
 
 
-def fingerprint(name: str = "train", size: int = 10, rows=None, change=None) -> str:
+def fingerprint(name="train", size=10, rows=None, change=None):
     inputs = np.arange(size * 3, dtype=np.float32).reshape(size, 3)
     if change is not None:
         inputs[change] += 1.0
@@ -18,7 +18,7 @@ def fingerprint(name: str = "train", size: int = 10, rows=None, change=None) -> 
     return data_fingerprint([Split(name, source, np.array(range(size) if rows is None else rows, np.int64))])
 
 
-def test_other_data_has_another_fingerprint_also_where_it_is_sampled() -> None:
+def test_other_data_has_another_fingerprint_also_where_it_is_sampled():
     others = [{"change": (4, 2)}, {"rows": [1, 0, *range(2, 10)]}, {"rows": range(9)}, {"size": 11, "rows": range(10)}]
     found = {fingerprint(**other) for other in [*others, {"name": "validation"}, {}]}
     assert len(found) == 6
@@ -28,7 +28,7 @@ def test_other_data_has_another_fingerprint_also_where_it_is_sampled() -> None:
     assert len({fingerprint(size=size, change=change) for change in ends}) == 3
 
 
-def test_a_digest_distinguishes_names_dtypes_shapes_and_bits() -> None:
+def test_a_digest_distinguishes_names_dtypes_shapes_and_bits():
     base = {"a": np.array([1.0, 2.0], np.float32), "b": np.array(3)}
     assert tensors_digest(base) == tensors_digest(dict(reversed(base.items())))
     changed = [base["a"].astype(np.float64), base["a"][None], np.nextafter(base["a"], np.float32(9)), base["a"] * -1]

@@ -15,16 +15,12 @@ from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.masking import masked_loop, small_network
-from tests.support.toy import StatelessHook, toy_loop, toy_network
+from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "hidden/kernel", "logits/kernel"
 SHAPES = {HIDDEN: (6, 8), LOGITS: (8, 3)}
-
-
-def named(hook, name):
-    hook.name = name
-    return hook
 
 
 def prune(sparsity, **options):
@@ -39,7 +35,7 @@ def quantization():
     return named(IncrementalQuantization(shares=[0.5, 1.0], step_epochs=1), "incremental_quantization")
 
 
-def trained(*hooks) -> Trainer:
+def trained(*hooks):
     """Return a trainer after 12 steps, in the middle of which the toy's last mask or level is set."""
     loop = masked_loop(hooks, small_network(keras.optimizers.Adam(0.01), units=8))
     loop.run(0, 12)
@@ -71,11 +67,9 @@ def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit():
 
 
 class Later(StatelessHook):
-    """Multiply every kernel in evaluation, and add a ramp, so that no two entries are equal."""
-
     after, priority = ("incremental_quantization", "bnn_rounding"), 100
 
-    def __init__(self, factor: float, ramp: float = 0.0) -> None:
+    def __init__(self, factor, ramp=0.0):
         super().__init__("later")
         self.factor, self.ramp = factor, ramp
 
@@ -92,7 +86,7 @@ def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
     assert bits_of(quantization(), Later(1.1)) == {}
 
 
-def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
+def test_weights_are_multiplied_in_the_bits_of_their_hook():
     def weight_bits(*hooks):
         trainer = trained(*hooks)
         return shipped_forms(trainer, shipped_weights(trainer, 12))["model"].weight_bits
@@ -107,14 +101,13 @@ def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
 def test_shipped_weights_are_those_of_evaluation():
     trainer = trained(named(BnnRounding(stochastic=True, input_quantizer=None, all_binary=True), "bnn_rounding"))
     network = trainer.networks["model"]
-    before = {name: variable.numpy() for name, variable in network.variables.items()}
+    before = values_of(network)
     shipped = shipped_weights(trainer, 12)["model"]
     assert shipped.keys() == network.trainable_variables.keys()
     for name in SHAPES:
         np.testing.assert_array_equal(shipped[name], np.where(before[name] >= 0, 1.0, -1.0))  # no draw
     np.testing.assert_array_equal(shipped["hidden/bias"], before["hidden/bias"])
-    for name, variable in network.variables.items():
-        np.testing.assert_array_equal(variable.numpy(), before[name])
+    np.testing.assert_equal(values_of(network), before)
 
 
 def test_moving_statistics_are_shipped_as_evaluation_uses_them():

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from hookline.trainer.run.study import JournalLock, open_storage
 optuna = pytest.importorskip("optuna")
 
 
-def test_half_a_line_at_the_end_is_removed_before_the_next(tmp_path: Path) -> None:
+def test_half_a_line_at_the_end_is_removed_before_the_next(tmp_path):
     journal = tmp_path / "study.journal"
     study = optuna.create_study(study_name="s", storage=open_storage(str(journal)))
     study.tell(study.ask(), 0.5)
@@ -31,7 +30,7 @@ def test_half_a_line_at_the_end_is_removed_before_the_next(tmp_path: Path) -> No
         ] == [0.5, 0.25]
 
 
-def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+def test_a_killed_process_holds_no_lock(tmp_path):
     journal = tmp_path / "study.journal"
     journal.touch()
     code = (
@@ -47,7 +46,7 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_link_in_the_place_of_the_journal_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_journal_is_refused(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "study.journal").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic link"):

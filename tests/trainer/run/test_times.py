@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.times import Times, advise, judge_input, part_shares
 from tests.support.runs import seen_run
 
 
-def pause(tensor: tf.Tensor) -> tf.Tensor:
+def pause(tensor):
     def late(value):
         time.sleep(0.02)
         return value
@@ -27,15 +25,13 @@ def pause(tensor: tf.Tensor) -> tf.Tensor:
 
 
 class Slow(Augment):
-    """Take long."""
-
     name = "slow"
 
     def __call__(self, batch, seeds):
         return {**batch, "inputs": pause(batch["inputs"])}
 
 
-def batches(*, placement="device", slow_reading=False, augmented=False) -> TrainingBatches:
+def batches(*, placement="device", slow_reading=False, augmented=False):
     def transform(rows):
         return {**rows, "inputs": pause(rows["inputs"])} if slow_reading else rows
 
@@ -45,7 +41,7 @@ def batches(*, placement="device", slow_reading=False, augmented=False) -> Train
     return TrainingBatches(split, batch_size=4, seed=0, placement=placement, augmentation=augmentation)
 
 
-def run_of(tmp_path, training, waited) -> Run:
+def run_of(tmp_path, training, waited):
     times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=waited)
     return seen_run(tmp_path, training=training, times=times)
 
@@ -75,7 +71,3 @@ def test_the_advice_follows_from_what_was_found():
     for placement, parts, facts, advice in ADVICE:
         training = batches(placement=placement, augmented="augmentation" in parts)
         assert advice in advise(training, parts, **{**given, **facts})
-    files = SimpleNamespace(source=SimpleNamespace(host_only=True))
-    training = SimpleNamespace(placement="host", augmentation=None, split=files)
-    for cache, advice in (("none", "data.cache keeps what is decoded"), (None, "decoded files")):
-        assert advice in advise(training, READING, **{**given, "cache": cache})

@@ -7,51 +7,35 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
-from hookline.trainer.step.loop import ChunkLoop
-from tests.support.toy import (
-    BATCH,
-    CLASSES,
-    FEATURES,
-    StatelessHook,
-    toy_arrays,
-    toy_batch,
-    toy_loop,
-    toy_network,
-    updated,
-    values_of,
-)
+from tests.support.refusals import assert_refused
+from tests.support.toy import BATCH, StatelessHook, toy_arrays, toy_batch, toy_loop, toy_network, updated, values_of
 
 HIDDEN = "toy/hidden/kernel"
 
 
-def plain_network(*extra: keras.layers.Layer, penalty: float = 0.0, seed: int = 1) -> Network:
-    """Return a network without batch norm and dropout; `extra` layers stand before the last one."""
+def plain_network(*extra, penalty=0.0, seed=1):
     keras.utils.set_random_seed(seed)
     layers = [
-        keras.Input((FEATURES,)),
+        keras.Input((6,)),
         keras.layers.Dense(8, name="hidden", activation="tanh", kernel_regularizer=keras.regularizers.L2(penalty)),
         *extra,
-        keras.layers.Dense(CLASSES, name="logits"),
+        keras.layers.Dense(3, name="logits"),
     ]
     network = Network("model", keras.Sequential(layers, name="toy"), keras.optimizers.Adam(0.05))
     network.optimizer.build(network.model.trainable_variables)
     return network
 
 
-def run(
-    accumulation_steps: int, *, hooks=list, network=plain_network, objectives=list, batch=toy_batch, xla=False
-) -> tuple[dict[str, np.ndarray], dict[str, float], ChunkLoop]:
-    """Return all variables and the reported values after three steps, and the loop."""
+def run(accumulation_steps, *, hooks=list, network=plain_network, objectives=list, batch=toy_batch, xla=False):
     trained, options = network(), {"batch": batch, "xla": xla, "accumulation_steps": accumulation_steps}
     loop = toy_loop(hooks(), network=trained, objectives=objectives(), **options)
     loop.run(0, 3)
     return values_of(trained), loop.accumulators.read(), loop
 
 
-def assert_equal_to_the_whole_batch(accumulation_steps: int, *, xla: bool = False, **options) -> tuple:
+def assert_equal_to_the_whole_batch(accumulation_steps, *, xla=False, **options):
     whole, whole_reported, _ = run(1, **options)
     parts, reported, loop = run(accumulation_steps, xla=xla, **options)
     assert list(reported) == list(whole_reported)
@@ -61,15 +45,12 @@ def assert_equal_to_the_whole_batch(accumulation_steps: int, *, xla: bool = Fals
     return parts, loop
 
 
-def padded_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return a toy batch whose examples have weights from 0 to 2, all 0 in its second quarter."""
+def padded_batch(step):
     weights = np.concatenate([[1.0, 0.0, 2.0, 0.5], np.zeros(4), np.ones(BATCH - 8)])
     return {**toy_batch(step), "weights": tf.constant(weights, tf.float32)}
 
 
 class Halve(StatelessHook):
-    """Use half of every kernel, rounded with a gradient of its own, in the forward pass."""
-
     def transform_weights(self, weights, context):
         @tf.custom_gradient
         def rounded(latent):
@@ -79,8 +60,6 @@ class Halve(StatelessHook):
 
 
 class Pull(StatelessHook):
-    """Add losses of outputs, of latent and transformed weights, and of something made of them before."""
-
     def transform_weights(self, weights, context):
         self.length = tf.norm(context.latent[HIDDEN])
         self.positive = tf.math.count_nonzero(context.latent[HIDDEN] > 0)  # an integer has no gradient
@@ -96,7 +75,7 @@ class Pull(StatelessHook):
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(BATCH, False), (4, True)])
-def test_step_equals_that_over_the_whole_batch(accumulation_steps: int, xla: bool) -> None:
+def test_step_equals_that_over_the_whole_batch(accumulation_steps, xla):
     options = {"network": lambda: plain_network(penalty=0.1), "batch": padded_batch}
     hooks = lambda: [Halve("halve"), Pull("pull")]  # noqa: E731
     assert_equal_to_the_whole_batch(accumulation_steps, hooks=hooks, xla=xla, **options)
@@ -104,7 +83,7 @@ def test_step_equals_that_over_the_whole_batch(accumulation_steps: int, xla: boo
     assert all(not np.allclose(halved[name], pulled[name], atol=1e-3) for name in (HIDDEN, "toy/logits/kernel"))
 
 
-def test_batch_norm_normalizes_by_micro_batch_and_is_written_once() -> None:
+def test_batch_norm_normalizes_by_micro_batch_and_is_written_once():
     network = toy_network()
     weights = {name: np.array(variable.value) for name, variable in network.variables.items()}
     loop = toy_loop(network=network, accumulation_steps=2)
@@ -118,18 +97,14 @@ def test_batch_norm_normalizes_by_micro_batch_and_is_written_once() -> None:
 
 
 class Counting(keras.layers.Layer):
-    """Count calls, examples and what they hold, and let the outputs depend on the calls."""
-
-    def build(self, input_shape: tuple) -> None:
-        """Make the counters."""
+    def build(self, input_shape):
         make = {"shape": (), "initializer": "zeros", "trainable": False}
         self.calls = self.add_weight(name="calls", dtype="int32", **make)
         self.halved = self.add_weight(name="halved", **{**make, "initializer": "ones"})
         self.examples = self.add_weight(name="examples", **make)
         self.total = self.add_weight(name="total", **make)
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Return the inputs, scaled by how often that was done."""
+    def call(self, inputs, training=False):
         if training:
             self.calls.assign(self.calls + 1)
             self.halved.assign(self.halved * 0.5 ** keras.ops.cast(self.calls, "float32"))
@@ -138,7 +113,7 @@ class Counting(keras.layers.Layer):
         return inputs * (1.0 + 0.1 * keras.ops.cast(self.calls, "float32"))
 
 
-def test_counters_of_a_layer_move_as_with_the_whole_batch() -> None:
+def test_counters_of_a_layer_move_as_with_the_whole_batch():
     network, loop = assert_equal_to_the_whole_batch(4, network=lambda: plain_network(Counting(name="counting")))
     counted = {name.rpartition("/")[2]: value for name, value in network.items() if "/counting/" in name}
     assert (counted["calls"], counted["examples"], counted["halved"]) == (3, 3 * BATCH, 0.5**6)
@@ -149,9 +124,7 @@ def test_counters_of_a_layer_move_as_with_the_whole_batch() -> None:
 
 
 class SelfCounting(keras.layers.Layer):
-    """Count calls by an assignment in the forward pass."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.counter = tf.Variable(0.0, trainable=False)
 
@@ -161,8 +134,6 @@ class SelfCounting(keras.layers.Layer):
 
 
 class Watch(StatelessHook):
-    """Note the size of the batch in every stage, and what each example got."""
-
     def build(self, context):
         self.seen = {}
         self.dropped = tf.Variable(tf.zeros([BATCH, 8]), trainable=False)
@@ -193,7 +164,7 @@ class Watch(StatelessHook):
         self.seen.setdefault(stage, []).append((batch["inputs"].shape[0], context.micro_batch is None))
 
 
-def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
+def test_hooks_see_the_whole_batch_but_while_losses_are_added():
     network, hook = toy_network(dropout=0.5), Watch("watch")
     network.taps |= hook.request_taps(network.model)
     toy_loop([hook], network=network, accumulation_steps=4).run(0, 1)
@@ -208,7 +179,6 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
     assert counted[1] == 4
 
 
-def test_a_forward_pass_that_writes_by_itself_is_refused() -> None:
+def test_a_forward_pass_that_writes_by_itself_is_refused():
     run(1, network=lambda: plain_network(SelfCounting()))
-    with pytest.raises(UserError, match="writes variables itself"):
-        run(2, network=lambda: plain_network(SelfCounting()))
+    assert_refused("writes variables itself", run, 2, network=lambda: plain_network(SelfCounting()))

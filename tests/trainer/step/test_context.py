@@ -12,9 +12,7 @@ from tests.support.toy import BATCH, ToyObjective, toy_network
 
 
 class Notes(ToyObjective):
-    """Note the seed of each of its runs in a training step."""
-
-    def __init__(self, network: str, name: str, updates: int = 1) -> None:
+    def __init__(self, network, name, updates=1):
         super().__init__(network, name)
         self.updates = updates
         self.noted = tf.Variable(tf.zeros([0, 2], tf.int32), shape=[None, 2], trainable=False)
@@ -25,12 +23,12 @@ class Notes(ToyObjective):
         return super().compute(forward, batch)
 
     @property
-    def rows(self) -> list[tuple[int, int]]:
+    def rows(self):
         return [tuple(row) for row in self.noted.numpy().tolist()]
 
 
-def test_seeds_differ_by_step_update_objective_and_salt_and_repeat() -> None:
-    def run(seed: int) -> list[tuple[int, int]]:
+def test_seeds_differ_by_step_update_objective_and_salt_and_repeat():
+    def run(seed):
         networks = [toy_network("a"), toy_network("b")]
         objectives = [Notes("a", "one", 2), Notes("b", "two", 2)]
         pairs_loop(networks, objectives, seed=seed).run(0, 3)
@@ -47,7 +45,7 @@ def test_seeds_differ_by_step_update_objective_and_salt_and_repeat() -> None:
     assert len({tuple(seed.numpy()) for seed in seeds}) == 5
 
 
-def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk() -> None:
+def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk():
     alone, beside = Notes("a", "one"), Notes("a", "one")
     pairs_loop([toy_network("a")], [alone]).run(0, 4)
     loop = pairs_loop([toy_network("b"), toy_network("a")], [ToyObjective("b", "other"), beside])
@@ -68,7 +66,7 @@ class Watches(Judge):
         return output
 
 
-def masks(updates: int, steps: int) -> np.ndarray:
+def masks(updates, steps):
     """Return what a borrowed network with dropout gave for equal inputs, call by call: [calls, batch]."""
     own, borrowed, made = discriminator("own"), discriminator("borrowed"), generator("made")
     borrowed.model.set_weights([np.linspace(0.1, 1.0, w.size).reshape(w.shape) for w in borrowed.model.get_weights()])
@@ -82,7 +80,7 @@ def masks(updates: int, steps: int) -> np.ndarray:
     return watches.seen.numpy()
 
 
-def test_dropout_of_a_borrowed_network_is_fresh_in_every_call() -> None:
+def test_dropout_of_a_borrowed_network_is_fresh_in_every_call():
     seen = masks(updates=2, steps=2)
     assert seen.shape == (8, BATCH)
     assert len({row.tobytes() for row in seen}) == len(seen)

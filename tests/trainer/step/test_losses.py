@@ -12,23 +12,25 @@ import tensorflow as tf
 
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
-from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
+from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import VariableValues, run_variables
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
 from hookline.trainer.step.trainer import Trainer
+from tests.support.batches import assert_same_bits
+from tests.support.hooked import named
+from tests.support.masking import small_network
+from tests.support.refusals import assert_refused
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import (
     BATCH,
     CLASSES,
-    FEATURES,
     SIZE,
     StatelessHook,
     ToyObjective,
@@ -43,18 +45,16 @@ WEIGHTS = [3.0, 0.5, 0.0]
 
 
 class Weighable(ToyObjective):
-    """A toy objective whose loss is of a class."""
-
     class_losses = ("cross_entropy",)
 
 
-def weighted_loop(weights=WEIGHTS, objective=Weighable) -> ChunkLoop:
+def weighted_loop(weights=WEIGHTS, objective=Weighable):
     keras.utils.set_random_seed(1)
     vector = None if weights is None else tf.constant(weights)
     return ChunkLoop(Trainer([toy_network()], [objective()], [], seed=0, class_weights=vector), toy_batch, xla=False)
 
 
-def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
+def test_an_example_weighs_as_its_class_or_their_mixture():
     losses = {"cross_entropy": tf.constant([1.0, 2.0, 4.0], tf.float16), "domain": tf.constant([1.0, 1.0, 1.0])}
     batch = {"inputs": tf.zeros([3, 1]), "targets": tf.constant([0, 2, 1])}
     found = weigh_losses(Weighable(), losses, batch, tf.constant(WEIGHTS))
@@ -64,11 +64,10 @@ def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
     mixed = {"inputs": tf.zeros([2, 1]), SOFT_TARGETS: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
     found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, mixed, tf.constant(WEIGHTS))
     np.testing.assert_allclose(found["cross_entropy"], [3.5, 1.0])
-    with pytest.raises(UserError, match="'objective'"):
-        weighted_loop(objective=ToyObjective)
+    assert_refused("'objective'", weighted_loop, objective=ToyObjective)
 
 
-def test_metrics_and_evaluations_do_not_weigh() -> None:
+def test_metrics_and_evaluations_do_not_weigh():
     weighted, plain = weighted_loop(), weighted_loop(None)
     for loop in (weighted, plain):
         loop.run(0, 1)
@@ -84,17 +83,13 @@ OVERFLOW = 1e6  # times the scale it is beyond float16, while the loss itself is
 
 
 class Weighted(ToyObjective):
-    """Minimise cross-entropy times a factor of the batch, in float32."""
-
     def compute(self, forward, batch):
         logits = tf.cast(forward(self.network, batch["inputs"]), tf.float32)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
         return ObjectiveOutput({"cross_entropy": loss * batch["factor"]}, outputs=logits)
 
 
-def batches_with(factors: dict[int, float], default: float = 1.0):
-    """Return toy batches whose loss has these factors at these steps."""
-
+def batches_with(factors, default=1.0):
     def batch(step):
         factor = tf.constant(default)
         for at, value in factors.items():
@@ -104,13 +99,13 @@ def batches_with(factors: dict[int, float], default: float = 1.0):
     return batch
 
 
-def half_network(**arguments) -> Network:
+def half_network(**arguments):
     keras.utils.set_random_seed(0)
     with computing_in("float16"):
         return toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
 
 
-def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options) -> ChunkLoop:
+def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options):
     network = network or half_network(dropout=0.5)
     for hook in hooks:
         hook.build(replace(build_context(network), classes=CLASSES))
@@ -119,32 +114,25 @@ def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, obje
     return ChunkLoop(trainer, batch or batches_with({}), xla=xla)
 
 
-def all_values(loop: ChunkLoop) -> dict[str, np.ndarray]:
+def all_values(loop):
     """Return every variable that a checkpoint holds, but the scale's own."""
     values = dict(VariableValues(run_variables(loop)))
     return {key: value for key, value in values.items() if not key.startswith("loss_scale/")}
 
 
-def plain_network(precision: str = "float32") -> Network:
-    """Return a network without batch norm, whose micro batches and replicas are exact."""
+def plain_network(precision="float32"):
     keras.utils.set_random_seed(0)
     with computing_in(precision):
-        layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-        model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="toy")
-        network = Network("model", model, keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+        return small_network(keras.optimizers.SGD(0.1), units=8)
 
 
 class Seen(StatelessHook):
-    """Measure each entry of the gradients that hooks see."""
-
     def measure(self, context):
         flat = {name: tf.unstack(tf.reshape(value, [-1])) for name, value in context.gradients.items()}
         return {f"{name}/{i}": entry for name, entries in flat.items() for i, entry in enumerate(entries)}
 
 
-def seen_gradients(precision: str, scale: LossScale | None, factor=1.0, objective=Weighted, shrink=1.0, steps=1):
+def seen_gradients(precision, scale, factor=1.0, objective=Weighted, shrink=1.0, steps=1):
     network = plain_network(precision)
     for name, variable in network.trainable_variables.items():
         if name.endswith("kernel"):
@@ -152,10 +140,10 @@ def seen_gradients(precision: str, scale: LossScale | None, factor=1.0, objectiv
     trainer = Trainer([network], [objective()], [Seen()], seed=0, accumulation_steps=steps, loss_scale=scale)
     loop = ChunkLoop(trainer, batches_with({}, factor), xla=False)
     assert loop.run(0, 1) == (1, [])
-    return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("toy/hidden/kernel")])
+    return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("hidden/kernel")])
 
 
-def test_hooks_see_the_true_gradients_below_what_float16_holds() -> None:
+def test_hooks_see_the_true_gradients_below_what_float16_holds():
     true = seen_gradients("float32", None, 1e-7)
     assert np.abs(true).max() > 1e-9
     assert not seen_gradients("float16", None, 1e-7).any()  # the trap: without scaling nothing trains
@@ -177,31 +165,35 @@ class Slope(ToyObjective):
         return ObjectiveOutput(losses, outputs=logits)
 
 
-def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow() -> None:
+def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
     inside = {"objective": Slope, "shrink": 3e-4}  # the slope is near 1e-7
     true = seen_gradients("float32", None, **inside)
     assert np.linalg.norm(seen_gradients("float16", None, **inside) - true) > 0.2 * np.linalg.norm(true)  # the trap
     found = seen_gradients("float16", LossScale(), steps=2, **inside)
     np.testing.assert_allclose(found, true, atol=5e-2 * np.abs(true).max())
     scale, batch = LossScale(), batches_with({1: OVERFLOW}, default=1e-3)
-    loop = half_loop([guard()], batch=batch, network=plain_network("float16"), scale=scale, objectives=[Slope()])
+    loop = half_loop(
+        [named(NanGuard(), "nan_guard")],
+        batch=batch,
+        network=plain_network("float16"),
+        scale=scale,
+        objectives=[Slope()],
+    )
     assert loop.run(0, 1) == (1, [])
     before = all_values(loop)
     assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, but for no fault of the network
-    after = all_values(loop)
-    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert_same_bits(all_values(loop), before)
     assert (float(scale.value), int(scale.overflow_steps)) == (INITIAL / 2, 1)
 
 
 @pytest.mark.parametrize("settings", [{"accumulation_steps": 2}, {"xla": True}], ids=["micro", "xla"])
-def test_an_overflow_changes_no_bit_but_halves_the_scale(settings: dict) -> None:
+def test_an_overflow_changes_no_bit_but_halves_the_scale(settings):
     scale = LossScale()
-    loop = half_loop([guard()], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
+    loop = half_loop([named(NanGuard(), "nan_guard")], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
     assert loop.run(0, 2) == (2, [])
     before = all_values(loop)
     assert loop.run(2, 1) == (3, [])
-    after = all_values(loop)
-    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert_same_bits(all_values(loop), before)
     assert (float(scale.value), int(scale.finite_steps), int(scale.overflow_steps)) == (INITIAL / 2, 0, 1)
     assert loop.run(3, 1) == (4, [])
     moved = all_values(loop)
@@ -210,13 +202,7 @@ def test_an_overflow_changes_no_bit_but_halves_the_scale(settings: dict) -> None
     assert np.isfinite(list(loop.accumulators.read().values())).all()
 
 
-def guard() -> GraphHook:
-    hook = NanGuard()
-    hook.name, hook.network = "nan_guard", "model"
-    return hook
-
-
-def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling() -> None:
+def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
     scale = LossScale()
     scale.finite_steps.assign(GROWTH_STEPS - 2)
     loop = half_loop(scale=scale)
@@ -230,14 +216,14 @@ def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling() -> None
     assert float(scale.value) == CEILING
 
 
-def test_nan_and_an_overflow_at_the_floor_stop_the_run() -> None:
+def test_nan_and_an_overflow_at_the_floor_stop_the_run():
     for value, batch, veto, after in (
         (INITIAL, batches_with({1: math.nan}), "loss/total", (INITIAL, 0)),
         (2.0, batches_with({}, 1e10), "gradient/", (FLOOR, 1)),  # the first overflow took the scale to its floor
     ):
         scale = LossScale()
         scale.value.assign(value)
-        step, vetoes = half_loop([guard()], batch=batch, scale=scale).run(0, 5)
+        step, vetoes = half_loop([named(NanGuard(), "nan_guard")], batch=batch, scale=scale).run(0, 5)
         assert step == 1
         assert any(name.startswith(veto) for name in vetoes)
         assert (float(scale.value), int(scale.overflow_steps)) == after
@@ -251,74 +237,56 @@ def test_nan_and_an_overflow_at_the_floor_stop_the_run() -> None:
 STEPS = 6
 
 
-def weights() -> np.ndarray:
-    """Return sample weights [64]: some 0, and all of the micro batch of rows 4 to 7."""
+def weights():
     found = np.random.default_rng(5).gamma(0.5, size=SIZE).round(2)
     found[4:8] = found[20] = 0.0
     return found.astype(np.float32)
 
 
-def source() -> ArraySource:
+def source():
     inputs, targets = toy_arrays()
     return ArraySource({"inputs": inputs, "targets": targets, SAMPLE_WEIGHTS: weights()}, transform=dict)
 
 
-def weighted_batch(step: tf.Tensor) -> Batch:
+def weighted_batch(step):
     return source().gather((step * BATCH + tf.range(BATCH, dtype=tf.int64)) % SIZE)
 
 
-def loop_with(objective=Weighable, batch=weighted_batch, **settings) -> ChunkLoop:
+def loop_with(objective=Weighable, batch=weighted_batch, **settings):
     return ChunkLoop(Trainer([plain_network()], [objective()], [], seed=0, **settings), batch, xla=False)
 
 
-def keras_twin() -> keras.Model:
+def keras_twin():
     model = plain_network().model
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=["accuracy"])
     return model
 
 
-@pytest.fixture(scope="module")
-def fitted() -> tuple[keras.Model, dict[str, float]]:
-    """Return what Keras trains of the same batches, and what it reports of the epoch."""
+@pytest.mark.parametrize("by_class", [None, WEIGHTS], ids=["examples", "classes"])
+def test_steps_and_their_report_are_those_of_keras_fit(by_class):
     model, (inputs, targets) = keras_twin(), toy_arrays()
     rows = np.arange(STEPS * BATCH) % SIZE
-    history = model.fit(
-        inputs[rows], targets[rows], sample_weight=weights()[rows], batch_size=BATCH, shuffle=False, verbose=0
-    )
-    return model, {name: values[0] for name, values in history.history.items()}
+    own = (weights() * (1.0 if by_class is None else np.array(by_class, np.float32)[targets]))[rows]
+    fitted = model.fit(inputs[rows], targets[rows], BATCH, sample_weight=own, shuffle=False, verbose=0).history
+    for accumulation_steps in (1, 4):
+        given = None if by_class is None else tf.constant(by_class)
+        loop = loop_with(accumulation_steps=accumulation_steps, class_weights=given)
+        loop.run(0, STEPS)
+        for ours, theirs in zip(loop.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        reported = loop.accumulators.read()
+        if by_class is None:
+            assert reported["loss/total"] == pytest.approx(fitted["loss"][0], rel=1e-5)
+            assert reported["metric/accuracy"] == pytest.approx(fitted["accuracy"][0], rel=1e-5)
 
 
-@pytest.mark.parametrize("accumulation_steps", [1, 4])
-def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_steps: int) -> None:
-    loop = loop_with(accumulation_steps=accumulation_steps)
-    loop.run(0, STEPS)
-    model, history = fitted
-    for ours, theirs in zip(loop.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    reported = loop.accumulators.read()
-    assert reported["loss/total"] == pytest.approx(history["loss"], rel=1e-5)
-    assert reported["metric/accuracy"] == pytest.approx(history["accuracy"], rel=1e-5)
-
-
-def test_weights_of_classes_multiply_those_of_examples() -> None:
-    by_class = np.array([3.0, 0.5, 0.0], np.float32)
-    both = loop_with(class_weights=tf.constant(by_class))
-    both.run(0, STEPS)
-    model, (inputs, targets) = keras_twin(), toy_arrays()
-    rows = np.arange(STEPS * BATCH) % SIZE
-    own = (weights() * by_class[targets])[rows]
-    model.fit(inputs[rows], targets[rows], sample_weight=own, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(both.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_replicas_weigh_as_one_does() -> None:
+def test_replicas_weigh_as_one_does():
     options = {"network": plain_network, "batch": weighted_batch, "steps": STEPS}
     assert_same_run(trained(2, **options), trained(1, **options))
 
 
-def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
+def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch():
     class Collecting(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)
@@ -335,17 +303,16 @@ def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
     np.testing.assert_array_equal(evaluator.collected("objective")["first"], inputs[:, 0])
 
 
-def test_weights_without_an_example_or_a_loss_for_each_are_refused() -> None:
+def test_weights_without_an_example_or_a_loss_for_each_are_refused():
     class Mean(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)
             output.losses = {name: tf.reduce_mean(value) for name, value in output.losses.items()}
             return output
 
-    def columns(step: tf.Tensor) -> Batch:
+    def columns(step):
         batch = weighted_batch(step)
         return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
 
     for given, word in (({"objective": Mean}, "no loss of 'objective'"), ({"batch": columns}, r"\(16, 1\)")):
-        with pytest.raises(UserError, match=word):
-            loop_with(**given)
+        assert_refused(word, loop_with, **given)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -12,26 +9,19 @@ import tensorflow as tf
 
 from hookline.hooks.clip_gradients import ClipGradients
 from hookline.hooks.monitors.nan_guard import NanGuard
-from hookline.trainer.hook import GraphHook
-from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import LossScale
-from hookline.trainer.step.metrics import (
-    AFTER,
-    BEFORE,
-    Accumulators,
-    GradientNorms,
-    average_output,
-    example_weights,
-    weighted_mean,
-)
+from hookline.trainer.step.metrics import Accumulators, GradientNorms, average_output, example_weights, weighted_mean
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.poison import Poison
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
+BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 
-def test_padding_does_not_count() -> None:
+
+def test_padding_does_not_count():
     def mean(values, weights):
         return weighted_mean("pixels", tf.constant(values), tf.constant(weights)).numpy()
 
@@ -47,7 +37,7 @@ def test_padding_does_not_count() -> None:
         assert example_weights({"inputs": inputs}).numpy().tolist() == [1.0, 1.0, 1.0]
 
 
-def test_accumulators_average_over_steps_and_leave_out_what_never_counted() -> None:
+def test_accumulators_average_over_steps_and_leave_out_what_never_counted():
     accumulators = Accumulators()
     accumulators.names = ["loss", "rare"]
     accumulators.reset()
@@ -65,9 +55,7 @@ RATE = 0.5
 
 
 class Times(StatelessHook):
-    """Multiply gradients by a number."""
-
-    def __init__(self, name: str, factor: float) -> None:
+    def __init__(self, name, factor):
         super().__init__(name)
         self.factor = factor
 
@@ -75,24 +63,23 @@ class Times(StatelessHook):
         return {name: self.factor * value for name, value in gradients.items()}
 
 
-def sgd_network(**options: Any) -> Network:
+def sgd_network(**options):
     keras.utils.set_random_seed(0)
     return toy_network(optimizer=keras.optimizers.SGD(RATE), **options)
 
 
-def loop_of(hooks: Sequence[GraphHook] = (), *, network: Network | None = None, **options: Any) -> ChunkLoop:
+def loop_of(hooks=(), *, network=None, **options):
     network = network or sgd_network()
     for hook in hooks:
         hook.build(build_context(network))
     return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0, **options), toy_batch, xla=False)
 
 
-def norms_of(loop: ChunkLoop) -> dict[str, float]:
+def norms_of(loop):
     return {name: value for name, value in loop.accumulators.read().items() if "grad_norm/" in name}
 
 
-def moved(hooks: Sequence[GraphHook] = (), steps: int = 1) -> list[float]:
-    """Return how far each step of gradient descent moves the weights, over its rate: the norm of what it was given."""
+def moved(hooks=(), steps=1):
     network, lengths = sgd_network(), []
     loop = toy_loop(hooks, network=network)
     for step in range(steps):
@@ -106,12 +93,7 @@ def moved(hooks: Sequence[GraphHook] = (), steps: int = 1) -> list[float]:
     return lengths
 
 
-def named(hook: GraphHook, name: str) -> Any:
-    hook.name, hook.network = name, "model"
-    return hook
-
-
-def test_each_hook_that_changes_gradients_is_followed_in_order() -> None:
+def test_each_hook_that_changes_gradients_is_followed_in_order():
     hooks = [Times("a_thrice", 3.0), named(ClipGradients(limit=0.01), "clip_gradients"), StatelessHook("watches")]
     loop = loop_of(hooks)
     loop.run(0, 1)
@@ -129,7 +111,7 @@ def test_each_hook_that_changes_gradients_is_followed_in_order() -> None:
     assert norms_of(scaled) == dict.fromkeys([BEFORE, f"{AFTER}/same", AFTER], pytest.approx(before, rel=1e-4))
 
 
-def test_a_report_averages_the_sampled_steps() -> None:
+def test_a_report_averages_the_sampled_steps():
     each = moved(steps=7)
     loop = loop_of(norms_every=3)
     loop.run(0, 7)
@@ -140,7 +122,7 @@ def test_a_report_averages_the_sampled_steps() -> None:
     assert loop.accumulators.read()["loss/total"] > 0.0
 
 
-def test_a_step_that_was_held_back_is_in_no_average() -> None:
+def test_a_step_that_was_held_back_is_in_no_average():
     hooks = [named(NanGuard(policy="skip"), "nan_guard"), named(Poison(place="gradient", steps=[1]), "poison")]
     loop = loop_of(hooks)
     assert loop.run(0, 3)[0] == 1

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network, fingerprint
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
+from tests.support.refusals import assert_refused
 from tests.support.toy import (
     BATCH,
+    CountingHook,
     StatelessHook,
     ToyObjective,
     build_context,
@@ -24,13 +24,13 @@ from tests.support.toy import (
 )
 
 
-def often(updates: int, objective=None):
+def often(updates, objective=None):
     objective = objective or ToyObjective()
     objective.updates = updates
     return objective
 
 
-def quarter_batch(step: tf.Tensor):
+def quarter_batch(step):
     """Return a quarter of a toy batch as a batch of its own: step 4k + i holds part i of batch k."""
     whole = toy_batch(step // 4)
     size = BATCH // 4
@@ -38,7 +38,7 @@ def quarter_batch(step: tf.Tensor):
     return {name: tensor[start : start + size] for name, tensor in whole.items()}
 
 
-def test_updates_of_a_step_equal_as_many_steps_on_its_parts() -> None:
+def test_updates_of_a_step_equal_as_many_steps_on_its_parts():
     network, twin = toy_network(), toy_network()
     twin.model.set_weights(network.model.get_weights())
     loop = toy_loop(network=network, objectives=[often(4)])
@@ -55,9 +55,7 @@ def test_updates_of_a_step_equal_as_many_steps_on_its_parts() -> None:
 
 
 class Begins(Judge):
-    """Copy the source, count how often, and note what the messenger held when the weights were read."""
-
-    def __init__(self, *arguments, counter: tf.Variable, difference: tf.Variable) -> None:
+    def __init__(self, *arguments, counter, difference):
         super().__init__(*arguments)
         self.counter, self.difference = counter, difference
 
@@ -73,9 +71,7 @@ class Begins(Judge):
 
 
 class Guard(StatelessHook):
-    """Hold back the objective of a network at some step."""
-
-    def __init__(self, network: str, at: int = 100) -> None:
+    def __init__(self, network, at=100):
         super().__init__(f"guard_{network}")
         self.network, self.at = network, at
 
@@ -83,7 +79,7 @@ class Guard(StatelessHook):
         return {"no": tf.equal(context.step, self.at)}
 
 
-def messengers(counter: tf.Variable, difference: tf.Variable, updates: int = 1):
+def messengers(counter, difference, updates=1):
     networks = [discriminator("source"), discriminator("messenger"), generator("made")]
     follow = Begins("follow", "messenger", ["made"], counter=counter, difference=difference)
     objectives = [Judge("judge", "source", ["made"]), follow, Fool("fool", "made", ["messenger"])]
@@ -91,7 +87,7 @@ def messengers(counter: tf.Variable, difference: tf.Variable, updates: int = 1):
     return networks, objectives
 
 
-def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it() -> None:
+def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it():
     counter, difference = tf.Variable(0), tf.Variable(0.0)
     networks, objectives = messengers(counter, difference, 2)
     loop = pairs_loop(networks, objectives, [Guard("source", 2)])
@@ -105,7 +101,7 @@ def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it() -> No
     assert counter.numpy() == 4
 
 
-def test_a_veto_in_one_update_holds_back_the_later_ones() -> None:
+def test_a_veto_in_one_update_holds_back_the_later_ones():
     class Third(StatelessHook):
         def veto(self, context):
             return {"odd": tf.constant(context.update == 1)}
@@ -117,44 +113,17 @@ def test_a_veto_in_one_update_holds_back_the_later_ones() -> None:
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [1.0] * len(loop.accumulators.names)
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
+def test_a_batch_that_does_not_divide_is_refused():
     for updates, steps, match in ((3, 1, "updates=3, .*16 examples"), (8, 4, "accumulation_steps=4 .*2 examples")):
-        with pytest.raises(UserError, match=match):
-            toy_loop(objectives=[often(updates)], accumulation_steps=steps)
-
-
-class Counter(StatelessHook):
-    """Count updates, steps as the schedule sees them, and examples; write each in a way of its own."""
-
-    def __init__(self, network: str) -> None:
-        super().__init__(f"counter_{network}")
-        self.network = network
-
-    def build(self, context):
-        self.updates, self.steps = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
-        self.examples = tf.Variable(tf.zeros([BATCH]), trainable=False)
-
-    def declare(self):
-        state = {"updates": self.updates, "steps": self.steps, "examples": self.examples}
-        return Declaration(state, writes=state)
-
-    def update_ops(self, context):
-        seen = tf.IndexedSlices(tf.ones([BATCH]), tf.range(tf.shape(context.batch["targets"])[0]))
-        grouped = tf.group(self.steps.assign(context.step + 1))
-        return [self.updates.assign_add(1), grouped, self.examples.scatter_add(seen)]
-
-    @property
-    def counts(self) -> tuple[int, int, float]:
-        """Return updates, the last step + 1, and how often an example was counted."""
-        (examples,) = set(self.examples.numpy().tolist())
-        return int(self.updates.numpy()), int(self.steps.numpy()), examples
+        assert_refused(match, toy_loop, objectives=[often(updates)], accumulation_steps=steps)
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, True), (4, False)])
-def test_hooks_update_exactly_once_for_every_optimizer_step(accumulation_steps, xla) -> None:
-    networks, hooks = [toy_network("first"), toy_network("second")], [Counter("first"), Counter("second")]
+def test_hooks_update_exactly_once_for_every_optimizer_step(accumulation_steps, xla):
+    networks, hooks = [toy_network("first"), toy_network("second")], [CountingHook("one"), CountingHook("two")]
     networks[0].shared = True
     for network, hook in zip(networks, hooks, strict=True):
+        hook.network = network.name
         hook.build(build_context(network))
     hooks[1].veto = lambda context: {"late": tf.equal(context.step, 5)}
     objectives = [ToyObjective("first", "one"), ToyObjective("first", "three"), ToyObjective("second", "two")]
@@ -165,7 +134,6 @@ def test_hooks_update_exactly_once_for_every_optimizer_step(accumulation_steps, 
             loop.run(start, steps)
         for network, hook, per_step in zip(networks, hooks, (2, 1), strict=True):
             count = per_step * (start + steps)
-            assert network.optimizer.iterations.numpy() == count
-            assert hook.counts == (count, start + steps, float(count))
+            assert network.optimizer.iterations.numpy() == hook.count.numpy() == count
     assert loop.run(5, 2) == (5, ["two/late"])
-    assert hooks[1].counts == (5, 5, 5.0)
+    assert hooks[1].count.numpy() == 5
