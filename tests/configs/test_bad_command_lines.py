@@ -83,7 +83,7 @@ MISTAKES = {
 }
 
 
-def message(arguments: list[str], tree: Path) -> str:
+def message(arguments, tree):
     with pytest.raises(UserError) as caught:
         preflight(parse_command(arguments), tree)
     assert "\n" not in str(caught.value)
@@ -91,13 +91,13 @@ def message(arguments: list[str], tree: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_one_line_that_names_it(kind: str, tree: Path) -> None:
+def test_a_mistake_is_one_line_that_names_it(kind, tree):
     own = [] if kind in ("recipes", "sweeps") else ["recipe=bnn"]
     for line, words in MISTAKES[kind].items():
         assert words in message([*own, *shlex.split(line)], tree), line
 
 
-def test_a_mistake_in_a_config_file_is_one_line(tree: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_a_config_file_is_one_line(tree, tmp_path):
     for name, text, words in (
         ("recipe/wrong", "trainer: {epochs: 3}\n", "must begin with '# @package _global_'"),
         ("recipe/wrong", "# @package _global_\ntrainer: {epoch: 3}\n", "Key 'epoch' not in 'TrainerConfig'"),
@@ -111,7 +111,7 @@ def test_a_mistake_in_a_config_file_is_one_line(tree: Path, tmp_path: Path) -> N
         assert words in message([*chosen, "--config-dir", str(tmp_path)], tree)
 
 
-def test_what_was_added_to_a_composed_config_is_checked_by_the_schema() -> None:
+def test_what_was_added_to_a_composed_config_is_checked_by_the_schema():
     for change, words in (
         ({"trainer": {"stepz": 1}}, r"Key 'stepz' not in 'TrainerConfig' \(trainer.stepz\)"),
         ({"seed": "one"}, r"could not be converted to Integer \(seed\)"),
@@ -121,7 +121,7 @@ def test_what_was_added_to_a_composed_config_is_checked_by_the_schema() -> None:
             typed(change)
 
 
-def test_checking_and_explaining_need_neither_tensorflow_nor_numpy() -> None:
+def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():
     code = (
         "import sys\nfrom hookline import train\nfrom hookline.trainer.config.command import parse_command\n"
         "from hookline.trainer.config.preflight import preflight\n"

@@ -74,7 +74,7 @@ for line in json.load(sys.stdin):
 """
 
 
-def test_a_mistake_is_one_line_with_its_remedy_without_tensorflow(tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_with_its_remedy_without_tensorflow(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     lines = json.dumps([shlex.split(line) for line in MISTAKES])

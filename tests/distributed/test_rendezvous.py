@@ -15,13 +15,12 @@ from hookline.trainer.replicas.cluster import Cluster
 from hookline.trainer.replicas.start_cluster import meet
 
 
-def clusters(count: int) -> list[Cluster]:
+def clusters(count):
     addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
     return [Cluster(addresses, index, "TF_CONFIG") for index in range(count)]
 
 
-def come(cluster: Cluster, *, after: float = 0.0, seconds: float = 10.0):
-    """Return None, or the error."""
+def come(cluster, *, after=0.0, seconds=10.0):
     time.sleep(after)
     try:
         return meet(cluster, seconds)
@@ -29,7 +28,7 @@ def come(cluster: Cluster, *, after: float = 0.0, seconds: float = 10.0):
         return error
 
 
-def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again() -> None:
+def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again():
     first, second, third = clusters(3)
     with ThreadPoolExecutor(3) as pool:
         came = [pool.submit(come, second), pool.submit(come, first, after=0.2), pool.submit(come, third, after=0.6)]
@@ -39,7 +38,7 @@ def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again() -> None:
     socket.create_server(("127.0.0.1", int(first.addresses[0].rpartition(":")[2]))).close()
 
 
-def test_the_chief_names_those_who_do_not_come() -> None:
+def test_the_chief_names_those_who_do_not_come():
     first, second, third = clusters(3)
     with ThreadPoolExecutor(2) as pool:
         came = [pool.submit(come, first, seconds=0.6), pool.submit(come, third, seconds=1.2)]
@@ -49,7 +48,7 @@ def test_the_chief_names_those_who_do_not_come() -> None:
     assert "worker 0 (" in str(other)
 
 
-def test_a_stranger_and_a_second_worker_of_one_index_do_not_count() -> None:
+def test_a_stranger_and_a_second_worker_of_one_index_do_not_count():
     first, second = clusters(2)
     host, _, port = first.addresses[0].rpartition(":")
     thread = threading.Thread(target=lambda: come(second, after=0.4))
@@ -64,7 +63,7 @@ def test_a_stranger_and_a_second_worker_of_one_index_do_not_count() -> None:
         thread.join()
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_told():
     first, _ = clusters(2)
     with socket.create_server(("", int(first.addresses[0].rpartition(":")[2]))), pytest.raises(UserError) as error:
         meet(first, 1.0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from omegaconf import OmegaConf
 from hookline import train
 from hookline.scripts.sweep.open import open_sweep, resumed_path
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.config.preflight import preflight
 from tests.support.documentation import DocumentationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,24 +45,22 @@ IN_EPOCHS = ("begin_epoch", "end_epoch", "rewind_epoch", "step_epochs", "stage_e
 DOWNLOADED = ("data", "data.name", "data.source", "data.originals")
 
 
-def is_run(words: list[str]) -> bool:
-    """Return whether a program is run; others are only checked."""
+def is_run(words):
     return not {" ".join(_same(words)[:count]) for count in (1, 2, 3)} & {*NEED_MORE}
 
 
-def _same(words: list[str]) -> list[str]:
-    """Return the words of a program, with one name for Python."""
+def _same(words):
     return ["python" if words[0] == ".venv/bin/python" else words[0], *words[1:]]
 
 
-def single_run(words: list[str]) -> list[str] | None:
+def single_run(words):
     """Return the overrides of a program that makes or plans one run and nothing else; None for any other."""
     rest = words[2:]
     other = any(each.startswith("-") or each.partition("=")[0] == "resume" for each in rest)
     return None if other or words[1:2] not in (["train.py"], ["scripts/check_gradients.py"]) else rest
 
 
-def check(program: list[str], made: Collection[str] = ()) -> None:
+def check(program, made=()):
     """Check a program as far as that goes without running it; `made` are run directories of the commands above it."""
     words = _same(program)
     if words[0] == "srun":
@@ -80,7 +77,7 @@ def check(program: list[str], made: Collection[str] = ()) -> None:
         raise DocumentationError(f"'{' '.join(words)}' is not a program that is known here: see {Path(__file__).name}")
 
 
-def check_training(arguments: list[str], made: Collection[str] = ()) -> None:
+def check_training(arguments, made=()):
     """Check the arguments of train.py, each job of a sweep; what only shows something is shown."""
     if any(each in SHOWING for each in arguments):
         assert train.main(arguments) == 0
@@ -95,7 +92,7 @@ def check_training(arguments: list[str], made: Collection[str] = ()) -> None:
         preflight(command)
 
 
-def check_script(script: Path, arguments: list[str]) -> None:
+def check_script(script, arguments):
     """Check the arguments of a script by its own `parse`, and of those that train, the jobs."""
     module = importlib.import_module(".".join(script.with_suffix("").parts))
     if any(each in SHOWING for each in arguments):
@@ -112,8 +109,7 @@ def check_script(script: Path, arguments: list[str]) -> None:
         module.parse(arguments)
 
 
-def shortened(program: list[str]) -> list[str]:
-    """Return a program that does a little of what is printed."""
+def shortened(program):
     words = _same(program)
     script, rest = Path(words[1]).name, words[2:]
     if script == "train.py":
@@ -129,7 +125,7 @@ def shortened(program: list[str]) -> list[str]:
     return [*words[:2], *rest]
 
 
-def short_training(arguments: Sequence[str]) -> list[str]:
+def short_training(arguments):
     """Return the arguments of a training of two steps; of one step where hooks count in epochs, so that they agree."""
     keys = {each.partition("=")[0].lstrip("+"): each.partition("=")[2] for each in arguments}
     if "resume" in keys or any(each in SHOWING for each in arguments) or ("--sweep" in keys and "recipe" not in keys):
@@ -154,7 +150,7 @@ def short_training(arguments: Sequence[str]) -> list[str]:
     return [*(each for each in short if each.partition("=")[0] not in whole), "trainer.epochs=null", "trainer.steps=2"]
 
 
-def counts_epochs(arguments: Sequence[str]) -> bool:
+def counts_epochs(arguments):
     """Return whether a hook of a training does something after some epochs, which the run must reach then."""
     if "--trials" in arguments:
         return False
@@ -166,7 +162,7 @@ def counts_epochs(arguments: Sequence[str]) -> bool:
     )
 
 
-def write_config(directory: Path, job: Job) -> None:
+def write_config(directory, job):
     """Write what a run leaves of its config, so that commands that resume it can be checked."""
     if not directory.exists():
         directory.mkdir(parents=True)
@@ -174,7 +170,6 @@ def write_config(directory: Path, job: Job) -> None:
         (directory / "overrides.txt").write_text("".join(f"{each}\n" for each in job.overrides))
 
 
-def _fewer(argument: str, seeds: int) -> str:
-    """Return an argument of a sweep with fewer seeds."""
+def _fewer(argument, seeds):
     key, _, value = argument.partition("=")
     return f"{key}={','.join(value.split(',')[:seeds])}" if key == "seed" else argument

@@ -10,12 +10,12 @@ import runpy
 import shlex
 import tomllib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hookline import train
 from hookline.trainer.config.command import Command as CommandLine
-from hookline.trainer.config.preflight import Job, preflight_each
+from hookline.trainer.config.preflight import preflight_each
 from tests.e2e.documented import check, is_run, shortened, single_run, write_config
 from tests.support.documentation import Block, Command, DocumentationError, programs
 from tests.support.workplace import Workplace, make_files
@@ -29,13 +29,13 @@ Items = Sequence[Block | Command]
 Ran = tuple[int, str]
 
 
-def check_page(items: Items, directory: Path) -> list[str]:
+def check_page(items, directory):
     """Return what is wrong with a page, as far as that shows without running it; the directory is the current one."""
     make_files(directory)
     place = Workplace(directory, lambda recipe, path: write_config(path, _job(recipe)))
-    failures: list[str] = []
-    jobs: list[tuple[Command, list[str]]] = []
-    made: set[str] = set()
+    failures = []
+    jobs = []
+    made = set()
     for item in items:
         with _told(item, failures), contextlib.redirect_stdout(io.StringIO()):
             if isinstance(item, Block):
@@ -56,14 +56,13 @@ def check_page(items: Items, directory: Path) -> list[str]:
     return failures
 
 
-def _job(recipe: str) -> Job:
+def _job(recipe):
     data = ["data.path=photos"] if recipe == "clothing_retrieval" else []
     (job,) = preflight_each(CommandLine(()), [[f"recipe={recipe}", *data]])
     return job
 
 
-def read_block(block: Block, directory: Path) -> Path:
-    """Read a block by its language, and save it; return where."""
+def read_block(block, directory):
     text = "\n".join(block.lines) + "\n"
     READERS[block.language](text)
     path = directory / (block.file_name or "block.py")
@@ -72,36 +71,36 @@ def read_block(block: Block, directory: Path) -> Path:
     return path
 
 
-def run_here(items: Items, directory: Path) -> tuple[int, list[str]]:
+def run_here(items, directory):
     """Run the commands and blocks of a page in this process, but what starts others; return how many, what failed."""
     make_files(directory)
 
-    def make_run(recipe: str, path: Path) -> None:
+    def make_run(recipe, path):
         _judge("the reader's run", _captured(lambda: train.main(run_arguments(recipe, path))))
 
-    def run(words: list[str]) -> Ran:
+    def run(words):
         script = Path(words[1])
         if words[0] != "python" or script.stem in PROCESSES or "-m" in words:
             return -1, ""
         module = importlib.import_module(".".join(script.with_suffix("").parts))
         return _captured(lambda: module.main(list(words[2:])))
 
-    def run_block(block: Block) -> Ran:
+    def run_block(block):
         path = read_block(block, directory)
         return _captured(lambda: runpy.run_path(str(path)) and 0) if block.language == "python" else (0, "")
 
     return _run(items, Workplace(directory, make_run), run, run_block)
 
 
-def run_arguments(recipe: str, path: Path) -> list[str]:
+def run_arguments(recipe, path):
     """Return the arguments of the run that stands for one of the reader's."""
     saving = ["hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=9"]  # as a run that takes its time
     limits = [f"trainer.epochs={EPOCHS.get(recipe, 2)}", "trainer.compile=off"]
     return [f"recipe={recipe}", *limits, f"run_dir={path}", *saving]
 
 
-def _run(items: Items, place: Workplace, run: Callable, run_block: Callable) -> tuple[int, list[str]]:
-    failures: list[str] = []
+def _run(items, place, run, run_block):
+    failures = []
     count = 0
     for item in items:
         with _told(item, failures):
@@ -117,8 +116,7 @@ def _run(items: Items, place: Workplace, run: Callable, run_block: Callable) -> 
     return count, failures
 
 
-def _judge(name: str, ran: Ran) -> None:
-    """Refuse an exit code other than 0, and a traceback."""
+def _judge(name, ran):
     code, output = ran
     if code > 0 or "Traceback (most recent call last)" in output:
         last = "\n".join(f"    {line}" for line in output.strip().splitlines()[-12:])
@@ -126,7 +124,7 @@ def _judge(name: str, ran: Ran) -> None:
 
 
 @contextlib.contextmanager
-def _told(item: Block | Command, failures: list[str]):
+def _told(item, failures):
     """Note what goes wrong with a part of a page, and where it stands."""
     try:
         yield
@@ -135,7 +133,7 @@ def _told(item: Block | Command, failures: list[str]):
         failures.append(f"{item.place}: {shown}\n  {type(error).__name__}: {error}")
 
 
-def _captured(call: Callable[[], int]) -> Ran:
+def _captured(call):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from hookline.train import main
 
 
-def write_mnist(path: Path, **changes: np.ndarray) -> Path:
+def write_mnist(path, **changes):
     generator = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 200), ("test", 40)):
@@ -26,7 +24,7 @@ def door(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
-    def run(*arguments: str) -> tuple[int, list[str]]:
+    def run(*arguments):
         before = set(tmp_path.rglob("*"))
         code = main(["recipe=bnn", "trainer.epochs=1", "trainer.compile=off", *arguments])
         assert set(tmp_path.rglob("*")) == before
@@ -39,7 +37,7 @@ LABELS = {"y_train": np.full(200, 3, np.uint8) + np.uint8(100) * (np.arange(200)
 NAN = {"x_train": np.where(np.arange(200)[:, None, None] == 5, np.nan, 1.0) * np.ones((200, 28, 28), np.float32)}
 
 
-def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
+def test_bad_data_ends_in_one_line(door, tmp_path):
     path, files = tmp_path / "mnist.npz", tmp_path / "none.npz"
     for changes, arguments, words in (
         ({}, [f"data.path={files}"], [str(files)]),
@@ -58,7 +56,7 @@ def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
         assert all(word in line for word in words), (line, words)
 
 
-def test_mistake_that_only_building_shows(door, monkeypatch) -> None:
+def test_mistake_that_only_building_shows(door, monkeypatch):
     for argument, word in (
         ("trainer.monitor=metric/acuracy", "'metric/accuracy'"),
         ("hooks.bnn_rounding.layers=dens_1", "dense_1"),

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 32768
 
 
-def killed_and_resumed(
-    folder: Path, *overrides: str, steps: int = 400, kills_after: int = 5
-) -> dict[tuple[str, int], float]:
+def killed_and_resumed(folder, *overrides, steps=400, kills_after=5):
     """Return the values of metrics.jsonl by name and step; the run was killed after some evaluations."""
     own = [
         "recipe=bnn",
@@ -50,7 +47,7 @@ def killed_and_resumed(
     }
 
 
-def records(content: bytes) -> Iterator[bytes]:
+def records(content):
     """Yield the records of a .wandb file: a log of LevelDB, whose first block begins with 7 bytes of W&B's own."""
     at, record = 7, b""
     while at + 7 <= len(content):
@@ -65,14 +62,14 @@ def records(content: bytes) -> Iterator[bytes]:
             record = b""
 
 
-def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch) -> None:
+def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is an extra, not among the test requirements")
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     # W&B has written a part by then: of what it was given, its file lacks the end
     expected = killed_and_resumed(tmp_path, "+hooks=wandb", steps=3000, kills_after=80)
-    sent: dict[tuple[str, int], float] = {}
+    sent = {}
     ids = set()
     for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
         for data in records(path.read_bytes()):
@@ -89,7 +86,7 @@ def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch) -> None:
     assert sent == pytest.approx(expected)
 
 
-def test_a_killed_run_is_one_run_of_mlflow(tmp_path) -> None:
+def test_a_killed_run_is_one_run_of_mlflow(tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is an extra, not among the test requirements")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -70,18 +70,18 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path
 
 
-def train(*given: str) -> None:
+def train(*given):
     limits = ["trainer.steps=3", "trainer.epochs=null", "hooks.progress=null", "hooks.tensorboard=null"]
     assert main(["recipe=baseline", "model=custom", PLUGIN, *limits, "run_dir=run", *given]) == 0
 
 
-def outputs(model: str) -> np.ndarray:
+def outputs(model):
     assert predict([f"model={model}", PLUGIN, "images=rows.npy", "outputs=true", "output=p.csv", "overwrite=true"]) == 0
     with open("p.csv") as file:
         return np.array([row[1:] for row in csv.reader(file)][1:], float)
 
 
-def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_module, capsys) -> None:
+def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_module, capsys):
     train("model._target_=own_classes.subclassed")
     assert evaluate(["run=run", PLUGIN]) == 0
     expected = outputs("run")
@@ -94,7 +94,7 @@ def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_module, capsys) 
         assert line in capsys.readouterr().err
 
 
-def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_module, capsys) -> None:
+def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_module, capsys):
     train("model._target_=own_classes.functional", "+model.kind=Forgetful")
     assert export(["run=run", PLUGIN, "format=keras", "tolerance=9"]) == 2
     assert "returns other outputs than the run" in capsys.readouterr().err

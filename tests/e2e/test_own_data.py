@@ -17,7 +17,7 @@ from tests.support.command import run_small
 SMALL = "model.units=[16]"
 
 
-def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path) -> None:
+def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path):
     inputs = np.random.default_rng(0).integers(0, 60, (200, 8, 8))
     inputs[np.arange(200), :, np.arange(200) % 4 * 2] += 190  # a bright column tells the class
     (tmp_path / "own").mkdir()
@@ -42,7 +42,7 @@ def patient(*, input_shape):
 
 
 @pytest.mark.filterwarnings("ignore:Network 'model' trains from the logits", "ignore:model.units")
-def test_several_inputs_and_outputs_train_evaluate_and_predict_from_files(tmp_path, monkeypatch, capfd) -> None:
+def test_several_inputs_and_outputs_train_evaluate_and_predict_from_files(tmp_path, monkeypatch, capfd):
     rng = np.random.default_rng(0)
     scan, facts = rng.integers(0, 256, (80, 4, 4), np.uint8), rng.normal(size=(80, 3))
     own = {"y_train_age": facts.sum(axis=1), "y_train_ill": (facts[:, 0] > 0).astype(int)}

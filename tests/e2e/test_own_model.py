@@ -77,7 +77,7 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module) -> None:
+def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module):
     assert main([*CUSTOM, *OWN, "+model.width=8", "run_dir=run"]) == 0
     summary = json.loads((own_module / "run" / "summary.json").read_text())
     layers = {row["layer"]: row for row in summary["networks"]["model"]["layers"]}
@@ -89,7 +89,7 @@ FAILING = ("scripts.planning.trace.estimate_memory", "trainer.run.summary.summar
 
 
 @pytest.mark.parametrize("failing", [(), FAILING])
-def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch, failing) -> None:
+def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch, failing):
     def fail(*_, **__):
         raise KeyError("unknown")
 
@@ -101,7 +101,7 @@ def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch
     assert json.loads((own_module / "run" / "summary.json").read_text())["status"] == "completed"
 
 
-def test_what_is_wrong_with_it_is_one_line(own_module, capfd) -> None:
+def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
     raises = [OWN[0], "model._target_=my_models.raises"]
     for given, word in (
         ([], "model has no _target_"),
@@ -125,7 +125,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd) -> None:
         assert not (own_module / "never").exists()
 
 
-def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module, capfd) -> None:
+def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module, capfd):
     options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.activated"]
     with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
         assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0

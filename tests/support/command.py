@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
@@ -77,7 +76,7 @@ NEEDS = {
 WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 
 
-def overrides_for(*hooks: str) -> list[str]:
+def overrides_for(*hooks):
     """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on."""
     needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
     needed += [f"hooks.distillation.teacher={teacher_file()}"] if "distillation" in hooks else []
@@ -86,8 +85,7 @@ def overrides_for(*hooks: str) -> list[str]:
 
 
 @cache
-def teacher_file() -> Path:
-    """Return a Keras file that gives logits for digits."""
+def teacher_file():
     import keras
 
     folder = Path(tempfile.mkdtemp())
@@ -98,7 +96,7 @@ def teacher_file() -> Path:
     return folder / "teacher.keras"
 
 
-def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
+def run_small(recipe, *overrides, run_dir):
     """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own."""
     defaults = {
         "trainer.epochs": "2",

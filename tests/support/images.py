@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
 
 COLOURS = [(220, 30, 30), (30, 200, 30), (30, 30, 220), (220, 220, 220)]
 
 
-def write_images(folder: Path, *, images: int = 16, classes: int = 4) -> Path:
+def write_images(folder, *, images=16, classes=4):
     """Write a folder of small images for each class, each of a colour, unless it is there; return the whole folder."""
     generator = np.random.default_rng(0)
     for label in range(classes):

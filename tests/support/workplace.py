@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from tests.support.documentation import Command, DocumentationError
+from tests.support.documentation import DocumentationError
 from tests.support.images import write_images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,13 +35,11 @@ IMAGES = {"photos": 12, "clothing": 40}
 
 @dataclass
 class Workplace:
-    """Hold the directory that commands are run in."""
-
     directory: Path
     make_run: Callable[[str, Path], None]
     made: set[str] = field(default_factory=set)
 
-    def fill(self, command: Command) -> str:
+    def fill(self, command):
         """Return the text of a command with angle brackets filled in, and make the runs that it names."""
         text = command.text
         for printed, ours in FILLED.items():
@@ -56,7 +54,7 @@ class Workplace:
         return text
 
 
-def make_files(directory: Path) -> None:
+def make_files(directory):
     """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources."""
     np.savez(directory / "new_patients.npz")  # a block of code writes it, where blocks are run
     write_mnist(directory / "mnist.npz", train=6000)  # of which data with MNIST's digits hold 5,000 out
@@ -67,7 +65,7 @@ def make_files(directory: Path) -> None:
         (directory / folder).mkdir()
 
 
-def write_mnist(path: Path, train: int = 500, test: int = 200) -> None:
+def write_mnist(path, train=500, test=200):
     """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
     bunch = load_digits()
     rows = np.arange(train + test) % len(bunch.images)
