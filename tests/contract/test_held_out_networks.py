@@ -16,10 +16,11 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.session import prepare
+from tests.contract import held_out_networks
+from tests.contract.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
 from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
-from tests.support import held_out_networks
-from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
 
+OWN = held_out_networks.__name__
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {
     **dict.fromkeys(("subclassed_transformer", "functional_transformer", "bidirectional_lstm"), SERIES),
@@ -54,7 +55,7 @@ class Runs:
         self.directory = directory
         for kind in {*NETWORKS.values()}:
             np.savez(directory / f"{kind}.npz", **arrays_of(kind))
-        given = ["plugins=[tests]", "model=custom", "model._target_=tests.support.held_out_networks.bidirectional_lstm"]
+        given = ["plugins=[tests]", "model=custom", f"model._target_={OWN}.bidirectional_lstm"]
         given += ["data=arrays", "data.channels=none", f"data.path={directory / SERIES}.npz"]
         given += ["optimizer=sgd", "optimizer.momentum=0.0", f"optimizer.learning_rate={RATE}", "schedule=constant"]
         given += ["trainer.compile=off", f"trainer.batch_size={EXAMPLES}", f"trainer.epochs={STEPS}"]
@@ -65,13 +66,13 @@ class Runs:
     def assemble(self, network, hooks):
         """Return a run after all that is done before its first step, such as the estimate of its memory."""
         config = copy.deepcopy(self.config)
-        config["model"]["_target_"] = f"tests.support.held_out_networks.{network}"
+        config["model"]["_target_"] = f"{OWN}.{network}"
         config["data"]["path"] = str(self.directory / f"{NETWORKS[network]}.npz")
         config["hooks"] = {name: config["hooks"][name] for name in hooks}
         if {"prune", "frozen_mask"} <= {*hooks}:
             config["hooks"]["frozen_mask"] |= {"masks": "hook", "hook": "prune"}
         if network == TWO_INPUTS:
-            config["task"]["_target_"] = "tests.support.held_out_networks.classify_halves"
+            config["task"]["_target_"] = f"{OWN}.classify_halves"
         return prepare(config, "held_out", directory=self.directory)
 
 

@@ -29,10 +29,23 @@ def weighted_batch(step):
     return {**batch, "weights": tf.cast(tf.range(16) % 5, tf.float32) * tf.cast(tf.range(16) > 3, tf.float32)}
 
 
-def test_replicas_make_the_steps_of_one_and_a_regularizer_counts_once():
-    network = lambda: toy_network(regularizer=0.1)  # noqa: E731
-    options = {"steps": 5, "hooks": synchronized, "network": network}
-    assert_same_run(trained(4, **options), trained(1, **options))
+def plain_network():
+    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
+    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
+
+
+ALIKE = {
+    "regularizer": (4, {"steps": 5, "hooks": synchronized, "network": lambda: toy_network(regularizer=0.1)}, {}),
+    "weights of examples": (2, {"batch": weighted_batch, "network": plain_network}, {}),
+    "micro batches": (2, {"network": plain_network}, {"accumulation_steps": 2}),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_replicas_make_the_steps_of_one(kind):
+    count, options, more = ALIKE[kind]
+    assert_same_run(trained(count, **options, **more), trained(1, **options))
 
 
 def test_without_synchronized_batch_norm_statistics_are_means():
@@ -46,28 +59,13 @@ def test_without_synchronized_batch_norm_statistics_are_means():
     np.testing.assert_allclose(moving["network/model/toy/norm/moving_variance"], 0.99 + 0.01 * variance, rtol=1e-4)
 
 
-def test_examples_with_weights_count_as_they_do_on_one_replica():
-    options = {"batch": weighted_batch, "network": plain_network}
-    assert_same_run(trained(2, **options), trained(1, **options))
-
-
-def plain_network():
-    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
-    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
-
-
 def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
     network = lambda: toy_network(dropout=0.5)  # noqa: E731
     found, _ = trained(2, network=network)
     other, _ = trained(1, network=network)
     (seed,) = (key for key in found if "seed_generator" in key)
     np.testing.assert_array_equal(found[seed], other[seed])
-    assert_masks_differ()
-
-
-def assert_masks_differ():
-    """With the same examples in both parts, equal masks would give equal losses and the mean of both that of one."""
+    # With the same examples in both parts, equal masks would give equal losses and the mean of both that of one.
 
     def twice(step):
         half = {key: value[:8] for key, value in toy_batch(step).items()}
@@ -76,20 +74,15 @@ def assert_masks_differ():
     def half(step):
         return {key: value[:8] for key, value in toy_batch(step).items()}
 
-    def network():
+    def dropping():
         own = plain_network()
         dropout = keras.layers.Dropout(0.5, seed=3, name="dropout")
         model = keras.Sequential([keras.Input((FEATURES,)), dropout, *own.model.layers], name="dropping")
         return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
 
-    _, on_both = trained(2, steps=1, batch=twice, network=network)
-    _, on_one = trained(1, steps=1, batch=half, network=network)
+    _, on_both = trained(2, steps=1, batch=twice, network=dropping)
+    _, on_one = trained(1, steps=1, batch=half, network=dropping)
     assert abs(on_both["loss/total"] - on_one["loss/total"]) > 1e-4
-
-
-def test_micro_batches_on_each_replica_give_the_step_of_one():
-    options = {"network": plain_network, "accumulation_steps": 2}
-    assert_same_run(trained(2, **options), trained(1, network=plain_network))
 
 
 def test_batch_norm_of_micro_batches_is_not_synchronized():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.documented_runs import check_page, run_here
+from tests.e2e.documented import check_page, run_here
 from tests.support.documentation import PAGES, read_page
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -48,15 +48,11 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
     assert summary["hooks"]["bnn_rounding"]["kind"] == "BNN"
     assert summary["bytes"]["deployed"] < 0.3 * summary["bytes"]["float32"]
     assert f"{summary['test']['metric/accuracy']:.3f}" in capsys.readouterr().out
-
-
-def test_saved_kernels_are_latent_and_round_to_signs(tmp_path):
-    assert main(["recipe=bnn", *SMALL, f"run_dir={tmp_path / 'run'}"]) == 0
     tensors = CheckpointStore(tmp_path / "run" / "checkpoints").load("last").tensors
-    kernel = tensors["network/model/dense_2/kernel"]
+    kernel = tensors["network/model/dense_2/kernel"]  # latent, not its signs
     assert np.abs(kernel).max() <= 1.0
     assert len(np.unique(kernel)) > 100
-    assert tensors["optimizer/model/iteration"] == summary_of(tmp_path / "run")["steps"]
+    assert tensors["optimizer/model/iteration"] == summary["steps"]
 
 
 def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd):

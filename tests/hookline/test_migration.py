@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.documentation import Block, read_page
-from tests.support.workplace import write_mnist
+from tests.support.images import write_mnist
 
 PAGE = Path(__file__).parents[2] / "hookline" / "MIGRATION.md"
 PORTS = [each for each in read_page(PAGE.name, PAGE.read_text()) if isinstance(each, Block)]

@@ -1,9 +1,10 @@
-"""A folder of images, as a user would give one."""
+"""A folder of images, as a user would give one, and a file such as MNIST's."""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image
+from sklearn.datasets import load_digits
 
 COLOURS = [(220, 30, 30), (30, 200, 30), (30, 30, 220), (220, 220, 220)]
 
@@ -20,3 +21,16 @@ def write_images(folder, *, images=16, classes=4):
                 pixels = np.clip(colour + generator.integers(-30, 31, (18, 16, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(directory / f"{number:02}.png")
     return folder
+
+
+def write_mnist(path, train=500, test=200):
+    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
+    bunch = load_digits()
+    rows = np.arange(train + test) % len(bunch.images)
+    images = np.pad(np.kron(bunch.images * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
+    arrays = {"x": images[rows], "y": bunch.target[rows].astype(np.uint8)}
+    np.savez(
+        path,
+        **{f"{name}_train": array[:train] for name, array in arrays.items()},
+        **{f"{name}_test": array[train:] for name, array in arrays.items()},
+    )
