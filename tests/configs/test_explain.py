@@ -37,7 +37,6 @@ def explained(tree):
 
 
 def file(directory, name, text):
-    """Write a config file of the user's, and return the flag that has it found."""
     path = directory / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

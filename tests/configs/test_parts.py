@@ -33,7 +33,6 @@ STRICT = {"hooks": Hook, "augment": Augment, "optimizer": keras.optimizers.Optim
 
 
 def public_names():
-    """The import path of every public function and class of the tree, nested ones left out."""
     for room in ("trainer", "deploy", "hooks", "recipes", "scripts"):
         for file in sorted((ROOT / room).rglob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -72,7 +71,6 @@ def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch):
 
 
 def keras_values():
-    """Whatever public name the allowed families of Keras hold, their submodules' included."""
     found = {}
     for name, module in sorted(sys.modules.items()):
         api = name.removeprefix("keras.src.").removeprefix("keras.")

@@ -58,8 +58,6 @@ class Block(layers.Layer):
 
 
 class Transformer(keras.Model):
-    """A subclassed model, whose `call` takes no `training`."""
-
     def __init__(self, classes, **options):
         super().__init__(**options)
         self.classes = classes

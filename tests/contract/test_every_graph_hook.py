@@ -104,7 +104,6 @@ def trained(name, count=1, **options):
 
 @cache
 def whole(name):
-    """Return what one replica has after steps over whole batches, and whether the hook draws."""
     drawn = []
     seed = StepContext.stateless_seed
     with pytest.MonkeyPatch.context() as patch:

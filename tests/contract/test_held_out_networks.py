@@ -64,7 +64,6 @@ class Runs:
         self.config = job.config
 
     def assemble(self, network, hooks):
-        """Return a run after all that is done before its first step, such as the estimate of its memory."""
         config = copy.deepcopy(self.config)
         config["model"]["_target_"] = f"{OWN}.{network}"
         config["data"]["path"] = str(self.directory / f"{NETWORKS[network]}.npz")

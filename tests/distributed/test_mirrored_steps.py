@@ -104,7 +104,6 @@ def test_the_scale_of_the_loss_is_the_same_on_all_replicas():
         return replica_loop(count, network=plain_network, batch=batch, objectives=lambda: [Boosted()], loss_scale=scale)
 
     def overflowing(step):
-        """One example of the second half has a gradient that the scale carries out of range, in one step."""
         boost = tf.where(tf.logical_and(step == 1, tf.range(16) == 12), 1e36, 1.0)
         return {**toy_batch(step), "boost": boost}
 
@@ -148,8 +147,6 @@ def test_a_veto_in_the_part_of_one_replica_holds_back_all(place):
 
 
 class Count(GraphHook):
-    """Keep the number of examples of class 0 by `batch_sums`, and how many parts it was called for."""
-
     name = "count"
 
     def __init__(self):

@@ -66,7 +66,6 @@ def _same(words):
 
 
 def single_run(words):
-    """Return the overrides of a program that makes or plans one run and nothing else; None for any other."""
     rest = words[2:]
     other = any(each.startswith("-") or each.partition("=")[0] == "resume" for each in rest)
     return None if other or words[1:2] not in (["train.py"], ["scripts/check_gradients.py"]) else rest
@@ -90,7 +89,6 @@ def check(program, made=()):
 
 
 def check_training(arguments, made=()):
-    """Check the arguments of train.py, each job of a sweep; what only shows something is shown."""
     if any(each in SHOWING for each in arguments):
         assert train.main(arguments) == 0
         return
@@ -138,7 +136,6 @@ def shortened(program):
 
 
 def short_training(arguments):
-    """Return the arguments of a training of two steps; of one step where hooks count in epochs, so that they agree."""
     keys = {each.partition("=")[0].lstrip("+"): each.partition("=")[2] for each in arguments}
     if "resume" in keys or any(each in SHOWING for each in arguments) or ("--sweep" in keys and "recipe" not in keys):
         return list(arguments)
@@ -285,7 +282,6 @@ def read_block(block, directory):
 
 
 def run_here(items, directory):
-    """Run the commands and blocks of a page in this process, but what starts others; return how many, what failed."""
     make_files(directory)
 
     def make_run(recipe, path):
@@ -306,7 +302,6 @@ def run_here(items, directory):
 
 
 def run_arguments(recipe, path):
-    """Return the arguments of the run that stands for one of the reader's."""
     saving = ["hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=9"]  # as a run that takes its time
     limits = [f"trainer.epochs={EPOCHS.get(recipe, 2)}", "trainer.compile=off"]
     return [f"recipe={recipe}", *limits, f"run_dir={path}", *saving]
@@ -338,7 +333,6 @@ def _judge(name, ran):
 
 @contextlib.contextmanager
 def _told(item, failures):
-    """Note what goes wrong with a part of a page, and where it stands."""
     try:
         yield
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the page is told

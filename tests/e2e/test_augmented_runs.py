@@ -38,15 +38,6 @@ def test_only_training_is_augmented_on_the_device_as_on_the_host(tmp_path):
     assert abs(augmented["final"]["loss/total"] - plain["final"]["loss/total"]) > 1e-3
 
 
-def test_maps_and_further_domains_go_along(tmp_path):
-    supervised = "hooks.bernoulli_attention.supervision={key: map}"
-    for recipe, given in (
-        ("attention", ("+augment=[shift,rotate]", supervised)),
-        ("gradient_reversal", ("+augment=standard_digits",)),
-    ):
-        assert run_small(recipe, *given, run_dir=tmp_path / recipe)["status"] == "completed"
-
-
 def test_who_needs_one_class_for_each_example_refuses_mixtures():
     for overrides, message in (
         (["recipe=baseline", "+hooks=center_loss"], "hooks.center_loss needs one class for each example"),

@@ -18,7 +18,6 @@ ELSEWHERE = ("README.md", "hooks/README.md")
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty directory that is the current one, and on Python's path, as a clone's is for its programs."""
     directory = tmp_path / "place"
     directory.mkdir()
     monkeypatch.chdir(directory)

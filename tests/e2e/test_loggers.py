@@ -21,7 +21,6 @@ BLOCK = 32768
 
 
 def killed_and_resumed(folder, *overrides, steps=400, kills_after=5):
-    """Return the values of metrics.jsonl by name and step; the run was killed after some evaluations."""
     own = [
         "recipe=bnn",
         "trainer.epochs=null",

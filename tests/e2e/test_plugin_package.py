@@ -94,13 +94,6 @@ def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run, caps
     assert "'moons'" in capsys.readouterr().err
 
 
-def test_the_package_may_be_named_in_place_of_being_installed(run, site, tmp_path, monkeypatch):
-    shutil.copytree(site / "hookline_moons", tmp_path / "hookline_moons")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert evaluate.main([f"run={run}", "split=validation", "plugins=[hookline_moons]"]) == 0
-    forget()
-
-
 def test_another_version_of_the_package_is_told_where_the_run_uses_it(run, site, tmp_path, monkeypatch):
     shutil.copytree(site, tmp_path / "site")
     (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")

@@ -51,7 +51,6 @@ def _is_skipped(folder):
 
 @pytest.fixture(scope="module")
 def repository():
-    """Text files of the repository: path from its root, and content."""
     paths = {name: ROOT / name for name in sorted(_names())}
     found = {name: path.read_bytes() for name, path in paths.items() if path.is_file() and not path.is_symlink()}
     return {name: data.decode("utf-8") for name, data in found.items() if b"\0" not in data}
@@ -102,7 +101,6 @@ def _may_import(room, module):
 
 
 def import_cycles(files):
-    """Name the modules that import themselves by way of others, at the top of the file."""
     modules = {"hookline." + name.removesuffix(".py").replace("/", "."): name for name in files if _room(name)}
     imported = {
         module: {

@@ -60,14 +60,15 @@ def test_help_of_every_subcommand_imports_no_framework(tmp_path):
     code = f"""
 import sys
 from hookline import cli
-for name in cli.SUBCOMMANDS:
+for name in sorted(cli.SUBCOMMANDS, key=lambda name: name != "train"):
     print("==", name, flush=True)
     assert cli.main([name, "--help"]) == 0
+    assert name != "train" or not {{"numpy", "hydra", "omegaconf", "yaml"}} & set(sys.modules)
 assert not {FRAMEWORKS} & set(sys.modules), {FRAMEWORKS} & set(sys.modules)
 """
     found = in_a_process(code, cwd=tmp_path)
     parts = {part.split()[0]: part for part in found.split("== ")[1:]}
-    assert list(parts) == list(cli.SUBCOMMANDS)
+    assert set(parts) == set(cli.SUBCOMMANDS)
     for name, text in parts.items():
         assert len(text.splitlines()) > 4, name
     assert not list(tmp_path.iterdir())

@@ -82,7 +82,6 @@ def site(wheel, tmp_path_factory):
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory of a user, whose own files have the names of ours; importing one is an error."""
     for name in FOREIGN:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')\n")

@@ -8,10 +8,8 @@ import tensorflow as tf
 
 from hookline.hooks.bernoulli_attention import BernoulliAttention
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import ToyObjective, build_context
+from tests.support.hooked import built
 
 SIDE, BATCH, CLASSES = 8, 8, 3
 BRANCH = {"filters": [4], "initial_keep_rate": 0.6}
@@ -46,7 +44,6 @@ def image_model(*, batch_norm=True):
 
 
 def attention(**options):
-    """Return the hook under its usual name, with a small branch and no keep rate unless others are given."""
     hook = BernoulliAttention(**{"branch": BRANCH, "keep_rate": None, **options})
     hook.name = "bernoulli_attention"
     return hook
@@ -54,15 +51,7 @@ def attention(**options):
 
 def prepare(hooks, model=None, optimizer=None):
     network = Network("model", model or image_model(), optimizer or keras.optimizers.Adam(0.01))
-    ordered = order_hooks(hooks)
-    for hook in ordered:
-        network.model = hook.rebuild_model(network.model)
-    for hook in ordered:
-        network.taps |= hook.request_taps(network.model)
-    network.optimizer.build(network.model.trainable_variables)
-    for hook in ordered:
-        hook.build(build_context(network))
-    return Trainer([network], [ToyObjective()], ordered, seed=0)
+    return built(network, *hooks)
 
 
 def image_loop(hooks, model=None, *, xla=False):

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from hookline.trainer.input.batches import EvaluationBatches
 
-Arrays = dict[str, np.ndarray]
-
 
 def step_of(value):
     return tf.constant(value, tf.int64)

@@ -97,7 +97,6 @@ def teacher_file():
 
 
 def run_small(recipe, *overrides, run_dir):
-    """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own."""
     defaults = {
         "trainer.epochs": "2",
         "trainer.batch_size": "128",

@@ -46,7 +46,6 @@ class Copies(HostHook):
 
 
 def _copy_file(source, target):
-    """Copy a file; one of a checkpoint never changes again, and is linked."""
     if "checkpoints" in Path(source).parts:
         os.link(source, target)
     else:

@@ -33,7 +33,6 @@ class Block:
 
     @property
     def file_name(self):
-        """Return the name of the file that a first line such as `# my_hooks.py` gives it."""
         found = re.fullmatch(r"#\s*([\w./-]+\.\w+)\s*", self.lines[0]) if self.lines else None
         return found[1] if found else None
 
@@ -92,7 +91,6 @@ def commands(block):
 
 
 def programs(text):
-    """Return the words of the programs of a command, whose text has what stands in angle brackets filled in."""
     found = [[]]
     for word in shlex.split(text):
         if word == "&&":
@@ -103,7 +101,6 @@ def programs(text):
 
 
 def as_file(words):
-    """Return a program of the console command as the file in a clone that it stands for."""
     if words[:1] != ["hookline"]:
         return words
     name, rest = words[1], words[2:]

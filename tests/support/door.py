@@ -23,7 +23,6 @@ SETTINGS = {"compile": "off"}  # compiling takes longer than these runs
 
 @cache
 def techniques():
-    """Return the names of all hooks that change a step, without those that every run has."""
     return [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]
 
 

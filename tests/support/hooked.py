@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from hookline.hook_list import hook_name
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_weights
@@ -14,16 +12,14 @@ from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, ToyObjective, build_context, toy_batch
 
-AnyHook = TypeVar("AnyHook", bound=GraphHook)
-
 
 def named(hook, name=""):
     hook.name = name or hook.name or hook_name(type(hook))
     return hook
 
 
-def hooked(network, *hooks, batch=toy_batch, xla=False, total_steps=100, accumulation_steps=1):
-    """Return a traced and audited loop over a network, in a run of 4 steps to the epoch."""
+def built(network, *hooks, total_steps=100, accumulation_steps=1):
+    """Return the trainer of a network with hooks, built as in a run of 4 steps to the epoch; nothing is traced."""
     ordered = order_hooks([named(hook) for hook in hooks])
     for hook in ordered:
         network.model = hook.rebuild_model(network.model)
@@ -37,8 +33,12 @@ def hooked(network, *hooks, batch=toy_batch, xla=False, total_steps=100, accumul
         context = replace(build_context(network), states=dict(states), rounded=rounded, classes=CLASSES)
         hook.build(replace(context, total_steps=total_steps))
         states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
-    trainer = Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
-    return ChunkLoop(trainer, batch, xla=xla)
+    return Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
+
+
+def hooked(network, *hooks, batch=toy_batch, xla=False, **settings):
+    """Return a traced and audited loop over a network."""
+    return ChunkLoop(built(network, *hooks, **settings), batch, xla=xla)
 
 
 def used_by(loop, step):

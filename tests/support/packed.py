@@ -20,8 +20,6 @@ def sign(name):
 
 
 def evaluate(calls, shape):
-    """Return what computes layers with values at one pixel an example."""
-
     def compute(values):
         tensor = tf.constant(values.reshape(-1, *(1 for _ in shape[:-1]), shape[-1]), tf.float32)
         for call in calls:
@@ -47,7 +45,6 @@ def kinds(packed):
 
 
 def randomize(model, seed=0, scales=None):
-    """Give kernels signs, and batch norms statistics of every awkward kind."""
     rng = np.random.default_rng(seed)
     for layer in model._flatten_layers():
         if isinstance(layer, layers.BatchNormalization):

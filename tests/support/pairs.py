@@ -58,7 +58,6 @@ class Fool(Objective):
 
 
 def samples(forward, network, batch):
-    """Return what a generator makes of the objective's own noise, one for each example."""
     noise = tf.random.stateless_normal([tf.shape(batch["inputs"])[0], NOISE], forward.stateless_seed(network))
     return forward(network, noise)
 

@@ -55,8 +55,6 @@ class Poison(GraphHook):
 
 
 class Once(GraphHook):
-    """Put NaN into the loss at a step as long as the learning rate is what it was at first: a lower one helps."""
-
     def __init__(self, *, step: int, last: bool = False) -> None:
         self._step, self._last = step, last
         self.name = "once"

@@ -16,7 +16,6 @@ PLUGIN = "plugins=[tests.support]"
 
 
 def run_cut(recipe, *overrides, cuts, run_dir, evaluation=False):
-    """Return the summary of a small run that is ended by a signal at each of the steps, and goes on."""
     with pytest.raises(Interrupted):
         run_small(recipe, *overrides, *signal_at(*cuts, evaluation=evaluation), run_dir=run_dir)
     for _ in cuts[1:]:

@@ -46,7 +46,6 @@ def toy_model(*, dropout=0.0, regularizer=0.0):
 
 
 def toy_network(name="model", optimizer=None, **arguments):
-    """Return a network with a built optimizer (SGD at 0.1 unless given)."""
     network = Network(name, toy_model(**arguments), optimizer or keras.optimizers.SGD(0.1))
     network.optimizer.build(network.model.trainable_variables)
     return network
