@@ -127,13 +127,8 @@ def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():
         "assert train.main(['recipe=bnn', '--explain', 'optimizer.learning_rate']) == 0\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.startswith("optimizer.learning_rate = 0.003\n  set by configs/recipe/baseline.yaml:15\n")
 
 

@@ -26,13 +26,8 @@ def tf_config(workers=("a:1", "b:2"), task=("worker", 0), **jobs):
 
 
 def slurm(index=0, count=4, nodes="gpu[01-02]", **more):
-    return {
-        "SLURM_PROCID": str(index),
-        "SLURM_NTASKS": str(count),
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_JOB_ID": "700",
-        **more,
-    }
+    job = {"SLURM_JOB_NODELIST": nodes, "SLURM_JOB_ID": "700"}
+    return {"SLURM_PROCID": str(index), "SLURM_NTASKS": str(count), **job, **more}
 
 
 def test_tf_config_names_the_workers_this_one_and_a_chief_first():

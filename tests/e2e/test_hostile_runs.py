@@ -118,13 +118,8 @@ def test_links_under_temporary_names_and_junk_cost_only_themselves(run, victim, 
     checkpoint = next((run / "checkpoints").glob("step_*")).name
     for name in (*names, f"checkpoints/{checkpoint}"):
         path = run / name
-        for temporary in (
-            f"{path.name}.tmp",
-            f".{path.name}.tmp",
-            f".{path.name}.{os.getpid()}.tmp",
-            f"{path.name}.partial",
-        ):
-            path.with_name(temporary).symlink_to(victim / "file")
+        for temporary in ("{}.tmp", ".{}.tmp", f".{{}}.{os.getpid()}.tmp", "{}.partial"):
+            path.with_name(temporary.format(path.name)).symlink_to(victim / "file")
     (run / "summary.json").symlink_to(victim / "file")
     (run / "environment.json").write_text('{"packages": ' + "[" * 20000)
     with (run / "metrics.jsonl").open("a") as file:

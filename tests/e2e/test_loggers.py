@@ -21,13 +21,8 @@ BLOCK = 32768
 
 
 def killed_and_resumed(folder, *overrides, steps=400, kills_after=5):
-    own = [
-        "recipe=bnn",
-        "trainer.epochs=null",
-        f"trainer.steps={steps}",
-        "hooks.tensorboard=null",
-        "hooks.early_stopping=null",
-    ]
+    limits = ["trainer.epochs=null", f"trainer.steps={steps}"]
+    own = ["recipe=bnn", *limits, "hooks.tensorboard=null", "hooks.early_stopping=null"]
     command = [sys.executable, str(ROOT / "train.py")]
     run = subprocess.Popen([*command, *own, f"run_dir={folder / 'run'}", *overrides], cwd=folder)
     metrics = folder / "run" / "metrics.jsonl"
@@ -90,12 +85,8 @@ def test_a_killed_run_is_one_run_of_mlflow(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"
-    places = [
-        "--backend-store-uri",
-        f"sqlite:///{tmp_path}/store.db",
-        "--artifacts-destination",
-        str(tmp_path / "files"),
-    ]
+    places = ["--backend-store-uri", f"sqlite:///{tmp_path}/store.db"]
+    places += ["--artifacts-destination", str(tmp_path / "files")]
     command = [sys.executable, "-m", "mlflow", "server", *places, "--port", uri.rpartition(":")[2], "--workers", "1"]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

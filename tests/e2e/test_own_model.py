@@ -256,14 +256,9 @@ def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path):
     (tmp_path / "own").mkdir()
     np.save(tmp_path / "own" / "inputs.npy", inputs.astype(np.uint8))
     np.save(tmp_path / "own" / "targets.npy", np.arange(200) % 4)
-    given = (
-        "data=arrays",
-        f"data.path={tmp_path / 'own'}",
-        "data.cache=none",
-        "trainer.compile=on",
-        "model.units=[16]",
-    )
-    summary = run_small("baseline", *given, "trainer.batch_size=16", "trainer.epochs=6", run_dir=tmp_path / "run")
+    given = ("data=arrays", f"data.path={tmp_path / 'own'}", "data.cache=none", "trainer.compile=on")
+    given += ("model.units=[16]", "trainer.batch_size=16", "trainer.epochs=6")
+    summary = run_small("baseline", *given, run_dir=tmp_path / "run")
     assert summary["status"] == "completed"
     assert summary["test"]["metric/accuracy"] > 0.8
     assert (tmp_path / "run" / "pictures" / "input_training_examples.png").exists()

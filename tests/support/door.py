@@ -34,14 +34,9 @@ def images():
     inputs = rng.normal(size=(120, *SHAPE)).astype(np.float32)
     for row, label in enumerate(labels):
         inputs[row, :, 2 * label : 2 * label + 3] += 1.5
-    return {
-        "x_train": inputs[:80],
-        "y_train": labels[:80],
-        "x_validation": inputs[80:],
-        "y_validation": labels[80:],
-        "x_test": inputs[80:],
-        "y_test": labels[80:],
-    }
+    parts = {"train": slice(0, 80), "validation": slice(80, 120), "test": slice(80, 120)}
+    arrays = (("x", inputs), ("y", labels))
+    return {f"{name}_{part}": array[rows] for part, rows in parts.items() for name, array in arrays}
 
 
 def held_out():

@@ -9,6 +9,7 @@ import yaml
 
 from hookline.scripts.comparison.runs import StoredRun
 
+MONITORED = {"monitor": "loss/cross_entropy", "monitor_mode": "min"}
 MONITORS = {"progress": {"_target_": "hookline.hooks.monitors.progress.Progress", "lines": 50}}
 
 
@@ -21,14 +22,7 @@ def config_of(seed=0, rate=0.003, hooks=None, **trainer):
         "model": {"_target_": "hookline.recipes.models.mlp.mlp", "units": [8, 8]},
         "optimizer": {"_target_": "hookline.recipes.optimizers.fused_update.Adam", "learning_rate": rate},
         "schedule": {"_target_": "hookline.trainer.schedules.cosine"},
-        "trainer": {
-            "epochs": 2,
-            "batch_size": 64,
-            "threads": None,
-            "monitor": "loss/cross_entropy",
-            "monitor_mode": "min",
-            **trainer,
-        },
+        "trainer": {"epochs": 2, "batch_size": 64, "threads": None, **MONITORED, **trainer},
         "hooks": {**MONITORS, **(hooks or {})},
     }
 
@@ -81,18 +75,8 @@ def write_run(
 
 def write_sweep(directory, *jobs, version=1):
     directory.mkdir(parents=True, exist_ok=True)
-    whole = [
-        {
-            "number": number,
-            "overrides": [],
-            "run": str(number),
-            "status": "waiting",
-            "exit_code": None,
-            "seconds": 0.0,
-            **each,
-        }
-        for number, each in enumerate(jobs, start=1)
-    ]
+    common = {"overrides": [], "status": "waiting", "exit_code": None, "seconds": 0.0}
+    whole = [{"number": number, "run": str(number), **common, **each} for number, each in enumerate(jobs, start=1)]
     others = {"flags": [], "threads": None, "trials": None, "space": []}
     (directory / "sweep.json").write_text(json.dumps({"version": version, "jobs": whole, **others}))
     return directory

@@ -74,19 +74,12 @@ def build_context(network):
     return BuildContext(network, total_steps=100, steps_per_epoch=4.0, batch_size=BATCH, seed=0)
 
 
-def toy_loop(hooks=(), *, network=None, batch=toy_batch, xla=False, objectives=(), accumulation_steps=1, norms_every=1):
+def toy_loop(hooks=(), *, network=None, batch=toy_batch, xla=False, objectives=(), **settings):
     network = network or toy_network()
     network.shared = len(objectives) > 1
     for hook in hooks:
         hook.build(build_context(network))
-    trainer = Trainer(
-        [network],
-        list(objectives) or [ToyObjective()],
-        hooks,
-        seed=0,
-        accumulation_steps=accumulation_steps,
-        norms_every=norms_every,
-    )
+    trainer = Trainer([network], list(objectives) or [ToyObjective()], hooks, seed=0, **settings)
     return ChunkLoop(trainer, batch, xla=xla)
 
 
