@@ -282,23 +282,25 @@ def read_block(block, directory):
 
 
 def run_here(items, directory):
+    """Run the commands and blocks of a page in this process, but what starts others; return how many, what failed."""
     make_files(directory)
-
-    def make_run(recipe, path):
-        _judge("the reader's run", _captured(lambda: train.main(run_arguments(recipe, path))))
-
-    def run(words):
-        script = Path(words[1])
-        if words[0] != "python" or script.stem in PROCESSES or "-m" in words:
-            return -1, ""
-        module = importlib.import_module(".".join(script.with_suffix("").parts))
-        return _captured(lambda: module.main(list(words[2:])))
-
-    def run_block(block):
-        path = read_block(block, directory)
-        return _captured(lambda: runpy.run_path(str(path)) and 0) if block.language == "python" else (0, "")
-
-    return _run(items, Workplace(directory, make_run), run, run_block)
+    place = Workplace(directory, lambda recipe, path: _run("the reader's run", train.main, run_arguments(recipe, path)))
+    failures, count = [], 0
+    for item in items:
+        with _told(item, failures):
+            if isinstance(item, Block):
+                count += 1
+                path = read_block(item, directory)
+                if item.language == "python":
+                    _run("a block", lambda path: runpy.run_path(path) and 0, str(path))
+                continue
+            for words in map(shortened, filter(is_run, programs(place.fill(item)))):
+                script = Path(words[1])
+                if words[0] == "python" and script.stem not in PROCESSES and "-m" not in words:
+                    count += 1
+                    module = importlib.import_module(".".join(script.with_suffix("").parts))
+                    _run(shlex.join(words), module.main, list(words[2:]))
+    return count, failures
 
 
 def run_arguments(recipe, path):
@@ -307,25 +309,16 @@ def run_arguments(recipe, path):
     return [f"recipe={recipe}", *limits, f"run_dir={path}", *saving]
 
 
-def _run(items, place, run, run_block):
-    failures = []
-    count = 0
-    for item in items:
-        with _told(item, failures):
-            if isinstance(item, Block):
-                count += 1
-                _judge("a block", run_block(item))
-                continue
-            for words in filter(is_run, programs(place.fill(item))):
-                short = shortened(words)
-                ran = run(short)
-                count += ran[0] >= 0
-                _judge(shlex.join(short), ran)
-    return count, failures
-
-
-def _judge(name, ran):
-    code, output = ran
+def _run(name, call, argument):
+    """Refuse an exit code other than 0, and a traceback."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            code = call(argument)
+        except Exception:  # noqa: BLE001 - the page is told
+            traceback.print_exc()
+            code = 1
+    output = shown.getvalue()
     if code > 0 or "Traceback (most recent call last)" in output:
         last = "\n".join(f"    {line}" for line in output.strip().splitlines()[-12:])
         raise DocumentationError(f"ran: {name}\n  exit code {code}; it ends with\n{last}")
@@ -338,14 +331,3 @@ def _told(item, failures):
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the page is told
         shown = item.text if isinstance(item, Command) else f"a block of {item.language}"
         failures.append(f"{item.place}: {shown}\n  {type(error).__name__}: {error}")
-
-
-def _captured(call):
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
-        try:
-            code = call()
-        except Exception:  # noqa: BLE001 - the page is told
-            traceback.print_exc()
-            code = 1
-    return code, shown.getvalue()
