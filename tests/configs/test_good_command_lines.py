@@ -50,16 +50,14 @@ def test_hooks_and_augmentations_are_added_set_and_removed(tree):
         assert set(config(tree, "+augment=both", how.format("augment.flip"))["augment"]) == {"crop"}
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [["+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3"], ["+hooks.mine={_target_: tests.Hook, every: 3}"]],
-)
-def test_parts_of_ones_own_are_named_by_their_path(tree, overrides):
+def test_parts_of_ones_own_are_named_by_their_path(tree):
     model = ("model._target_=tests.net", "~model.units", "~model.activation", "+model.width=3")
-    found = config(tree, "plugins=[tests]", *overrides, *model, "+augment.blur._target_=tests.Blur")
-    assert found["hooks"]["mine"] == {"_target_": "tests.Hook", "every": 3}
-    assert found["model"] == {"_target_": "tests.net", "width": 3}
-    assert found["augment"] == {"blur": {"_target_": "tests.Blur"}}
+    dotted = ("+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3")
+    for overrides in (dotted, ["+hooks.mine={_target_: tests.Hook, every: 3}"]):
+        found = config(tree, "plugins=[tests]", *overrides, *model, "+augment.blur._target_=tests.Blur")
+        assert found["hooks"]["mine"] == {"_target_": "tests.Hook", "every": 3}
+        assert found["model"] == {"_target_": "tests.net", "width": 3}
+        assert found["augment"] == {"blur": {"_target_": "tests.Blur"}}
 
 
 def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree, tmp_path):

@@ -28,10 +28,10 @@ def install(tmp_path, monkeypatch):
     site.mkdir()
     monkeypatch.syspath_prepend(site)
 
-    def make(package="noisy", configs=None, *, entries=None, distribution=None, version="1.0", init=IMPORTED):
-        info = site / f"{distribution or package}-{version}.dist-info"
+    def make(package="noisy", configs=None, *, entries=None, init=IMPORTED):
+        info = site / f"{package}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution or package}\nVersion: {version}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         entries = f"{package} = {package}" if entries is None else entries
         (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[hookline.plugins]\n{entries}\n")
         if init is not None:

@@ -14,38 +14,26 @@ from tests.support.door import SETTINGS, held_out, images, small_trainer
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-class Batches(keras.utils.PyDataset):
-    def __init__(self):
-        super().__init__()
-        self.data = images()
+X, Y = images()["x_train"], images()["y_train"]
 
+
+class Batches(keras.utils.PyDataset):
     def __len__(self):
         return 5
 
     def __getitem__(self, index):
         rows = slice(16 * index, 16 * index + 16)
-        return self.data["x_train"][rows], self.data["y_train"][rows]
+        return X[rows], Y[rows]
 
 
-def dataset():
-    data = images()
-    return tf.data.Dataset.from_tensor_slices((data["x_train"], data["y_train"])).batch(16)
-
-
-def as_split():
-    data = images()
-    return split_of("mine", Examples(data["x_train"], data["y_train"]), Form(("float32",)))
-
-
-DATA = images()
 FORMS = {
-    "arrays": lambda: (DATA["x_train"], DATA["y_train"]),
-    "lists": lambda: (DATA["x_train"].tolist(), DATA["y_train"].tolist()),
-    "float64": lambda: (DATA["x_train"].astype(np.float64), DATA["y_train"].astype(np.float64)),
-    "column": lambda: (DATA["x_train"], DATA["y_train"][:, None]),
-    "dataset": lambda: (dataset(), None),
+    "arrays": lambda: (X, Y),
+    "lists": lambda: (X.tolist(), Y.tolist()),
+    "float64": lambda: (X.astype(np.float64), Y.astype(np.float64)),
+    "column": lambda: (X, Y[:, None]),
+    "dataset": lambda: (tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None),
     "py_dataset": lambda: (Batches(), None),
-    "split": lambda: (as_split(), None),
+    "split": lambda: (split_of("mine", Examples(X, Y), Form(("float32",))), None),
 }
 
 
@@ -67,31 +55,31 @@ def test_every_form_of_the_same_examples_trains_to_the_same_bits(kind, expected)
 
 
 def test_one_hot_rows_are_their_labels(expected):
-    rows = np.eye(3, dtype=np.float32)[DATA["y_train"]]
+    rows = np.eye(3, dtype=np.float32)[Y]
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy"])
-    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    history = trainer.fit(X, rows, batch_size=16, verbose=0)
     assert history.summary["digest"] == expected
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
-    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    history = trainer.fit(X, rows, batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
 
 
 def test_weights_count():
     kept = np.arange(80) % 2
     weighted = small_trainer()
-    weighted.fit(DATA["x_train"], DATA["y_train"], sample_weight=kept, batch_size=16, verbose=0)
-    by_class = small_trainer().fit(DATA["x_train"], DATA["y_train"], class_weight={0: 5.0}, batch_size=16, verbose=0)
-    plain = small_trainer().fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    weighted.fit(X, Y, sample_weight=kept, batch_size=16, verbose=0)
+    by_class = small_trainer().fit(X, Y, class_weight={0: 5.0}, batch_size=16, verbose=0)
+    plain = small_trainer().fit(X, Y, batch_size=16, verbose=0)
     assert len({plain.summary["digest"], by_class.summary["digest"]}) == 2
-    found = weighted.evaluate(DATA["x_train"], DATA["y_train"], sample_weight=kept)
-    half = weighted.evaluate(DATA["x_train"][1::2], DATA["y_train"][1::2])
+    found = weighted.evaluate(X, Y, sample_weight=kept)
+    half = weighted.evaluate(X[1::2], Y[1::2])
     assert found["accuracy"] == pytest.approx(half["accuracy"])
 
 
 def test_the_end_is_held_out():
     trainer = small_trainer()
-    history = trainer.fit(DATA["x_train"], DATA["y_train"], validation_split=0.25, batch_size=16, verbose=0)
-    last = trainer.evaluate(DATA["x_train"][60:], DATA["y_train"][60:])
+    history = trainer.fit(X, Y, validation_split=0.25, batch_size=16, verbose=0)
+    last = trainer.evaluate(X[60:], Y[60:])
     assert history.history["val_loss"][0] == pytest.approx(last["loss"])
     assert history.summary["steps"] == 4
 
@@ -157,7 +145,7 @@ def test_a_function_is_a_loss():
 
 def test_other_data_goes_on_with_the_weights():
     trainer = small_trainer()
-    trainer.fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    trainer.fit(X, Y, batch_size=16, verbose=0)
     history = trainer.fit(*held_out(), epochs=2, batch_size=16, verbose=0)
     assert trainer.step == 5 + 5
     assert len(history.history["loss"]) == 2
