@@ -102,9 +102,10 @@ class Parts:
         return start + steps, []
 
 
-@pytest.fixture
-def plain_variables(monkeypatch):
-    monkeypatch.setattr("hookline.trainer.run.workers.trainer_variables", lambda variables: variables)
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(module, "trainer_variables", lambda variables: variables)
+    monkeypatch.setattr(module, "facts_of", lambda run: dict(run.config))
 
 
 def follow_orders(give, variables=None):
@@ -120,7 +121,7 @@ def follow_orders(give, variables=None):
     return in_threads(2, work)
 
 
-def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits(plain_variables):
+def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
     values = {
         "float": np.array([np.nan, -0.0, 1e-45, np.inf], np.float32),
         "seed": np.array([2**32 - 1, 7], np.uint32),
@@ -146,7 +147,7 @@ def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits(plain_variables)
         assert other[key].numpy().tobytes() == value.tobytes()
 
 
-def test_variables_that_drifted_apart_are_told_and_in_the_summary(plain_variables):
+def test_variables_that_drifted_apart_are_told_and_in_the_summary():
     chief, other = ({"kernel": tf.Variable([1.0, value])} for value in (2.0, np.nextafter(np.float32(2), 3)))
 
     def give(workers):
@@ -171,7 +172,7 @@ def test_variables_that_drifted_apart_are_told_and_in_the_summary(plain_variable
         (NonFiniteError("NaN"), WorkersError, "Worker 0 failed: its output says why", None),
     ],
 )
-def test_all_end_as_the_chief_does(plain_variables, error, kind, message, number):
+def test_all_end_as_the_chief_does(error, kind, message, number):
     raised = follow_orders(lambda workers: workers.leave(error))[1]
     assert type(raised) is kind
     assert message in str(raised)
@@ -191,17 +192,12 @@ def run_of(config, directory=Path()):
     return SimpleNamespace(config=config, directory=directory)
 
 
-@pytest.fixture
-def plain_facts(monkeypatch):
-    monkeypatch.setattr(module, "facts_of", lambda run: dict(run.config))
-
-
-def test_equal_workers_start_and_know_the_directory_of_the_run(plain_facts, tmp_path):
+def test_equal_workers_start_and_know_the_directory_of_the_run(tmp_path):
     told = meet(lambda index, workers: workers.compare(run_of({"seed": "0"}, tmp_path / str(index))))
     assert told == [str(tmp_path / "0")] * 3
 
 
-def test_a_worker_that_differs_is_named_on_all(plain_facts):
+def test_a_worker_that_differs_is_named_on_all():
     told = meet(lambda index, workers: workers.compare(run_of({"seed": str(index // 2)})))
     assert all(type(each) is WorkersError for each in told)
     (text,) = {str(each) for each in told}
@@ -216,7 +212,7 @@ def test_a_worker_that_differs_is_named_on_all(plain_facts):
         (None, True, Interrupted, "nothing is left to do", None),
     ],
 )
-def test_whoever_ends_before_the_start_ends_all(plain_facts, error, complete, kind, words, number):
+def test_whoever_ends_before_the_start_ends_all(error, complete, kind, words, number):
     told = meet(
         lambda index, workers: workers.compare(run_of({})) if index else workers.leave(error, complete=complete)
     )

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from hookline.train import main
-
-
-def write_mnist(path, **changes):
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for split, count in (("train", 200), ("test", 40)):
-        arrays[f"x_{split}"] = generator.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-        arrays[f"y_{split}"] = (np.arange(count) % 10).astype(np.uint8)
-    np.savez(path, **(arrays | changes))
-    return path
+from tests.support.images import write_mnist
 
 
 @pytest.fixture
@@ -48,7 +39,7 @@ def test_bad_data_ends_in_one_line(door, tmp_path):
         ({}, ["trainer.batch_size=1000"], ["1000", "180"]),
         (None, [], ["npz"]),
     ):
-        path.write_text("no archive") if changes is None else write_mnist(path, **changes)
+        path.write_text("no archive") if changes is None else write_mnist(path, 200, 40, **changes)
         given = [] if arguments[:1] == [f"data.path={files}"] else [f"data.path={path}"]
         code, (line,) = door("data=mnist", *given, "data.validation_size=20", *arguments)
         assert code == 2

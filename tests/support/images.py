@@ -23,14 +23,12 @@ def write_images(folder, *, images=16, classes=4):
     return folder
 
 
-def write_mnist(path, train=500, test=200):
+def write_mnist(path, train=500, test=200, **changes):
     """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
     bunch = load_digits()
     rows = np.arange(train + test) % len(bunch.images)
     images = np.pad(np.kron(bunch.images * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
-    arrays = {"x": images[rows], "y": bunch.target[rows].astype(np.uint8)}
-    np.savez(
-        path,
-        **{f"{name}_train": array[:train] for name, array in arrays.items()},
-        **{f"{name}_test": array[train:] for name, array in arrays.items()},
-    )
+    given = {"x": images[rows], "y": bunch.target[rows].astype(np.uint8)}
+    parts = {"train": slice(0, train), "test": slice(train, None)}
+    arrays = {f"{name}_{part}": array[place] for name, array in given.items() for part, place in parts.items()}
+    np.savez(path, **(arrays | changes))
