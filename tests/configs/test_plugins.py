@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from hookline.trainer.errors import UserError
 
 NOISE = "# Noise\nnoise:\n  _target_: {package}.Noise\n  stddev: 0.1\n"
 IMPORTED = "raise RuntimeError('imported')\n"
-Install = Callable[..., Path]
 
 
 @pytest.fixture

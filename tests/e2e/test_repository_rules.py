@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,6 @@ MACHINE_PATH = re.compile(
 INDEX_HOSTS = [r"pypi\." + "(org|python|ngc|nvidia)", "pythonhosted" + r"\.org", "anaconda" + r"\.(org|com)"]
 INDEX_HOSTS += ["(pypi|simple)" + "/simple", r"^\s*--(extra-)?(index-url|find-links)"]
 INDEX_HOST = re.compile("|".join(INDEX_HOSTS), re.MULTILINE | re.IGNORECASE)
-
-Files = dict[str, str]
-Rule = Callable[[Files], list[str]]
 
 
 def _names():

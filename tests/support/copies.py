@@ -6,12 +6,8 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    pass
 
 
 class Copies(HostHook):

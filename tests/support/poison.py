@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration, GraphHook
-
-if TYPE_CHECKING:
-    pass
 
 PLACES = ("data", "loss", "gradient", "weight", "statistic")
 

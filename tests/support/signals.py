@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    pass
 
 
 class Signal(HostHook):
