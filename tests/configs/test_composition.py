@@ -23,7 +23,6 @@ from hookline.trainer.run.blueprint import split_binding
 OF_KERAS = ("mnist", "fashion_mnist", "cifar10")
 """Options of data=keras_dataset with a file of their own."""
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
-RESULTS = CONFIG_DIR.parent / "recipes" / "results.json"
 INJECTED = {
     "model": {"input_shape", "classes", "role", "latent_size", "stacked", "preparation", "packages"},
     "task": {"parts"},

@@ -36,13 +36,6 @@ def explained(tree):
     return lambda *arguments: explain(parse_command(list(arguments)), tree)
 
 
-def file(directory, name, text):
-    path = directory / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return "--config-dir", str(directory)
-
-
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line):
     with open_composer(Command(())) as composer:
