@@ -25,7 +25,6 @@ for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
 # The tiers. Full (`-m full`): whole trainings, whole processes and every combination. Long (`-m long`): proofs run by
 # hand. Default: all others. A test is put into a tier here, or by a marker of its own.
 FULL = (
-    "configs/test_forty_mistakes",
     "configs/test_good_command_lines",
     "configs/test_help",
     "contract/test_every_augmentation",
@@ -42,8 +41,6 @@ FULL = (
     "e2e/test_documented_commands",
     "e2e/test_hostile_runs.py",
     "e2e/test_loggers.py",
-    "e2e/test_own_classes",
-    "e2e/test_own_data.py",
     "e2e/test_own_model",
     "e2e/test_plugin_package",
     "hookline/test_inputs.py",

@@ -31,7 +31,7 @@ FILES = {
 
 
 @pytest.fixture(scope="session")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(tmp_path_factory):
     """The project's root config, trainer, optimizers and schedules, with hooks, data, models and recipes of our own."""
     directory = tmp_path_factory.mktemp("tree") / "configs"
     kept = {"train.yaml", "task", "trainer", "optimizer", "schedule"}

@@ -6,8 +6,6 @@ import dataclasses
 import inspect
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -25,7 +23,6 @@ from hookline.trainer.run.blueprint import split_binding
 OF_KERAS = ("mnist", "fashion_mnist", "cifar10")
 """Options of data=keras_dataset with a file of their own."""
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
-RESULTS = CONFIG_DIR.parent / "recipes" / "results.json"
 INJECTED = {
     "model": {"input_shape", "classes", "role", "latent_size", "stacked", "preparation", "packages"},
     "task": {"parts"},
@@ -34,11 +31,11 @@ INJECTED = {
 }
 
 
-def names(group: str) -> list[str]:
+def names(group):
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if path.stem != "default")
 
 
-def compose(*overrides: str) -> dict[str, Any]:
+def compose(*overrides):
     """The config of a command that also gives whatever the chosen files ask the user for, such as a path."""
     try:
         (job,) = preflight(parse_command(overrides))
@@ -50,12 +47,12 @@ def compose(*overrides: str) -> dict[str, Any]:
     return job.config
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path):
     return yaml.safe_load(path.read_text()) or {}
 
 
 @pytest.mark.parametrize("recipe", names("recipe"))
-def test_every_recipe_composes_and_its_parts_take_their_arguments(recipe: str) -> None:
+def test_every_recipe_composes_and_its_parts_take_their_arguments(recipe):
     config = compose(f"recipe={recipe}")
     default = read(CONFIG_DIR / "hooks" / "default.yaml")["defaults"]
     own = read(CONFIG_DIR / "recipe" / f"{recipe}.yaml").get("hooks", {})
@@ -66,7 +63,7 @@ def test_every_recipe_composes_and_its_parts_take_their_arguments(recipe: str) -
         bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
-def test_every_hook_and_every_augmentation_can_be_added() -> None:
+def test_every_hook_and_every_augmentation_can_be_added():
     single = {name for name in names("augment") if "defaults" not in read(CONFIG_DIR / "augment" / f"{name}.yaml")}
     added = (f"+hooks=[{','.join(names('hooks'))}]", f"+augment=[{','.join(names('augment'))}]")
     for recipe in ("baseline", "gan"):
@@ -84,7 +81,7 @@ OWN = {
 
 
 @pytest.mark.full
-def test_every_option_of_every_group_composes() -> None:
+def test_every_option_of_every_group_composes():
     """Options of different groups at once: each of the largest group is composed with one of each other."""
     options = ("data", "model", "optimizer", "schedule", "task", "trainer")
     groups = {group: [path.stem for path in (CONFIG_DIR / group).glob("*.yaml")] for group in options}
@@ -96,7 +93,7 @@ def test_every_option_of_every_group_composes() -> None:
         compose("recipe=bnn", *(f"{group}={name}" for group, name in chosen.items()), *own)
 
 
-def test_bnn_is_its_float_baseline_with_rounding_alone() -> None:
+def test_bnn_is_its_float_baseline_with_rounding_alone():
     binary, baseline = compose("recipe=bnn"), compose("recipe=baseline")
     assert compose("recipe=[bnn,baseline]") == binary == compose("recipe=[baseline,bnn]")
     rounding = binary["hooks"].pop("bnn_rounding")
@@ -104,7 +101,7 @@ def test_bnn_is_its_float_baseline_with_rounding_alone() -> None:
     assert rounding["_target_"] == "hookline.hooks.bnn_rounding.BnnRounding"
 
 
-def test_keys_are_the_arguments_of_the_target_and_values_its_defaults() -> None:
+def test_keys_are_the_arguments_of_the_target_and_values_its_defaults():
     for path in FILES:
         group, content = path.relative_to(CONFIG_DIR).parts[0], read(path)
         for node in content.values() if group in NAMED else [content]:
@@ -127,7 +124,7 @@ def test_keys_are_the_arguments_of_the_target_and_values_its_defaults() -> None:
                 assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)
 
 
-def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:
+def test_optimizer_values_are_those_of_keras_unless_the_file_says_so():
     for path in (CONFIG_DIR / "optimizer").glob("*.yaml"):
         if path.stem == "custom":
             continue
@@ -138,13 +135,13 @@ def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:
             assert defaults[name] == pytest.approx(expected), (path, name)
 
 
-def test_every_file_and_setting_says_what_it_is_for() -> None:
+def test_every_file_and_setting_says_what_it_is_for():
     assert [path for path in FILES if not 10 < len(purpose(path)) < 130] == []
     for schema in (TrainConfig, TrainerConfig):
         assert all(field.metadata["help"] for field in dataclasses.fields(schema))
 
 
-def test_the_root_file_and_the_trainer_file_name_the_schema() -> None:
+def test_the_root_file_and_the_trainer_file_name_the_schema():
     root = read(CONFIG_DIR / "train.yaml")
     groups = {next(iter(entry)) for entry in root.pop("defaults") if isinstance(entry, dict)}
     assert {*root, *groups, "hooks"} - {"hydra", "recipe"} == {field.name for field in dataclasses.fields(TrainConfig)}
@@ -152,7 +149,7 @@ def test_the_root_file_and_the_trainer_file_name_the_schema() -> None:
     assert read(CONFIG_DIR / "trainer" / "default.yaml") == trainer
 
 
-def test_the_command_of_every_recipe_header_composes(tmp_path: Path) -> None:
+def test_the_command_of_every_recipe_header_composes(tmp_path):
     texts = {name: (CONFIG_DIR / "recipe" / f"{name}.yaml").read_text() for name in names("recipe")}
     commands = {name: re.search(r"^# Command: (.*)$", text, re.MULTILINE)[1] for name, text in texts.items()}
     words = [shlex.split(re.sub("<[^>]*>", str(tmp_path), command)) for command in commands.values()]

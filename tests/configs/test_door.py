@@ -8,7 +8,6 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,16 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def begun() -> list[float]:
-    """When the runs of `session` began, by `time.monotonic`."""
+def begun():
     return []
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[str, int, list[str]]]:
+def session(monkeypatch, begun):
     """Runs that are recorded and not made. A seed from 13 to 17 has them go wrong."""
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    runs: list[tuple[str, int, list[str]]] = []
+    runs = []
     failures = {
         13: UserError("The data is not there."),
         14: NonFiniteError("The loss is NaN at step 3."),
@@ -39,9 +37,7 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
         17: UnsavedError("Not saved."),
     }
 
-    def execute(
-        config: dict[str, Any], recipe: str, overrides: list[str], *, plan: Any, began: float
-    ) -> dict[str, Any]:
+    def execute(config, recipe, overrides, *, plan, began):
         begun.append(began)
         runs.append((recipe, config["seed"], overrides))
         if config["seed"] in failures:
@@ -52,7 +48,7 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
     return runs
 
 
-def test_a_run_is_executed_with_its_config_and_began_with_the_process(session: list[Any], begun: list[float]) -> None:
+def test_a_run_is_executed_with_its_config_and_began_with_the_process(session, begun):
     before = time.monotonic()
     assert train.main(["recipe=bnn", "seed=3"]) == 0
     assert session == [("bnn", 3, ["recipe=bnn", "seed=3"])]
@@ -60,7 +56,7 @@ def test_a_run_is_executed_with_its_config_and_began_with_the_process(session: l
     assert begun[0] < before
 
 
-def test_what_a_user_can_fix_is_one_line(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_user_can_fix_is_one_line(session, capfd):
     for seed, code, line in (
         (13, 2, "Error: The data is not there.\n"),
         (14, 1, "Error: The loss is NaN at step 3.\n"),
@@ -71,7 +67,7 @@ def test_what_a_user_can_fix_is_one_line(session: list[Any], capfd: pytest.Captu
         assert capfd.readouterr() == ("", line)
 
 
-def test_a_mistake_that_a_hook_finds_names_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_that_a_hook_finds_names_it(capfd):
     errors = [UserError("No layer."), UserError("ema@model has no layer."), NonFiniteError("NaN."), UserError("A.")]
     for error in errors[:3]:
         error.add_note("in hook ema@model, stage build, while the step was traced")
@@ -81,9 +77,7 @@ def test_a_mistake_that_a_hook_finds_names_it(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == "".join(f"Error: {line}\n" for line in lines)
 
 
-def test_a_fault_of_the_program_and_debug_show_the_traceback(
-    session: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_the_program_and_debug_show_the_traceback(session, capfd, monkeypatch):
     assert train.main(["recipe=bnn", "seed=15"]) == 1
     assert "Traceback" in (error := capfd.readouterr().err)
     assert error.endswith("RuntimeError: a fault of the program\n")
@@ -95,10 +89,8 @@ def test_a_fault_of_the_program_and_debug_show_the_traceback(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(
-    session: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[Command] = []
+def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(session, monkeypatch):
+    commands = []
     run_command = lambda command, say: commands.append(command) or 143  # noqa: E731
     monkeypatch.setattr("hookline.scripts.sweep.command.run_command", run_command)
     assert train.main(["-m", "recipe=bnn", "--jobs", "3", "seed=1,2", "--sweep", "there"]) == 143
@@ -106,7 +98,7 @@ def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(
     assert session == []
 
 
-def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path: Path) -> None:
+def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path):
     for shown, words in ((["--info", "defaults"], "recipe/bnn"), (["--cfg", "job", "--package", "trainer"], "batch_")):
         command = [sys.executable, str(ROOT / "train.py"), "recipe=bnn", *shown]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -114,7 +106,7 @@ def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path: 
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["recipe=bnn", "--cfg", "job"], ["recipe=no_such_recipe"]])
-def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
+def test_a_reader_that_leaves_gets_no_traceback(arguments):
     read, write = os.pipe()
     os.close(read)
     wrong = arguments[0] == "recipe=no_such_recipe"

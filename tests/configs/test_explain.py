@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -25,8 +23,7 @@ LINES = [
 ]
 
 
-def within(config: Any, path: str) -> Any:
-    """Return the value at a path of plain values; names may hold dots."""
+def within(config, path):
     named = {str(name): value for name, value in config.items()}
     if path in named:
         return named[path]
@@ -35,21 +32,12 @@ def within(config: Any, path: str) -> Any:
 
 
 @pytest.fixture
-def explained(tree: Path) -> Callable[..., str]:
-    """Explain by the small tree of configs."""
+def explained(tree):
     return lambda *arguments: explain(parse_command(list(arguments)), tree)
 
 
-def file(directory: Path, name: str, text: str) -> tuple[str, str]:
-    """Write a config file of the user's, and return the flag that has it found."""
-    path = directory / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return "--config-dir", str(directory)
-
-
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line: list[str]) -> None:
+def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line):
     with open_composer(Command(())) as composer:
         composed = OmegaConf.to_container(composer.compose(line))
         layers = layers_of(parse_overrides(line, composer.loader), composer)
@@ -69,7 +57,7 @@ def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line: list[str]) 
                 assert step.place.startswith(("the command line, ", "trainer/config/schema.py")), (leaf, step.place)
 
 
-def test_each_file_is_replaced_by_the_next(explained: Callable[..., str]) -> None:
+def test_each_file_is_replaced_by_the_next(explained):
     text = explained("recipe=prune", "trainer.epochs=9", "--explain", "trainer.epochs")
     lines = [" ".join(line.split("  #")[0].split()) for line in text.splitlines()]
     assert (lines[0], lines[2]) == ("trainer.epochs = 9", "set by the command line, trainer.epochs=9")
@@ -79,7 +67,7 @@ def test_each_file_is_replaced_by_the_next(explained: Callable[..., str]) -> Non
     assert lines[7] == "the command line, trainer.epochs=9 9 stands"
 
 
-def test_a_node_lists_each_key_and_what_was_removed_says_so(explained: Callable[..., str]) -> None:
+def test_a_node_lists_each_key_and_what_was_removed_says_so(explained):
     dotted = "model.activation={dense_.*: 0.9}"
     text = explained("recipe=bnn", "hooks.bnn_rounding.clip=2", dotted, "--explain", "hooks.bnn_rounding")
     rows = {line.split()[0]: line.split("  ")[-1].strip() for line in text.splitlines()[1:]}
@@ -94,13 +82,13 @@ def test_a_node_lists_each_key_and_what_was_removed_says_so(explained: Callable[
         assert "removes hooks.progress" in text.splitlines()[-1]
 
 
-def test_a_resumed_run_shows_its_own_config(tree: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_shows_its_own_config(tree, tmp_path):
     begun = ["recipe=bnn", "optimizer.learning_rate=0.5", "+hooks=center_loss", "+augment=both"]
     (job,) = preflight(parse_command(begun), tree)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(job.config))
     (tmp_path / "overrides.txt").write_text("\n".join(begun))
 
-    def explained(*arguments: str) -> str:
+    def explained(*arguments):
         return explain(parse_command([f"resume={tmp_path}", *arguments]), tree)
 
     rate, threads = explained("trainer.threads=2", "--explain", "optimizer.learning_rate,trainer.threads").split("\n\n")
@@ -118,7 +106,7 @@ def test_a_resumed_run_shows_its_own_config(tree: Path, tmp_path: Path) -> None:
         explained("plugins=null", "--explain", "seed")
 
 
-def test_mistakes_are_named(explained: Callable[..., str]) -> None:
+def test_mistakes_are_named(explained):
     for line, words in {
         "recipe=bnn --explain model.units.7": "Expected one of: model.units.0, model.units.1.",
         "recipe=bnn --explain ~hooks.prune=null": "Expected a key without a value: --explain hooks.prune.",

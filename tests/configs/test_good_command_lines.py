@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,20 +10,20 @@ from omegaconf import OmegaConf
 from hookline.trainer.config.command import parse_command, parse_overrides
 from hookline.trainer.config.compose import open_composer, with_values
 from hookline.trainer.config.keys import is_group_choice
-from hookline.trainer.config.preflight import Job, check_display, preflight
+from hookline.trainer.config.preflight import check_display, preflight
 from hookline.trainer.config.schema import lookup
 
 
-def jobs(tree: Path, *arguments: str) -> list[Job]:
+def jobs(tree, *arguments):
     return preflight(parse_command(arguments), tree)
 
 
-def config(tree: Path, *arguments: str) -> dict[str, Any]:
+def config(tree, *arguments):
     (job,) = jobs(tree, "recipe=bnn", *arguments)
     return job.config
 
 
-def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(tree: Path) -> None:
+def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(tree):
     for choice, name, epochs, model in (
         ("recipe=bnn", "bnn", 60, "mlp.mlp"),
         ("recipe=[bnn,prune]", "bnn+prune", 5, "plain_cnn.plain_cnn"),
@@ -39,7 +37,7 @@ def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(tree: Pat
         assert job.config["model"]["_target_"] == f"hookline.recipes.models.{model}"
 
 
-def test_hooks_and_augmentations_are_added_set_and_removed(tree: Path) -> None:
+def test_hooks_and_augmentations_are_added_set_and_removed(tree):
     hooks = config(tree, "+hooks=center_loss", "hooks.center_loss.weight=0.5")["hooks"]
     assert hooks["center_loss"] == {"_target_": "hookline.hooks.center_loss.CenterLoss", "weight": 0.5}
     assert set(config(tree, "+hooks=[center_loss,progress]")["hooks"]) == {*hooks}
@@ -52,19 +50,17 @@ def test_hooks_and_augmentations_are_added_set_and_removed(tree: Path) -> None:
         assert set(config(tree, "+augment=both", how.format("augment.flip"))["augment"]) == {"crop"}
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [["+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3"], ["+hooks.mine={_target_: tests.Hook, every: 3}"]],
-)
-def test_parts_of_ones_own_are_named_by_their_path(tree: Path, overrides: list[str]) -> None:
+def test_parts_of_ones_own_are_named_by_their_path(tree):
     model = ("model._target_=tests.net", "~model.units", "~model.activation", "+model.width=3")
-    found = config(tree, "plugins=[tests]", *overrides, *model, "+augment.blur._target_=tests.Blur")
-    assert found["hooks"]["mine"] == {"_target_": "tests.Hook", "every": 3}
-    assert found["model"] == {"_target_": "tests.net", "width": 3}
-    assert found["augment"] == {"blur": {"_target_": "tests.Blur"}}
+    dotted = ("+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3")
+    for overrides in (dotted, ["+hooks.mine={_target_: tests.Hook, every: 3}"]):
+        found = config(tree, "plugins=[tests]", *overrides, *model, "+augment.blur._target_=tests.Blur")
+        assert found["hooks"]["mine"] == {"_target_": "tests.Hook", "every": 3}
+        assert found["model"] == {"_target_": "tests.net", "width": 3}
+        assert found["augment"] == {"blur": {"_target_": "tests.Blur"}}
 
 
-def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree: Path, tmp_path: Path) -> None:
+def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree, tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text(
         "# @package _global_\ndefaults: [/augment/crop, /hooks/center_loss, _self_]\n"
@@ -77,7 +73,7 @@ def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree: Path, tm
     assert "center_loss" in job.config["hooks"]
 
 
-def test_values_are_set(tree: Path) -> None:
+def test_values_are_set(tree):
     for override, key, value in (
         ("trainer.batch_size=1_000", "trainer.batch_size", 1000),
         ("optimizer.learning_rate=1", "optimizer.learning_rate", 1),
@@ -95,7 +91,7 @@ def test_values_are_set(tree: Path) -> None:
         assert type(found) is type(value)
 
 
-def test_a_sweep_is_the_product_of_its_values_in_order(tree: Path) -> None:
+def test_a_sweep_is_the_product_of_its_values_in_order(tree):
     found = jobs(tree, "recipe=bnn,prune", "-m", "seed=1,2")
     assert [(job.recipe, job.config["seed"]) for job in found] == [("bnn", 1), ("bnn", 2), ("prune", 1), ("prune", 2)]
     assert found[1].overrides == ["recipe=bnn", "seed=2"]
@@ -106,7 +102,7 @@ def test_a_sweep_is_the_product_of_its_values_in_order(tree: Path) -> None:
     assert [job.recipe for job in jobs(tree, "-m", "recipe=glob(b*)")] == ["baseline", "bnn"]
 
 
-def test_configs_of_jobs_are_plain_values(tree: Path) -> None:
+def test_configs_of_jobs_are_plain_values(tree):
     assert json.loads(json.dumps(config(tree))) == config(tree)
     check_display(parse_command(["--cfg", "job", "seed=3", "hydra.verbose=true"]), tree)
 
@@ -118,7 +114,7 @@ def test_configs_of_jobs_are_plain_values(tree: Path) -> None:
         ["recipe=[prune,bnn]", "optimizer={learning_rate: 0.5}", "++model.extra={a: [1]}", "run_dir=${recipe}/${seed}"],
     ],
 )
-def test_values_set_on_a_composed_config_give_what_hydra_composes(tree: Path, line: list[str]) -> None:
+def test_values_set_on_a_composed_config_give_what_hydra_composes(tree, line):
     with open_composer(parse_command(line), tree) as composer:
         overrides = parse_overrides(line, composer.loader)
         choosing = [str(each.input_line) for each in overrides if is_group_choice(each, composer)]

@@ -7,9 +7,7 @@ import contextlib
 import inspect
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -34,8 +32,7 @@ GROUPS = (*KINDS, None)
 STRICT = {"hooks": Hook, "augment": Augment, "optimizer": keras.optimizers.Optimizer}
 
 
-def public_names() -> Iterator[str]:
-    """The import path of every public function and class of the tree, nested ones left out."""
+def public_names():
     for room in ("trainer", "deploy", "hooks", "recipes", "scripts"):
         for file in sorted((ROOT / room).rglob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -44,13 +41,13 @@ def public_names() -> Iterator[str]:
                     yield f"hookline.{module}.{node.name}"
 
 
-def listed(node: Any) -> set[str]:
+def listed(node):
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     own = {node["_target_"]} if isinstance(node, dict) and isinstance(node.get("_target_"), str) else set()
     return own.union(*(listed(child) for child in children))
 
 
-def allowed(path: str, group: str | None) -> bool:
+def allowed(path, group):
     try:
         check_path(path, group=group)
     except UserError:
@@ -58,7 +55,7 @@ def allowed(path: str, group: str | None) -> bool:
     return True
 
 
-def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch):
     monkeypatch.setattr(parts, "_refusal", lambda *rest: UserError("refused"))  # ten thousand suggestions take a minute
     paths = set(public_names())
     assert {"hookline.scripts.sweep.run.describe_best", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
@@ -73,9 +70,8 @@ def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch: pyt
             assert inspect.isfunction(target) if kind is None else issubclass(target, kind), path
 
 
-def keras_values() -> dict[str, Any]:
-    """Whatever public name the allowed families of Keras hold, their submodules' included."""
-    found: dict[str, Any] = {}
+def keras_values():
+    found = {}
     for name, module in sorted(sys.modules.items()):
         api = name.removeprefix("keras.src.").removeprefix("keras.")
         if name.startswith("keras.") and api.split(".")[0] in KERAS_FAMILIES and inspect.ismodule(module):
@@ -84,12 +80,12 @@ def keras_values() -> dict[str, Any]:
 
 
 @pytest.fixture
-def touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def touched(monkeypatch, tmp_path):
     """The names of the functions that were given the path of a file: Python's, TensorFlow's and the importer."""
-    seen: list[str] = []
+    seen = []
     ours = str(tmp_path)
 
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(event, arguments):
         if any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
             seen.append(event)
 
@@ -100,7 +96,7 @@ def touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return seen
 
 
-def construct(target: type, value: str) -> None:
+def construct(target, value):
     """Call a class with the value as each of its arguments in turn, and numbers for those that it needs."""
     parameters = inspect.signature(target).parameters.values()
     named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
@@ -110,7 +106,7 @@ def construct(target: type, value: str) -> None:
             target(**(needed | {each.name: value}))
 
 
-def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path: Path, touched: list[str]) -> None:
+def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path, touched):
     file = tmp_path / "words.txt"
     file.write_text("a\nb\n")
     classes = {path: value for path, value in keras_values().items() if inspect.isclass(value)}
@@ -127,7 +123,7 @@ def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path: Path, t
     assert not [value for value in guilty for group in GROUPS if is_part(value, group=group)]
 
 
-def test_of_keras_functions_only_applications_can_be_named() -> None:
+def test_of_keras_functions_only_applications_can_be_named():
     functions = {path: value for path, value in keras_values().items() if inspect.isfunction(value)}
     names = {(value.__name__, group) for value in functions.values() for group in GROUPS if is_part(value, group=group)}
     builders = {name for name, value in vars(keras.applications).items() if inspect.isfunction(value)}
@@ -135,8 +131,7 @@ def test_of_keras_functions_only_applications_can_be_named() -> None:
     assert "decode_predictions" not in builders
 
 
-def check_all(config: dict[str, Any]) -> None:
-    """Check a config as a run does before it calls anything."""
+def check_all(config):
     for check in part_checks(config):
         check()
 
@@ -146,7 +141,7 @@ RUNS_A_FILE = {
     "script": {"_target_": "hookline.trainer.errors.user_path", "path": "evil.py", "key": "x"},
     "arguments": [],
 }
-HOSTILE: dict[str, dict[str, Any]] = {
+HOSTILE = {
     "hook": {"hooks": {"evil": RUNS_A_FILE}},
     "part_of_a_model": {"model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": RUNS_A_FILE}},
     "writer": {"hooks": {"evil": {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"}}},
@@ -169,7 +164,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_run_from_a_stranger_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_from_a_stranger_executes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -188,7 +183,7 @@ def test_a_run_from_a_stranger_executes_nothing(tmp_path: Path, monkeypatch: pyt
     assert "evil" not in sys.modules
 
 
-def test_all_parts_are_checked_before_the_first_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_are_checked_before_the_first_is_called(tmp_path, monkeypatch):
     source = "called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n"
     (tmp_path / "part_of_mine.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -224,7 +219,7 @@ LOADERS = [
 ]  # fmt: skip
 
 
-def test_what_builds_no_part_of_a_run_is_refused() -> None:
+def test_what_builds_no_part_of_a_run_is_refused():
     for path in [*ELSEWHERE, *ALIASES, *LOADERS, *(f"hookline.{path}" for path in OF_OURS)]:
         with pytest.raises(UserError) as caught:
             resolve(path)
@@ -238,7 +233,7 @@ def test_what_builds_no_part_of_a_run_is_refused() -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path, monkeypatch):
     """An installed package with a hook, aliases, and things that only look like a class or function."""
     folder = tmp_path / "some_package"
     folder.mkdir()
@@ -260,7 +255,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "some_package"
 
 
-def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package: str) -> None:
+def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package):
     with pytest.raises(UserError, match=r"If you trust it, add plugins=\[some_package\]"):
         resolve("some_package.nets.net")
     assert package not in sys.modules, "it must not be imported before it is allowed"
@@ -276,7 +271,7 @@ def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package: st
             resolve(f"some_package.nets.{name}", plugins=[package])
 
 
-def test_a_typo_is_named(package: str) -> None:
+def test_a_typo_is_named(package):
     for path, words in (
         ("keras.optimizers.Adma", "the module 'keras.optimizers' has no 'Adma'. Did you mean 'Adamax'?"),
         ("some_package.net.net", "there is no module 'some_package.net'. Did you mean 'nets'?"),

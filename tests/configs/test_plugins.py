@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,40 +11,25 @@ from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.help import help_text
 from hookline.trainer.config.parts import check_path
-from hookline.trainer.config.plugins import (
-    Plugin,
-    installed_plugins,
-    plugin_versions,
-    trusted_packages,
-    used_plugins,
-)
-from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.config.plugins import installed_plugins, plugin_versions, trusted_packages, used_plugins
+from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 
 NOISE = "# Noise\nnoise:\n  _target_: {package}.Noise\n  stddev: 0.1\n"
 IMPORTED = "raise RuntimeError('imported')\n"
-Install = Callable[..., Path]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+def install(tmp_path, monkeypatch):
     """A function that makes an installed package with an entry point; importing the package is an error."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
 
-    def make(
-        package: str = "noisy",
-        configs: Mapping[str, str] | None = None,
-        *,
-        entries: str | None = None,
-        distribution: str | None = None,
-        version: str = "1.0",
-        init: str | None = IMPORTED,
-    ) -> Path:
-        info = site / f"{distribution or package}-{version}.dist-info"
+    def make(package="noisy", configs=None, *, entries=None, init=IMPORTED):
+        info = site / f"{package}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution or package}\nVersion: {version}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         entries = f"{package} = {package}" if entries is None else entries
         (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[hookline.plugins]\n{entries}\n")
         if init is not None:
@@ -58,29 +42,29 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return make
 
 
-def write_configs(folder: Path, package: str, configs: Mapping[str, str] | None) -> None:
+def write_configs(folder, package, configs):
     for name, text in ({"hooks/noise": NOISE} if configs is None else configs).items():
         path = folder / "configs" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{package}", package))
 
 
-def installed(tree: Path) -> dict[str, Plugin]:
+def installed(tree):
     return {plugin.name: plugin for plugin in installed_plugins(tree)}
 
 
-def job(tree: Path, *arguments: str) -> Job:
+def job(tree, *arguments):
     (found,) = preflight(parse_command(["recipe=bnn", *arguments]), tree)
     return found
 
 
-def refusal(tree: Path, *arguments: str) -> str:
+def refusal(tree, *arguments):
     with pytest.raises(UserError) as caught:
         job(tree, *arguments)
     return str(caught.value)
 
 
-def test_an_installed_package_is_found_without_being_imported(install: Install, tree: Path) -> None:
+def test_an_installed_package_is_found_without_being_imported(install, tree):
     assert installed(tree) == {}
     assert "Plugins" not in help_text(tree)
     with pytest.raises(UserError, match=r"is not allowed.*If you trust it, add plugins=\[noisy\]"):
@@ -105,7 +89,7 @@ def test_an_installed_package_is_found_without_being_imported(install: Install, 
         check_path("company.other.Noise")
 
 
-def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install: Install, tree: Path) -> None:
+def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
     infos = [
         install(init=None),
         install("loud", entries="loud = loud:Plugin"),
@@ -125,7 +109,7 @@ def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install: Install, tree: 
     assert job(tree).recipe == "bnn"
 
 
-def test_a_plugin_with_a_name_that_is_taken_is_refused(install: Install, tree: Path) -> None:
+def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     shadow = NOISE.replace("noise:", "center_loss:")
     info = install(configs={"hooks/center_loss": shadow, "hooks/noise": NOISE})
     theirs = info.parent / "noisy" / "configs" / "hooks" / "center_loss.yaml"
@@ -143,9 +127,7 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install: Install, tree: P
     assert "Unknown hook 'roar'" in refusal(tree, "+hooks=roar")
 
 
-def test_a_package_that_plugins_names_offers_configs_in_the_same_way(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(IMPORTED)
@@ -162,9 +144,7 @@ def test_a_package_that_plugins_names_offers_configs_in_the_same_way(
     assert "center_loss.yaml, and would be ignored" in refusal(tree, *flags)
 
 
-def test_a_package_that_cannot_be_found_is_told_with_where_to_look(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_cannot_be_found_is_told_with_where_to_look(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = refusal(tree, "plugins=[nowhere]")
     assert "there is no module 'nowhere'" in said
@@ -175,7 +155,7 @@ def test_a_package_that_cannot_be_found_is_told_with_where_to_look(
     assert job(tree, "plugins=[nowhere]").config["plugins"] == ["nowhere"]
 
 
-def test_an_import_error_is_one_line_when_the_plugin_is_used(install: Install, tree: Path) -> None:
+def test_an_import_error_is_one_line_when_the_plugin_is_used(install, tree):
     for name, init, expected in (
         ("broken", "import os\n\nwidth = 1 / 0\n", "ZeroDivisionError: division by zero ("),
         ("garbled", "def f(:\n", "SyntaxError: invalid syntax ("),

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.stored import config_digest
 from hookline.trainer.errors import UserError
 
 
-def jobs(*texts: str, sweep: bool = False) -> list[Job]:
+def jobs(*texts, sweep=False):
     return preflight(parse_command([*texts, *(["-m"] if sweep else [])]))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return make_run(tmp_path / "run", "recipe=bnn", "trainer.epochs=7", "seed=3", "hooks.early_stopping=null")
 
 
-def make_run(directory: Path, *texts: str) -> Path:
+def make_run(directory, *texts):
     (job,) = jobs(*texts)
     directory.mkdir()
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(job.config))
@@ -32,12 +29,12 @@ def make_run(directory: Path, *texts: str) -> Path:
     return directory
 
 
-def change(run: Path, **values: Any) -> None:
+def change(run, **values):
     path = run / "config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
 
 
-def test_the_config_is_that_of_the_run(run: Path, tmp_path: Path) -> None:
+def test_the_config_is_that_of_the_run(run, tmp_path):
     stored = yaml.safe_load((run / "config.yaml").read_text())
     for again in ([], ["recipe=bnn", "seed=3", "trainer.epochs=7"]):  # the same values may be repeated
         (job,) = jobs(*again, f"resume={run}")
@@ -51,7 +48,7 @@ def test_the_config_is_that_of_the_run(run: Path, tmp_path: Path) -> None:
     assert [job.config["trainer"]["epochs"] for job in found] == [7, 5]
 
 
-def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path: Path) -> None:
+def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path):
     overrides = ["recipe=bnn", "data=arrays", "data.path=here.npz", "data.classes=4"]
     stored = yaml.safe_load((make_run(tmp_path / "run", *overrides) / "config.yaml").read_text())
     digest = config_digest(stored)
@@ -63,7 +60,7 @@ def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path: Path) -> None:
     assert config_digest({**stored, "hooks": dict([*others, first])}) != digest  # hooks run in their order
 
 
-def test_what_leaves_the_bits_alone_may_be_set(run: Path) -> None:
+def test_what_leaves_the_bits_alone_may_be_set(run):
     free = {"max_seconds": 60, "threads": 2, "placement": "host"}
     given = [f"trainer.{key}={value}" for key, value in free.items()]
     (job,) = jobs(f"resume={run}", *given, "hooks.progress=null", "debug=true")
@@ -72,7 +69,7 @@ def test_what_leaves_the_bits_alone_may_be_set(run: Path) -> None:
     assert job.config["debug"] is True
 
 
-def test_the_data_may_lie_elsewhere(run: Path) -> None:
+def test_the_data_may_lie_elsewhere(run):
     data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     for stored, text in (
         ({"path": "old.npz"}, "data.path=/new/place.npz"),
@@ -86,7 +83,7 @@ def test_the_data_may_lie_elsewhere(run: Path) -> None:
         assert job.config["data"] == {**data, **dict.fromkeys(stored, yaml.safe_load(text.partition("=")[2]))}
 
 
-def test_what_would_change_the_run_is_refused(run: Path) -> None:
+def test_what_would_change_the_run_is_refused(run):
     for texts, words in (
         (["seed=4"], "seed is 3, 4 received"),
         (["data.seed=4"], "data.seed is 0, 4 received"),
@@ -105,7 +102,7 @@ def test_what_would_change_the_run_is_refused(run: Path) -> None:
         assert words in str(error.value), texts
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
+def test_what_is_no_run_is_refused(tmp_path, run):
     for given, words in ((tmp_path / "absent", "has no config.yaml"), (f"[{run}]", "Expected resume=<run directory>")):
         with pytest.raises(UserError, match=words):
             jobs(f"resume={given}")
@@ -133,7 +130,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
         jobs(f"resume={run}")
 
 
-def test_what_a_file_says_is_not_executed(run: Path) -> None:
+def test_what_a_file_says_is_not_executed(run):
     change(run, task={"_target_": "os.system", "command": f"touch {run}/owned"})
     with pytest.raises(UserError, match="os.system"):
         jobs(f"resume={run}")
@@ -144,7 +141,7 @@ def test_what_a_file_says_is_not_executed(run: Path) -> None:
     assert not (run / "owned").exists()
 
 
-def test_a_file_does_not_name_the_packages_that_may_be_executed(run: Path) -> None:
+def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
     with pytest.raises(UserError, match=r"Expected plugins=\[pip\] beside it, if you trust it"):
         jobs(f"resume={run}")
@@ -153,7 +150,7 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run: Path) -> No
     assert job.config["plugins"] == ["tests"]
 
 
-def test_a_file_refers_to_nothing_outside(run: Path) -> None:
+def test_a_file_refers_to_nothing_outside(run):
     for text in ("${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"):
         change(run, run_dir=text)
         with pytest.raises(UserError, match="holds a reference in run_dir"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.run.session import execute
 
 
-def examples() -> list[str]:
-    """Return the commands of all hooks."""
+def examples():
     texts = [parse_docstring(load(name).__doc__).sections.get("Example", "") for name in sorted(catalogue())]
     lines = dict.fromkeys(line for text in texts for line in text.replace("\\\n", "").splitlines())
     return [line for line in lines if " -m " not in line]  # tests/scripts/sweep has the searches
@@ -38,7 +35,7 @@ FINISHED = "runs/float"
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The hook 'advisor':UserWarning")  # its own example shows what it warns of
 @pytest.mark.parametrize("command", examples())
-def test_an_example_trains(command: str, tmp_path: Path) -> None:
+def test_an_example_trains(command, tmp_path):
     words = shlex.split(command.replace(FINISHED, str(tmp_path / "finished")))
     assert words[:2] == ["python", "train.py"]
     for extra in ("wandb", "mlflow"):
@@ -52,7 +49,6 @@ def test_an_example_trains(command: str, tmp_path: Path) -> None:
     assert trained([*kept, *SHORT, *fitting, f"run_dir={tmp_path / 'run'}"])["steps"] == 2
 
 
-def trained(overrides: list[str]) -> dict[str, Any]:
-    """Return the summary of a run."""
+def trained(overrides):
     (job,) = preflight(parse_command(overrides))
     return execute(job.config, job.recipe, job.overrides)

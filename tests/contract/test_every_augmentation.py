@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from hookline.hooks.monitors.randomness_guard import find_faults
 from hookline.trainer.config.help import purpose
-from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
@@ -26,11 +26,11 @@ IN_COLOR = {"color": {"saturation": 0.2, "hue": 0.1}}
 SIZE, BATCH, CLASSES = 50, 16, 7
 
 
-def build(*names: str) -> list[Augment]:
+def build(*names):
     return build_augments({name: {**SINGLE[name], **IN_COLOR.get(name, {})} for name in names}, [])
 
 
-def batches(*names: str, seed: int = 0, placement: str = "device") -> TrainingBatches:
+def batches(*names, seed=0, placement="device"):
     generator = np.random.default_rng(0)
     arrays = {
         "inputs": generator.integers(0, 256, (SIZE, 12, 10, 3), np.uint8),

@@ -27,14 +27,13 @@ from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context
 SIDE = 6
 
 
-def image_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return 16 images [6, 6, 1] with their classes."""
+def image_batch(step):
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(BATCH, SIDE, SIDE, 1)).astype(np.float32)
     return {"inputs": tf.constant(inputs), "targets": tf.constant(generator.integers(CLASSES, size=BATCH))}
 
 
-def small_network(*extra: keras.layers.Layer) -> Network:
+def small_network(*extra):
     """Return convolutions and dense layers, without batch norm and dropout unless given; its optimizer is not built."""
     layers = [
         keras.Input((SIDE, SIDE, 1)),
@@ -48,8 +47,7 @@ def small_network(*extra: keras.layers.Layer) -> Network:
     return Network("model", keras.Sequential(layers, name="small"), keras.optimizers.Adam(0.01))
 
 
-def from_catalogue(name: str, **changes: str) -> GraphHook:
-    """Return a graph hook as its file in `configs/` describes it, with some values changed."""
+def from_catalogue(name, **changes):
     node = OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
     hook = build_hook(name, {**node, **changes})
     assert isinstance(hook, GraphHook)
@@ -60,8 +58,7 @@ HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHoo
 STEPS = 3
 
 
-def built(name: str, network: Network) -> list[GraphHook]:
-    """Return the hook as its config describes it, built for a network."""
+def built(name, network):
     hook = from_catalogue(name)
     hook.network = network.name
     network.model = hook.rebuild_model(network.model)
@@ -72,8 +69,6 @@ def built(name: str, network: Network) -> list[GraphHook]:
 
 
 class Float32Loss(ToyObjective):
-    """Compute the loss of a network in float32, as every recipe does."""
-
     def compute(self, forward, batch):
         outputs = forward(self.network, batch["inputs"])
         assert outputs.dtype.name in ("float16", "bfloat16")
@@ -84,7 +79,7 @@ class Float32Loss(ToyObjective):
 
 @pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_hook_trains_and_evaluates_in_half_precision(name: str, precision: str) -> None:
+def test_hook_trains_and_evaluates_in_half_precision(name, precision):
     with computing_in(precision):
         network = small_network(keras.layers.BatchNormalization())
         hooks = built(name, network)
@@ -102,16 +97,14 @@ def test_hook_trains_and_evaluates_in_half_precision(name: str, precision: str) 
     assert {layer.dtype_policy.name for layer in layers} == {POLICIES[precision]}
 
 
-def trained(name: str, count: int = 1, **options: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return every variable and the reported values after a few steps on some replicas."""
+def trained(name, count=1, **options):
     given = {"network": small_network, "hooks": partial(built, name), "batch": image_batch, "steps": STEPS}
     return replicas.trained(count, **given, **options)
 
 
 @cache
-def whole(name: str) -> tuple[tuple[dict[str, np.ndarray], dict[str, float]], bool]:
-    """Return what one replica has after steps over whole batches, and whether the hook draws."""
-    drawn: list[str] = []
+def whole(name):
+    drawn = []
     seed = StepContext.stateless_seed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepContext, "stateless_seed", lambda context, salt: drawn.append(salt) or seed(context, salt))
@@ -120,7 +113,7 @@ def whole(name: str) -> tuple[tuple[dict[str, np.ndarray], dict[str, float]], bo
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hook_gives_the_same_run_in_micro_batches(name: str) -> None:
+def test_hook_gives_the_same_run_in_micro_batches(name):
     (variables, whole_reported), draws = whole(name)
     parts, reported = trained(name, accumulation_steps=2)
     assert list(reported) == list(whole_reported)
@@ -134,7 +127,7 @@ def test_hook_gives_the_same_run_in_micro_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_two_replicas_train_as_one_does_and_hold_the_same_bits(name: str) -> None:
+def test_two_replicas_train_as_one_does_and_hold_the_same_bits(name):
     found, reported = trained(name, 2)
     assert all(np.isfinite(value).all() for value in found.values())
     replicas.assert_same_run((found, reported), whole(name)[0])

@@ -23,12 +23,12 @@ DEFAULTS = {
 }
 
 
-def file_of(name: str) -> dict:
+def file_of(name):
     return OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hook_constructs_from_its_config_and_declares_what_it_is(name: str) -> None:
+def test_hook_constructs_from_its_config_and_declares_what_it_is(name):
     node, hook_class = split_binding(file_of(name))[0], load(name)
     assert resolve(catalogue()[name].target, group="hooks") is hook_class
     bind(node, group="hooks")
@@ -57,15 +57,14 @@ WITHOUT_TECHNIQUES = [
 
 
 @pytest.fixture(scope="module")
-def fits(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """Return the summaries of two runs with all of these hooks."""
+def fits(tmp_path_factory):
     directory, more = tmp_path_factory.mktemp("fits"), [name for name in WITHOUT_TECHNIQUES if name not in DEFAULTS]
     given = (f"+hooks=[{','.join(more)}]", *overrides_for(*more))
     return [run_small("baseline", *given, run_dir=directory / f"run_{attempt}") for attempt in range(2)]
 
 
 @pytest.mark.parametrize("name", WITHOUT_TECHNIQUES)
-def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, fits: list[dict]) -> None:
+def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name, fits):
     """Techniques do so in tests/resume/test_every_hook_goes_on.py, which compares three fits of each."""
     for summary in fits:
         assert summary["status"] == "completed"
@@ -79,7 +78,7 @@ def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: st
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_run_trains_without_every_second_default_hook(first: int, tmp_path) -> None:
+def test_a_run_trains_without_every_second_default_hook(first, tmp_path):
     names = sorted(DEFAULTS)[first::2]
     summary = run_small("baseline", *(f"hooks.{name}=null" for name in names), run_dir=tmp_path / "run")
     assert summary["status"] == "completed"

@@ -27,8 +27,6 @@ ABOUT_A_LINE = {"step", "split"}
 
 
 class FirstRun(NamedTuple):
-    """Hold a recipe's run with the seed 0, its data on the device; the other runs are compared with it."""
-
     recipe: str
     directory: Path
     summary: dict[str, Any]
@@ -37,18 +35,18 @@ class FirstRun(NamedTuple):
 @pytest.fixture(
     scope="module", params=[pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in RECIPES]
 )
-def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+def first(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param) / "first"
     return FirstRun(request.param, directory, run_small(request.param, "trainer.placement=device", run_dir=directory))
 
 
-def losses(summary: dict[str, Any]) -> dict[str, float]:
+def losses(summary):
     totals = {name: value for name, value in summary["final"].items() if name.endswith("loss/total")}
     assert totals  # one for each objective
     return totals
 
 
-def test_recipe_leaves_a_whole_run_directory_of_documented_names(first: FirstRun) -> None:
+def test_recipe_leaves_a_whole_run_directory_of_documented_names(first):
     directory, summary = first.directory, first.summary
     for name in ("config.yaml", "overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
         assert (directory / name).stat().st_size > 0, name
@@ -69,13 +67,13 @@ def test_recipe_leaves_a_whole_run_directory_of_documented_names(first: FirstRun
 
 
 @pytest.mark.long
-def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None:
+def test_another_seed_gives_another_run(first, tmp_path):
     assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", STARTED, indirect=True)
-def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: Path) -> None:
+def test_new_run_starts_from_the_weights_of_another(first, tmp_path):
     started = (f"init_from={first.directory}", "optimizer.learning_rate=1e-9")
     again = run_small(first.recipe, *started, run_dir=tmp_path / "again")
     assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
@@ -94,7 +92,7 @@ def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: P
     [pytest.param(each, marks=pytest.mark.full if each in REPEATED else pytest.mark.long) for each in RECIPES],
     indirect=True,
 )
-def test_recipe_repeats_exactly_from_the_host_and_from_a_cut(first: FirstRun, tmp_path: Path) -> None:
+def test_recipe_repeats_exactly_from_the_host_and_from_a_cut(first, tmp_path):
     directory, cut = tmp_path / "cut", first.summary["steps"] // 2 + 1
     summary = run_cut(first.recipe, "trainer.placement=host", cuts=[cut], run_dir=directory)
     check_same(directory, summary, first.directory, first.summary)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -18,13 +15,12 @@ from hookline.deploy.options import ExportOptions
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.objective import Batch
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import prepare
+from tests.contract import held_out_networks
+from tests.contract.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
 from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
-from tests.support import held_out_networks
-from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
 
+OWN = held_out_networks.__name__
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {
     **dict.fromkeys(("subclassed_transformer", "functional_transformer", "bidirectional_lstm"), SERIES),
@@ -55,13 +51,11 @@ REFUSED = {
 
 
 class Runs:
-    """Build runs that are ready to start, of configs that differ in network and hooks alone."""
-
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         for kind in {*NETWORKS.values()}:
             np.savez(directory / f"{kind}.npz", **arrays_of(kind))
-        given = ["plugins=[tests]", "model=custom", "model._target_=tests.support.held_out_networks.bidirectional_lstm"]
+        given = ["plugins=[tests]", "model=custom", f"model._target_={OWN}.bidirectional_lstm"]
         given += ["data=arrays", "data.channels=none", f"data.path={directory / SERIES}.npz"]
         given += ["optimizer=sgd", "optimizer.momentum=0.0", f"optimizer.learning_rate={RATE}", "schedule=constant"]
         given += ["trainer.compile=off", f"trainer.batch_size={EXAMPLES}", f"trainer.epochs={STEPS}"]
@@ -69,26 +63,24 @@ class Runs:
         (job,) = preflight(parse_command(["recipe=baseline", *given]))
         self.config = job.config
 
-    def assemble(self, network: str, hooks: Sequence[str]) -> Run:
-        """Return a run after all that is done before its first step, such as the estimate of its memory."""
+    def assemble(self, network, hooks):
         config = copy.deepcopy(self.config)
-        config["model"]["_target_"] = f"tests.support.held_out_networks.{network}"
+        config["model"]["_target_"] = f"{OWN}.{network}"
         config["data"]["path"] = str(self.directory / f"{NETWORKS[network]}.npz")
         config["hooks"] = {name: config["hooks"][name] for name in hooks}
         if {"prune", "frozen_mask"} <= {*hooks}:
             config["hooks"]["frozen_mask"] |= {"masks": "hook", "hook": "prune"}
         if network == TWO_INPUTS:
-            config["task"]["_target_"] = "tests.support.held_out_networks.classify_halves"
+            config["task"]["_target_"] = f"{OWN}.classify_halves"
         return prepare(config, "held_out", directory=self.directory)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("held_out"))
 
 
-def check_export(parts: Run, network: str, directory: Path) -> None:
-    """Export, read it again, and hold what it predicts on the test split against the run's own evaluation."""
+def check_export(parts, network, directory):
     form = FORMATS["saved_model" if network in OWN_CLASSES else "keras"]
     path = directory / f"model{form.suffix}"
     form.write(replace(parts, checkpoint="last", step=STEPS), "model", path, ExportOptions())
@@ -102,7 +94,7 @@ def check_export(parts: Run, network: str, directory: Path) -> None:
     assert np.mean(shares.argmax(axis=1) == targets) == pytest.approx(expected["metric/accuracy"])
 
 
-def cases() -> Iterator[Any]:
+def cases():
     """Yield each network with the chain and each technique; outside of the long tier, each technique is on one."""
     alone = [hook for hook in TECHNIQUES if hook not in CHAIN]
     for number, network in enumerate(NETWORKS):
@@ -114,7 +106,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("network", "hooks"), list(cases()))
-def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, hooks, runs, tmp_path) -> None:
+def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, hooks, runs, tmp_path):
     word = REFUSED.get((hooks[0], network)) if len(hooks) == 1 else None
     if word is not None:
         with pytest.raises(UserError) as refusal:
@@ -134,8 +126,7 @@ def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, 
 @pytest.mark.parametrize(
     "network", [pytest.param(each, marks=() if n % 4 == 1 else pytest.mark.long) for n, each in enumerate(NETWORKS)]
 )
-def test_without_hooks_it_descends_as_in_keras_and_is_exported(network: str, runs: Runs, tmp_path: Path) -> None:
-    """Full-batch gradient descent: every loss relatively, and every weight after it."""
+def test_without_hooks_it_descends_as_in_keras_and_is_exported(network, runs, tmp_path):
     parts = runs.assemble(network, ())
     trained = parts.trainer.networks["model"].model
     twin = getattr(held_out_networks, network)(input_shape=parts.data.input_shape, classes=CLASSES)
@@ -155,6 +146,6 @@ def test_without_hooks_it_descends_as_in_keras_and_is_exported(network: str, run
     check_export(parts, network, tmp_path)
 
 
-def as_keras_takes_it(batch: Batch, network: str) -> tuple[Any, tf.Tensor]:
+def as_keras_takes_it(batch, network):
     inputs = batch["inputs"]
     return tuple(halves(inputs)) if network == TWO_INPUTS else inputs, batch["targets"]

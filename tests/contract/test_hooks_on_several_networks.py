@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import _build_hooks, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
@@ -34,14 +32,12 @@ WITH_STATE_OR_LONG = [pytest.param(each, marks=() if each in WITH_STATE else pyt
 FEW_OR_LONG = [pytest.param(each, marks=() if each in ("center_loss", "ema") else pytest.mark.long) for each in HOOKS]
 
 
-def loop_of(name: str, network: str, objectives, names=NAMES) -> ChunkLoop:
-    """Return a loop over small networks, with a hook of the catalogue bound to some of them."""
-
-    def make(key: str) -> GraphHook:
+def loop_of(name, network, objectives, names=NAMES):
+    def make(key):
         hook = from_catalogue(name, network=network)
         rebuild = hook.rebuild_model
 
-        def seeded(model: keras.Model) -> keras.Model:  # its layers start alike, whichever network comes first
+        def seeded(model):  # its layers start alike, whichever network comes first
             keras.utils.set_random_seed(7)
             return rebuild(model)
 
@@ -52,21 +48,20 @@ def loop_of(name: str, network: str, objectives, names=NAMES) -> ChunkLoop:
     return traced_loop(networks, objectives, make, batch=image_batch, total_steps=STEPS)
 
 
-def trained(loop: ChunkLoop) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return every variable and every reported value after the steps."""
+def trained(loop):
     assert loop.run(0, STEPS) == (STEPS, [])
     variables = trainer_variables(loop.trainer)
     return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
 
 
 @pytest.fixture
-def alike_draws(monkeypatch) -> None:
+def alike_draws(monkeypatch):
     """Have every draw depend on the step alone: its name tells whether a run has one network or two."""
     monkeypatch.setattr(StepContext, "stateless_seed", lambda context, salt: seed_of("any", context.step))
 
 
 @pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
-def test_hook_does_for_each_network_what_it_does_for_one(name: str, alike_draws: None) -> None:
+def test_hook_does_for_each_network_what_it_does_for_one(name, alike_draws):
     both, reported = trained(loop_of(name, "*", [ToyObjective(each, f"train_{each}") for each in NAMES]))
     for network in NAMES[1:]:  # that of which the other one stands first
         alone, values = trained(loop_of(name, network, [ToyObjective(network, f"train_{network}")], [network]))
@@ -84,7 +79,7 @@ def test_hook_does_for_each_network_what_it_does_for_one(name: str, alike_draws:
 
 
 @pytest.mark.parametrize("name", FEW_OR_LONG)
-def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
+def test_hook_on_two_networks_keeps_all_its_names_apart(name):
     loop = loop_of(name, "*", watching_pair())
     hooks = loop.trainer.hooks
     assert [hook.name for hook in hooks] == sorted(f"{name}@{network}" for network in NAMES)
@@ -101,13 +96,13 @@ def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEW_OR_LONG)
-def test_hook_may_sit_out_an_objective_that_changes_its_network(name: str) -> None:
+def test_hook_may_sit_out_an_objective_that_changes_its_network(name):
     class Second(ToyObjective):
         pass
 
     objectives = [ToyObjective("generator", "first"), Second("generator", "second")]
 
-    def make(key: str) -> GraphHook:
+    def make(key):
         return from_catalogue(name, network="generator", objective="second")
 
     networks = fresh(lambda: small_network().model, ["generator"])
@@ -118,7 +113,7 @@ def test_hook_may_sit_out_an_objective_that_changes_its_network(name: str) -> No
     assert measured <= {key.partition("/")[2] for key in reported if key.startswith("second/")}
 
 
-def test_every_default_hook_works_with_two_networks_of_other_names(tmp_path, capsys) -> None:
+def test_every_default_hook_works_with_two_networks_of_other_names(tmp_path, capsys):
     directory = tmp_path / "run"
     ema = ("+hooks=ema", "hooks.ema.network='*'", "hooks.ema.objective='train_*'", "hooks.pictures.animate=true")
     summary = run_small("baseline", *TWO, *MONITOR, *ema, run_dir=directory)
@@ -137,7 +132,7 @@ def test_every_default_hook_works_with_two_networks_of_other_names(tmp_path, cap
     assert '"train_discriminator/metric/other_accuracy"' in (directory / "metrics.jsonl").read_text()
 
 
-def test_wrong_network_or_objective_is_one_clear_line() -> None:
+def test_wrong_network_or_objective_is_one_clear_line():
     short = ("recipe=baseline", "model.units=[4]", "trainer.steps=2", "trainer.epochs=null", *MONITOR, *TWO)
     for override, message in (
         ("hooks.nan_guard.network=generatr", r"'nan_guard' works on the network 'generatr'.* mean 'generator'\?"),
@@ -151,22 +146,22 @@ def test_wrong_network_or_objective_is_one_clear_line() -> None:
             build_run(from_config(job.config))
 
 
-def test_hook_reads_the_state_of_the_instance_on_its_own_network() -> None:
+def test_hook_reads_the_state_of_the_instance_on_its_own_network():
     hooks = [*((key, network) for key in ("prune", "frozen_mask") for network in NAMES), ("ema", "generator")]
     networks = fresh(lambda: small_network().model)
-    built: list[GraphHook] = []
+    built = []
     for key, network in hooks:
         extra = {"masks": "hook", "hook": "prune"} if key == "frozen_mask" else {}
         hook = from_catalogue(key, network=network, **extra)
         hook.name = key if key == "ema" else f"{key}@{network}"
         built.append(hook)
-    batches: Any = SimpleNamespace(steps_per_epoch=1.0, batch_size=16)
+    batches = SimpleNamespace(steps_per_epoch=1.0, batch_size=16)
     for each in networks:
         each.optimizer.build(each.model.trainable_variables)
     _build_hooks(networks, built, batches, STEPS, 0, 3)
     masks = {hook.name: {id(v) for k, v in hook.declare().state.items() if "mask/" in k} for hook in built[:2]}
     for hook in built[2:4]:
-        followed = {id(variable) for variable in hook._followed.values()}  # type: ignore[attr-defined]
+        followed = {id(variable) for variable in hook._followed.values()}
         assert followed == masks[f"prune@{hook.network}"]
     loop = ChunkLoop(Trainer(networks, watching_pair(), built, seed=0), image_batch, xla=False)
     assert loop.run(0, STEPS) == (STEPS, [])

@@ -5,7 +5,6 @@ Warnings of reports and evaluations are errors in every test that trains a recip
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -20,7 +19,7 @@ from tests.support.command import FOR_RECIPE, NEEDS_IMAGES
 from tests.support.images import write_images
 
 
-def advice_on(*overrides: str, directory: Path) -> list[str]:
+def advice_on(*overrides, directory):
     """Return what hooks say before a run. Everything is built as for the run, but nothing is traced."""
     (job,) = preflight(parse_command(list(overrides)))
     keras.utils.clear_session()
@@ -32,7 +31,7 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe: str, tmp_path: Path) -> None:
+def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe, tmp_path):
     own = []
     if recipe in NEEDS_IMAGES:  # the recipe's values are for more images than are drawn here
         own = [f"data.path={write_images(tmp_path / 'images')}"]
@@ -56,7 +55,7 @@ def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe: str, tmp_path: Path) -
         (["recipe=fine_tuning", "hooks.freeze_layers.end_epoch=1000"], "so the layers never train again"),
     ],
 )
-def test_one_override_that_hurts_gives_one_line(overrides: list[str], expected: str, tmp_path: Path) -> None:
+def test_one_override_that_hurts_gives_one_line(overrides, expected, tmp_path):
     found = advice_on(*overrides, directory=tmp_path)
     assert any(expected in line for line in found)
     assert len(found) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -29,14 +27,13 @@ INTERACTING = {
 """Pairs that work on the same weights or statistics; tests/resume and tests/hookline/test_running.py have others."""
 
 
-def cases() -> Iterator[Any]:
-    """Yield every pair; those that do not interact are in the long tier."""
+def cases():
     for pair in PAIRS:
         yield pytest.param(*pair, id="+".join(pair), marks=[] if pair in INTERACTING else [pytest.mark.long])
 
 
 @pytest.mark.parametrize(("first", "second"), list(cases()))
-def test_pair_trains_together_or_says_why_not(first: str, second: str, tmp_path) -> None:
+def test_pair_trains_together_or_says_why_not(first, second, tmp_path):
     overrides = [f"+hooks=[{first},{second}]", *overrides_for(first, second), *FUSED, "hooks.tensorboard=null"]
     refusal = ""
     try:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,19 +22,17 @@ from hookline.trainer.run.workers import ClusterWorkers, abort_after, follow, is
 
 
 class Hub:
-    """Add up what the threads give."""
-
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.count = count
-        self._given: dict[int, np.ndarray] = {}
+        self._given = {}
         self._sum = np.zeros(0, np.int64)
         self._all = threading.Barrier(count, action=self._add, timeout=20)
         self._read = threading.Barrier(count, timeout=20)
 
-    def _add(self) -> None:
+    def _add(self):
         self._sum = np.sum([self._given[index] for index in range(self.count)], axis=0)
 
-    def add(self, index: int, values: np.ndarray) -> np.ndarray:
+    def add(self, index, values):
         self._given[index] = values
         self._all.wait()
         result = self._sum.copy()
@@ -45,22 +41,19 @@ class Hub:
 
 
 class HubMessages(Messages):
-    """Meet the other workers in a hub in place of TensorFlow."""
-
-    def __init__(self, index: int, hub: Hub) -> None:
+    def __init__(self, index, hub):
         super().__init__(index, Group(hub.count))
         self._hub = hub
 
-    def add(self, values: np.ndarray) -> np.ndarray:
+    def add(self, values):
         assert values.dtype == np.int64
         return self._hub.add(self.index, values)
 
 
-def in_threads(count: int, work: Callable[[int, Hub], Any]) -> list[Any]:
-    """Return what each worker returned, or the error that it raised."""
+def in_threads(count, work):
     hub = Hub(count)
 
-    def run(index: int) -> Any:
+    def run(index):
         try:
             return work(index, hub)
         except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -70,21 +63,20 @@ def in_threads(count: int, work: Callable[[int, Hub], Any]) -> list[Any]:
         return list(pool.map(run, range(count)))
 
 
-def hub_workers(index: int, hub: Hub) -> ClusterWorkers:
-    """Return the workers of a thread."""
+def hub_workers(index, hub):
     cluster = Cluster(tuple(f"127.0.0.1:{number}" for number in range(1, hub.count + 1)), index, "TF_CONFIG")
     return ClusterWorkers(cluster, HubMessages(index, hub), 0.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 2**20 + 3])
-def test_bytes_of_any_length_arrive_whole(size: int) -> None:
+def test_bytes_of_any_length_arrive_whole(size):
     data = [np.random.default_rng(index).bytes(size + index) for index in range(3)]
     told = in_threads(3, lambda index, hub: HubMessages(index, hub).gather(data[index]))
     assert told == [data] * 3
     assert in_threads(3, lambda index, hub: HubMessages(index, hub).from_first(data[index])) == [data[0]] * 3
 
 
-def test_what_asks_any_worker_to_end_is_heard_by_all() -> None:
+def test_what_asks_any_worker_to_end_is_heard_by_all():
     for interruption, asked in (
         (Interruption(signal_number=signal.SIGTERM), ("SIGTERM on worker 2", signal.SIGTERM)),
         (Interruption(max_seconds=0.0), ("trainer.max_seconds on worker 2", None)),
@@ -100,10 +92,8 @@ def test_what_asks_any_worker_to_end_is_heard_by_all() -> None:
 
 
 class Parts:
-    """Note chunks."""
-
-    def __init__(self, variables) -> None:
-        self.seen: list = []
+    def __init__(self, variables):
+        self.seen = []
         self.settings = {"max_seconds": None}
         self.trainer, self.loop = variables, SimpleNamespace(trainers=[], run=self.run)
 
@@ -112,14 +102,13 @@ class Parts:
         return start + steps, []
 
 
-@pytest.fixture
-def plain_variables(monkeypatch) -> None:
-    monkeypatch.setattr("hookline.trainer.run.workers.trainer_variables", lambda variables: variables)
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(module, "trainer_variables", lambda variables: variables)
+    monkeypatch.setattr(module, "facts_of", lambda run: dict(run.config))
 
 
 def follow_orders(give, variables=None):
-    """Return what the chief's function returned, and the chunks or the error of the worker that follows."""
-
     def work(index, hub):
         workers = hub_workers(index, hub)
         workers._started = True
@@ -132,7 +121,7 @@ def follow_orders(give, variables=None):
     return in_threads(2, work)
 
 
-def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits(plain_variables) -> None:
+def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
     values = {
         "float": np.array([np.nan, -0.0, 1e-45, np.inf], np.float32),
         "seed": np.array([2**32 - 1, 7], np.uint32),
@@ -158,7 +147,7 @@ def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits(plain_variables)
         assert other[key].numpy().tobytes() == value.tobytes()
 
 
-def test_variables_that_drifted_apart_are_told_and_in_the_summary(plain_variables) -> None:
+def test_variables_that_drifted_apart_are_told_and_in_the_summary():
     chief, other = ({"kernel": tf.Variable([1.0, value])} for value in (2.0, np.nextafter(np.float32(2), 3)))
 
     def give(workers):
@@ -183,7 +172,7 @@ def test_variables_that_drifted_apart_are_told_and_in_the_summary(plain_variable
         (NonFiniteError("NaN"), WorkersError, "Worker 0 failed: its output says why", None),
     ],
 )
-def test_all_end_as_the_chief_does(plain_variables, error, kind, message: str, number: int | None) -> None:
+def test_all_end_as_the_chief_does(error, kind, message, number):
     raised = follow_orders(lambda workers: workers.leave(error))[1]
     assert type(raised) is kind
     assert message in str(raised)
@@ -191,8 +180,6 @@ def test_all_end_as_the_chief_does(plain_variables, error, kind, message: str, n
 
 
 def meet(tell):
-    """Return what came of a start at which each worker tells something."""
-
     def work(index, hub):
         workers = hub_workers(index, hub)
         tell(index, workers)
@@ -205,17 +192,12 @@ def run_of(config, directory=Path()):
     return SimpleNamespace(config=config, directory=directory)
 
 
-@pytest.fixture
-def plain_facts(monkeypatch) -> None:
-    monkeypatch.setattr(module, "facts_of", lambda run: dict(run.config))
-
-
-def test_equal_workers_start_and_know_the_directory_of_the_run(plain_facts, tmp_path) -> None:
+def test_equal_workers_start_and_know_the_directory_of_the_run(tmp_path):
     told = meet(lambda index, workers: workers.compare(run_of({"seed": "0"}, tmp_path / str(index))))
     assert told == [str(tmp_path / "0")] * 3
 
 
-def test_a_worker_that_differs_is_named_on_all(plain_facts) -> None:
+def test_a_worker_that_differs_is_named_on_all():
     told = meet(lambda index, workers: workers.compare(run_of({"seed": str(index // 2)})))
     assert all(type(each) is WorkersError for each in told)
     (text,) = {str(each) for each in told}
@@ -230,7 +212,7 @@ def test_a_worker_that_differs_is_named_on_all(plain_facts) -> None:
         (None, True, Interrupted, "nothing is left to do", None),
     ],
 )
-def test_whoever_ends_before_the_start_ends_all(plain_facts, error, complete, kind, words, number) -> None:
+def test_whoever_ends_before_the_start_ends_all(error, complete, kind, words, number):
     told = meet(
         lambda index, workers: workers.compare(run_of({})) if index else workers.leave(error, complete=complete)
     )
@@ -239,7 +221,7 @@ def test_whoever_ends_before_the_start_ends_all(plain_facts, error, complete, ki
         assert words in str(each)
 
 
-def test_replicas_are_counted_over_all_workers(monkeypatch) -> None:
+def test_replicas_are_counted_over_all_workers(monkeypatch):
     monkeypatch.setattr(module, "share_of_devices", lambda place, workers: [f"/GPU:{n}" for n in range(1 + place)])
     found = in_threads(3, lambda index, hub: hub_workers(index, hub).replicas({"batch_size": 12}))
     indices = [[0], [1, 2], [3, 4, 5]]
@@ -249,7 +231,7 @@ def test_replicas_are_counted_over_all_workers(monkeypatch) -> None:
     assert all("trainer.batch_size=13 cannot be shared equally by 6 replicas" in str(each) for each in refused)
 
 
-def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on() -> None:
+def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on():
     def work(index, hub):
         workers = hub_workers(index, hub)
         workers.directory = "runs/a"
@@ -264,7 +246,7 @@ def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on() -> None:
     assert is_loss(tf.errors.DeadlineExceededError(None, None, "Waited"))
 
 
-def test_what_waits_too_long_is_aborted(monkeypatch) -> None:
+def test_what_waits_too_long_is_aborted(monkeypatch):
     calls = []
 
     class Context:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,21 +30,21 @@ GENTLE = ("optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")  # w
 KEEPING = ("hooks.checkpoint.every_epochs=1", "hooks.checkpoint.keep_last=5")
 
 
-def losses(run: Path) -> list[float]:
+def losses(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line["loss/total"] for line in lines if line["split"] == "train"]
 
 
-def tensors(run: Path, tag: str = "last") -> dict[str, np.ndarray]:
+def tensors(run, tag="last"):
     return dict(CheckpointStore(run / "checkpoints").load(tag).tensors)
 
 
-def resume(run: Path, *overrides: str) -> dict:
+def resume(run, *overrides):
     (job,) = preflight(parse_command([f"resume={run}", *overrides]))
     return execute(job.config, job.recipe, job.overrides)
 
 
-def parts_of(recipe: str, *overrides: str):
+def parts_of(recipe, *overrides):
     small = ["model.units=[16,16]"] if recipe in ("baseline", "bnn") else []
     (job,) = preflight(parse_command([f"recipe={recipe}", "trainer.compile=off", *small, *SHORT, *overrides]))
     return job, prepare(job.config, job.recipe)
@@ -57,7 +56,7 @@ LONG = ("bnn", "frozen_mask", "center_loss", "attention", "gradient_reversal")
 
 @pytest.mark.parametrize("recipe", ["baseline", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 @pytest.mark.filterwarnings("ignore:At step 1,")
-def test_losses_are_those_of_one_replica(recipe: str, tmp_path) -> None:
+def test_losses_are_those_of_one_replica(recipe, tmp_path):
     more = AUGMENTED if recipe == "baseline" else ()
     for name, strategy in (("one", ()), ("two", TWO)):
         run_small(recipe, *SHORT, *GENTLE, *more, *strategy, run_dir=tmp_path / name)
@@ -68,7 +67,7 @@ OTHERS = ("gan", "sgan", "retrieval", "gradient_reversal")
 
 
 @pytest.mark.parametrize("recipe", ["center_loss", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
-def test_all_variables_of_all_replicas_have_the_same_bits(recipe: str) -> None:
+def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
     more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
     small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
     _, parts = parts_of(recipe, *TWO, *more, *small)
@@ -78,7 +77,7 @@ def test_all_variables_of_all_replicas_have_the_same_bits(recipe: str) -> None:
     assert any(not np.array_equal(before[key], value) for key, value in after.items())
 
 
-def test_a_run_resumes_with_another_number_of_replicas(tmp_path) -> None:
+def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
     run = tmp_path / "run"
     summary = run_small("baseline", *GENTLE, *TWO, *KEEPING, run_dir=run)
     assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 64}
@@ -99,7 +98,7 @@ def test_a_run_resumes_with_another_number_of_replicas(tmp_path) -> None:
             np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
 
 
-def test_the_plan_says_what_replicas_share_and_add_up() -> None:
+def test_the_plan_says_what_replicas_share_and_add_up():
     _, parts = parts_of("baseline", *TWO)
     facts = plan_run(parts).facts
     assert facts["replicas"] == "2 of 16 examples each; on CPU:0, CPU:1"
@@ -112,7 +111,7 @@ def test_the_plan_says_what_replicas_share_and_add_up() -> None:
     assert replica_sums(alone.loop.graph) == []
 
 
-def test_a_replica_without_a_pair_of_classes_is_refused() -> None:
+def test_a_replica_without_a_pair_of_classes_is_refused():
     (job,) = preflight(parse_command(["recipe=retrieval", "trainer.batch_size=40", "trainer.classes_per_batch=4"]))
     with pytest.raises(UserError, match="4 replicas received with trainer.classes_per_batch=4. .* two of them"):
         build_run(from_config(job.config), on_replicas(4))

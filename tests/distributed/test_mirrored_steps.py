@@ -17,26 +17,38 @@ from tests.support.replicas import assert_same_run, replica_loop, trained, value
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
 
 
-def synchronized(network: Network) -> list[GraphHook]:
+def synchronized(network):
     hook = SynchronizedBatchNorm(network="model")
     hook.name = "synchronized_batch_norm"
     hook.build(build_context(network))
     return [hook]
 
 
-def weighted_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the toy batch with weights of examples that differ from replica to replica."""
+def weighted_batch(step):
     batch = toy_batch(step)
     return {**batch, "weights": tf.cast(tf.range(16) % 5, tf.float32) * tf.cast(tf.range(16) > 3, tf.float32)}
 
 
-def test_replicas_make_the_steps_of_one_and_a_regularizer_counts_once() -> None:
-    network = lambda: toy_network(regularizer=0.1)  # noqa: E731
-    options = {"steps": 5, "hooks": synchronized, "network": network}
-    assert_same_run(trained(4, **options), trained(1, **options))
+def plain_network():
+    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
+    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
 
 
-def test_without_synchronized_batch_norm_statistics_are_means() -> None:
+ALIKE = {
+    "regularizer": (4, {"steps": 5, "hooks": synchronized, "network": lambda: toy_network(regularizer=0.1)}, {}),
+    "weights of examples": (2, {"batch": weighted_batch, "network": plain_network}, {}),
+    "micro batches": (2, {"network": plain_network}, {"accumulation_steps": 2}),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_replicas_make_the_steps_of_one(kind):
+    count, options, more = ALIKE[kind]
+    assert_same_run(trained(count, **options, **more), trained(1, **options))
+
+
+def test_without_synchronized_batch_norm_statistics_are_means():
     before = values(replica_loop(1))
     moving, _ = trained(2, steps=1)
     found = moving["network/model/toy/norm/moving_mean"]
@@ -47,75 +59,51 @@ def test_without_synchronized_batch_norm_statistics_are_means() -> None:
     np.testing.assert_allclose(moving["network/model/toy/norm/moving_variance"], 0.99 + 0.01 * variance, rtol=1e-4)
 
 
-def test_examples_with_weights_count_as_they_do_on_one_replica() -> None:
-    options = {"batch": weighted_batch, "network": plain_network}
-    assert_same_run(trained(2, **options), trained(1, **options))
-
-
-def plain_network() -> Network:
-    """Return a network without batch norm."""
-    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
-    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
-
-
-def test_dropout_differs_between_replicas_and_the_seed_state_is_one() -> None:
+def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
     network = lambda: toy_network(dropout=0.5)  # noqa: E731
     found, _ = trained(2, network=network)
     other, _ = trained(1, network=network)
     (seed,) = (key for key in found if "seed_generator" in key)
     np.testing.assert_array_equal(found[seed], other[seed])
-    assert_masks_differ()
+    # With the same examples in both parts, equal masks would give equal losses and the mean of both that of one.
 
-
-def assert_masks_differ() -> None:
-    """With the same examples in both parts, equal masks would give equal losses and the mean of both that of one."""
-
-    def twice(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    def twice(step):
         half = {key: value[:8] for key, value in toy_batch(step).items()}
         return {key: tf.concat([value, value], 0) for key, value in half.items()}
 
-    def half(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    def half(step):
         return {key: value[:8] for key, value in toy_batch(step).items()}
 
-    def network() -> Network:
+    def dropping():
         own = plain_network()
         dropout = keras.layers.Dropout(0.5, seed=3, name="dropout")
         model = keras.Sequential([keras.Input((FEATURES,)), dropout, *own.model.layers], name="dropping")
         return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
 
-    _, on_both = trained(2, steps=1, batch=twice, network=network)
-    _, on_one = trained(1, steps=1, batch=half, network=network)
+    _, on_both = trained(2, steps=1, batch=twice, network=dropping)
+    _, on_one = trained(1, steps=1, batch=half, network=dropping)
     assert abs(on_both["loss/total"] - on_one["loss/total"]) > 1e-4
 
 
-def test_micro_batches_on_each_replica_give_the_step_of_one() -> None:
-    options = {"network": plain_network, "accumulation_steps": 2}
-    assert_same_run(trained(2, **options), trained(1, network=plain_network))
-
-
-def test_batch_norm_of_micro_batches_is_not_synchronized() -> None:
+def test_batch_norm_of_micro_batches_is_not_synchronized():
     with pytest.raises(UserError, match="trainer.accumulation_steps=1, or hooks.synchronized_batch_norm=null"):
         replica_loop(2, hooks=synchronized, accumulation_steps=2)
     trained(1, hooks=synchronized, accumulation_steps=2)
 
 
 class Boosted(ToyObjective):
-    """Multiply the losses of examples by what the batch says."""
-
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
         output.losses["cross_entropy"] *= batch.get("boost", 1.0)
         return output
 
 
-def test_the_scale_of_the_loss_is_the_same_on_all_replicas() -> None:
-    def scaled(count: int, batch=toy_batch):
+def test_the_scale_of_the_loss_is_the_same_on_all_replicas():
+    def scaled(count, batch=toy_batch):
         scale = lambda: loss_scale_for("float16")  # noqa: E731
         return replica_loop(count, network=plain_network, batch=batch, objectives=lambda: [Boosted()], loss_scale=scale)
 
-    def overflowing(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """One example of the second half has a gradient that the scale carries out of range, in one step."""
+    def overflowing(step):
         boost = tf.where(tf.logical_and(step == 1, tf.range(16) == 12), 1e36, 1.0)
         return {**toy_batch(step), "boost": boost}
 
@@ -132,11 +120,9 @@ def test_the_scale_of_the_loss_is_the_same_on_all_replicas() -> None:
 
 
 class Veto(GraphHook):
-    """Hold back a step in whose part of the batch an input is not finite, as seen by this replica alone."""
-
     name = "careful"
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration()
 
     def veto(self, context):
@@ -144,8 +130,8 @@ class Veto(GraphHook):
 
 
 @pytest.mark.parametrize("place", [0, 15])
-def test_a_veto_in_the_part_of_one_replica_holds_back_all(place: int) -> None:
-    def poisoned(step: tf.Tensor) -> dict[str, tf.Tensor]:
+def test_a_veto_in_the_part_of_one_replica_holds_back_all(place):
+    def poisoned(step):
         batch = toy_batch(step)
         nan = tf.where(tf.logical_and(step == 2, tf.range(16) == place), float("nan"), 0.0)
         return {**batch, "inputs": batch["inputs"] + nan[:, tf.newaxis]}
@@ -161,14 +147,12 @@ def test_a_veto_in_the_part_of_one_replica_holds_back_all(place: int) -> None:
 
 
 class Count(GraphHook):
-    """Keep the number of examples of class 0 by `batch_sums`, and how many parts it was called for."""
-
     name = "count"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen = tf.Variable(0.0)
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration({"seen": self.seen}, writes={"seen": self.seen})
 
     def batch_sums(self, context):
@@ -182,7 +166,7 @@ class Count(GraphHook):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_sums_over_the_batch_reach_the_hooks_of_every_replica(count: int) -> None:
+def test_sums_over_the_batch_reach_the_hooks_of_every_replica(count):
     found, reported = trained(count, steps=2, hooks=lambda network: [Count()])
     targets = [toy_batch(tf.constant(step, tf.int64))["targets"].numpy() for step in range(2)]
     assert found["hook/count/seen"] == np.sum(np.concatenate(targets) == 0)
@@ -190,7 +174,7 @@ def test_sums_over_the_batch_reach_the_hooks_of_every_replica(count: int) -> Non
     assert reported["first"] == pytest.approx(np.mean(inputs), rel=1e-5)
 
 
-def test_replicas_that_were_written_from_outside_share_again() -> None:
+def test_replicas_that_were_written_from_outside_share_again():
     loop = replica_loop(2)
     loop.run(0, 2)
     loop.trainer.networks["model"].model.layers[0].kernel.assign_add(tf.ones([FEATURES, 8]))
@@ -202,7 +186,7 @@ def test_replicas_that_were_written_from_outside_share_again() -> None:
     values(loop)
 
 
-def test_replicas_that_share_a_variable_are_refused() -> None:
+def test_replicas_that_share_a_variable_are_refused():
     shared = loss_scale_for("float16")
     with pytest.raises(ValueError, match="share a variable or another resource .* wait for each other forever"):
         replica_loop(2, network=plain_network, loss_scale=lambda: shared)

@@ -5,10 +5,6 @@ Whole runs do so in `test_two_workers`; here are fits of toy networks, also from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -17,13 +13,11 @@ import tensorflow as tf
 from hookline.hooks.monitors.checkpoint import Checkpoint
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import NonFiniteError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.run.checkpoint import CheckpointStore, read_checkpoint
 from hookline.trainer.run.checkpoint_index import read_manifests
 from hookline.trainer.run.resume import restore_run
-from hookline.trainer.run.run import Run
 from hookline.trainer.run.workers import Workers
 from tests.support.poison import Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values
@@ -34,15 +28,13 @@ STEPS = 12
 
 
 class Told(Workers):
-    """Note what other processes would be told."""
+    def __init__(self):
+        self.orders = []
 
-    def __init__(self) -> None:
-        self.orders: list[tuple[str, int]] = []
-
-    def move(self, step: int) -> None:
+    def move(self, step):
         self.orders.append(("move", step))
 
-    def take(self, step: int, variables: Mapping[str, tf.Variable]) -> None:
+    def take(self, step, variables):
         self.orders.append(("take", step))
         assert float(variables["optimizer/model/learning_rate_factor"]) < 1.0
 
@@ -50,12 +42,12 @@ class Told(Workers):
 class PatientStore(CheckpointStore):
     """Wait for each checkpoint: a later one would take the place of one that has not been begun."""
 
-    def save(self, *given: Any) -> None:
+    def save(self, *given):
         super().save(*given)
         self.wait()
 
 
-def plain_network() -> Network:
+def plain_network():
     """Return a network without batch norm, which would take statistics of parts; its learning rate has a schedule."""
     rate = ScaledRate(keras.optimizers.schedules.CosineDecay(0.1, STEPS))
     layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
@@ -65,11 +57,10 @@ def plain_network() -> Network:
     return network
 
 
-def run_on(count: int, directory: Path, fault, network=plain_network, **guard) -> Run:
-    """Return a run of toy replicas with a checkpoint every two steps; each replica has a fault."""
-    guards: list[NanGuard] = []
+def run_on(count, directory, fault, network=plain_network, **guard):
+    guards = []
 
-    def hooks(network: Network) -> list[GraphHook]:
+    def hooks(network):
         own, bad = NanGuard(**guard), fault()
         own.name, own.network, bad.network = "nan_guard", network.name, network.name
         bad.build(build_context(network))
@@ -84,8 +75,7 @@ def run_on(count: int, directory: Path, fault, network=plain_network, **guard) -
     return toy_run(directory, [guards[0], checkpoint], loop=loop, epochs=epochs, report_every=2, **given)
 
 
-def trained(count: int, directory: Path, fault, **options) -> Run:
-    """Return a run that has come to its end, with a warning of the guard, and whose replicas are equal."""
+def trained(count, directory, fault, **options):
     run = run_on(count, directory, fault, **options)
     with pytest.warns(UserWarning, match="NaN or infinity at step"):
         run.fit()
@@ -93,8 +83,7 @@ def trained(count: int, directory: Path, fault, **options) -> Run:
     return run
 
 
-def assert_same_end(found: Run, expected: Run) -> None:
-    """Check that two runs end alike: their decisions, and their variables and reports to 1e-5."""
+def assert_same_end(found, expected):
     for run in (found, expected):
         assert run.step == STEPS
     assert found.journal.returns == expected.journal.returns
@@ -107,8 +96,8 @@ def assert_same_end(found: Run, expected: Run) -> None:
 
 
 @pytest.mark.parametrize("place", ["data", "gradient", "statistic"])
-def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place: str, tmp_path: Path) -> None:
-    def fault() -> Poison:
+def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place, tmp_path):
+    def fault():
         return Poison(place=place, steps=[3, 6], last=True)
 
     network = toy_network if place == "statistic" else plain_network
@@ -120,9 +109,7 @@ def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place: str
 
 
 class Stubborn(Once):
-    """Strike the last replica at step 5 until the rate was lowered twice."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(step=5)
 
     def add_losses(self, context):
@@ -131,7 +118,7 @@ class Stubborn(Once):
         return {"once": tf.where(struck, 0.0 if spared else float("nan"), 0.0)}
 
 
-def test_all_replicas_go_back_as_one_process_does(tmp_path: Path) -> None:
+def test_all_replicas_go_back_as_one_process_does(tmp_path):
     options = {"policy": "rollback", "rate_factor": 0.25}
     two, one = (trained(count, tmp_path / str(count), Stubborn, **options) for count in (2, 1))
     lowered = [{"to": 4, "rate_factor": 0.25}, {"to": 4, "rate_factor": 0.0625}]
@@ -141,7 +128,7 @@ def test_all_replicas_go_back_as_one_process_does(tmp_path: Path) -> None:
     assert_same_end(two, one)
 
 
-def test_a_run_on_replicas_stops_as_one_process_does(tmp_path: Path) -> None:
+def test_a_run_on_replicas_stops_as_one_process_does(tmp_path):
     told = []
     for count in (2, 1):
         run = run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
@@ -153,7 +140,7 @@ def test_a_run_on_replicas_stops_as_one_process_does(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
-def test_a_run_resumes_with_another_number_of_replicas(tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
     before, after = 1, 2
     whole, again = (
         run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[-1])) for count in (before, after)

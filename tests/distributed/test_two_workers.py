@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,44 +29,40 @@ SECONDS = 30.0
 """Within which the others must end."""
 
 
-def poisoned(policy: str, *steps: int) -> tuple[str, ...]:
-    """Return overrides for NaN in the last worker's part of the batch at some steps, and for what the guard does."""
+def poisoned(policy, *steps):
     node = f"{{_target_:tests.support.poison.Poison,place:data,steps:[{','.join(map(str, steps))}],last:true}}"
     return (PLUGIN, f"+hooks.poison={node}", f"hooks.nan_guard.policy={policy}")
 
 
-def losses(directory: Path) -> list[tuple[int, float]]:
+def losses(directory):
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["loss/total"]) for line in lines if line["split"] == "train"]
 
 
-def summary_of(directory: Path) -> dict[str, Any]:
+def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
 
-def check_same_run(directory: Path, whole: Path) -> None:
-    """Check that two runs have the same losses to 1e-5."""
+def check_same_run(directory, whole):
     found, expected = losses(directory), losses(whole)
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert len(found) == 20
     assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], abs=1e-5)
 
 
-def train(*overrides: str, code: int = 0) -> None:
-    """Make a run of one process."""
+def train(*overrides, code=0):
     done = trained([*overrides, "trainer.threads=1"])
     assert done.returncode == code, done.stderr
 
 
-def launch(*overrides: str, log: Path, code: int = 0) -> str:
-    """Make a run of two workers and return what they printed."""
+def launch(*overrides, log, code=0):
     found, text = launched(*overrides, log=log)
     assert found == code, text
     return text
 
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 100 steps:UserWarning")  # gentle on purpose
-def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
+def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
     run, whole = tmp_path / "run", tmp_path / "whole"
     common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 33))
     text = launch(*common, CUT[1], f"run_dir={run}", log=tmp_path / "log", code=143)
@@ -85,15 +79,14 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path: Path) -
     assert "workers" not in summary_of(run)
 
 
-def endless(directory: Path) -> tuple[Launched, list[int]]:
-    """Return a run of two workers that has made some checkpoints, and its workers."""
+def endless(directory):
     run = Launched(*ENDLESS, f"run_dir={directory}", log=directory.with_suffix(".log"))
     metrics = directory / "metrics.jsonl"
     run.wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 10)
     return run, run.workers()
 
 
-def check_sound(run: Launched, directory: Path, workers: list[int], since: float) -> None:
+def check_sound(run, directory, workers, since):
     """Check that all have ended in time, without a traceback, and that somebody else can resume the run."""
     run.end(SECONDS)
     assert time.monotonic() - since < SECONDS
@@ -103,7 +96,7 @@ def check_sound(run: Launched, directory: Path, workers: list[int], since: float
         pass
 
 
-def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
+def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path):
     run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1]))
     assert run.process.returncode == 128 + signal.SIGKILL
@@ -116,14 +109,14 @@ def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_when_the_chief_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
+def test_when_the_chief_is_killed_the_others_end_with_one_line(tmp_path):
     run, workers = endless(tmp_path / "run")
     check_sound(run, tmp_path / "run", workers, kill(workers[0]))
     assert "[worker 1] Error: Worker 0 is gone" in run.text
 
 
 @pytest.mark.long
-def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) -> None:
+def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path):
     run, workers = endless(tmp_path / "run")
     stopped = kill(workers[1], signal.SIGSTOP)
     run.wait_for(lambda: is_gone(workers[0]), SECONDS)
@@ -134,7 +127,7 @@ def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path: Path) -> None:
+def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path):
     run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1], signal.SIGTERM))
     assert run.process.returncode == 128 + signal.SIGTERM
@@ -145,7 +138,7 @@ def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path):
     run, workers = endless(tmp_path / "run")
     kill(run.process.pid)
     run.process.wait()
@@ -156,7 +149,7 @@ def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_one_process_may_resume_as_two_workers_and_two_resume_exactly(tmp_path: Path) -> None:
+def test_one_process_may_resume_as_two_workers_and_two_resume_exactly(tmp_path):
     one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     train("recipe=bnn", *GENTLE, *CUT, f"run_dir={one}", code=143)
     launch(f"resume={one}", PLUGIN, log=tmp_path / "log")
@@ -170,7 +163,7 @@ def test_one_process_may_resume_as_two_workers_and_two_resume_exactly(tmp_path: 
 
 
 @pytest.mark.long
-def test_after_a_kill_two_workers_resume_to_the_bits_of_a_whole_run(tmp_path: Path) -> None:
+def test_after_a_kill_two_workers_resume_to_the_bits_of_a_whole_run(tmp_path):
     directory, whole = tmp_path / "run", tmp_path / "whole"
     saving = ("hooks.checkpoint.every_epochs=0.5", "hooks.checkpoint.every_seconds=0")
     common = ("recipe=bnn", *COMMON, *SMALL, *saving, "trainer.steps=2000", "trainer.evaluate_every_epochs=20")

@@ -5,19 +5,30 @@ Every program is of a kind that is listed here; another one is an error, so that
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
 import importlib.util
-from collections.abc import Collection, Sequence
+import io
+import re
+import runpy
+import shlex
+import shutil
+import tomllib
+import traceback
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from hookline import train
 from hookline.scripts.sweep.open import open_sweep, resumed_path
+from hookline.trainer.config.command import Command as CommandLine
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import Job, preflight
-from tests.support.documentation import DocumentationError
+from hookline.trainer.config.preflight import preflight, preflight_each
+from tests.support.documentation import Block, Command, DocumentationError, programs
+from tests.support.images import write_images, write_mnist
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWING = ("--help", "-h", "--cfg", "--info", "--explain")
@@ -46,24 +57,21 @@ IN_EPOCHS = ("begin_epoch", "end_epoch", "rewind_epoch", "step_epochs", "stage_e
 DOWNLOADED = ("data", "data.name", "data.source", "data.originals")
 
 
-def is_run(words: list[str]) -> bool:
-    """Return whether a program is run; others are only checked."""
+def is_run(words):
     return not {" ".join(_same(words)[:count]) for count in (1, 2, 3)} & {*NEED_MORE}
 
 
-def _same(words: list[str]) -> list[str]:
-    """Return the words of a program, with one name for Python."""
+def _same(words):
     return ["python" if words[0] == ".venv/bin/python" else words[0], *words[1:]]
 
 
-def single_run(words: list[str]) -> list[str] | None:
-    """Return the overrides of a program that makes or plans one run and nothing else; None for any other."""
+def single_run(words):
     rest = words[2:]
     other = any(each.startswith("-") or each.partition("=")[0] == "resume" for each in rest)
     return None if other or words[1:2] not in (["train.py"], ["scripts/check_gradients.py"]) else rest
 
 
-def check(program: list[str], made: Collection[str] = ()) -> None:
+def check(program, made=()):
     """Check a program as far as that goes without running it; `made` are run directories of the commands above it."""
     words = _same(program)
     if words[0] == "srun":
@@ -80,8 +88,7 @@ def check(program: list[str], made: Collection[str] = ()) -> None:
         raise DocumentationError(f"'{' '.join(words)}' is not a program that is known here: see {Path(__file__).name}")
 
 
-def check_training(arguments: list[str], made: Collection[str] = ()) -> None:
-    """Check the arguments of train.py, each job of a sweep; what only shows something is shown."""
+def check_training(arguments, made=()):
     if any(each in SHOWING for each in arguments):
         assert train.main(arguments) == 0
         return
@@ -95,7 +102,7 @@ def check_training(arguments: list[str], made: Collection[str] = ()) -> None:
         preflight(command)
 
 
-def check_script(script: Path, arguments: list[str]) -> None:
+def check_script(script, arguments):
     """Check the arguments of a script by its own `parse`, and of those that train, the jobs."""
     module = importlib.import_module(".".join(script.with_suffix("").parts))
     if any(each in SHOWING for each in arguments):
@@ -113,8 +120,7 @@ def check_script(script: Path, arguments: list[str]) -> None:
         module.parse(arguments)
 
 
-def shortened(program: list[str]) -> list[str]:
-    """Return a program that does a little of what is printed."""
+def shortened(program):
     words = _same(program)
     script, rest = Path(words[1]).name, words[2:]
     if script == "train.py":
@@ -130,8 +136,7 @@ def shortened(program: list[str]) -> list[str]:
     return [*words[:2], *rest]
 
 
-def short_training(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a training of two steps; of one step where hooks count in epochs, so that they agree."""
+def short_training(arguments):
     keys = {each.partition("=")[0].lstrip("+"): each.partition("=")[2] for each in arguments}
     if "resume" in keys or any(each in SHOWING for each in arguments) or ("--sweep" in keys and "recipe" not in keys):
         return list(arguments)
@@ -155,7 +160,7 @@ def short_training(arguments: Sequence[str]) -> list[str]:
     return [*(each for each in short if each.partition("=")[0] not in whole), "trainer.epochs=null", "trainer.steps=2"]
 
 
-def counts_epochs(arguments: Sequence[str]) -> bool:
+def counts_epochs(arguments):
     """Return whether a hook of a training does something after some epochs, which the run must reach then."""
     if "--trials" in arguments:
         return False
@@ -167,7 +172,7 @@ def counts_epochs(arguments: Sequence[str]) -> bool:
     )
 
 
-def write_config(directory: Path, job: Job) -> None:
+def write_config(directory, job):
     """Write what a run leaves of its config, so that commands that resume it can be checked."""
     if not directory.exists():
         directory.mkdir(parents=True)
@@ -175,7 +180,155 @@ def write_config(directory: Path, job: Job) -> None:
         (directory / "overrides.txt").write_text("".join(f"{each}\n" for each in job.overrides))
 
 
-def _fewer(argument: str, seeds: int) -> str:
-    """Return an argument of a sweep with fewer seeds."""
+def _fewer(argument, seeds):
     key, _, value = argument.partition("=")
     return f"{key}={','.join(value.split(',')[:seeds])}" if key == "seed" else argument
+
+
+PROCESSES = ("launch", "ablate", "kill_runs", "benchmark", "submit")
+"""Scripts that start processes of their own; their tests run them."""
+EPOCHS = {"bnn": 7, "frozen_mask": 4}
+"""Of the run of a recipe that stands for the reader's; of other recipes, two do."""
+READERS = {"python": ast.parse, "toml": tomllib.loads}
+
+
+DATE = r"(?:<date_time>|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)"
+RUN = re.compile(rf"runs/(\w+)/{DATE}")
+STAND_IN = "stand_in"
+FILLED = {
+    "data.path=<folder>": "data.path=clothing",
+    "cifar10=<folder>": "cifar10=photos",
+    "images=<folder>": "images=photos",
+    "environments=<folder>": "environments=environments",
+    "out=<new directory>": "out=new_directory",
+    "+hooks=<name> hooks.<name>.<key>=<value>": "+hooks=ema hooks.ema.decay=0.9",
+    "hooks.<name>=null": "hooks.progress=null",
+    " /shared/": " shared/",
+}
+"""What commands leave to the reader, and what stands for it."""
+IMAGES = {"photos": 12, "clothing": 40}
+"""In each class of a folder: a quarter of the second, less its other splits, fills a batch."""
+
+
+class Workplace:
+    def __init__(self, directory, make_run):
+        self.directory, self.make_run, self.made = directory, make_run, set()
+
+    def fill(self, command):
+        """Return the text of a command with angle brackets filled in, and make the runs that it names."""
+        text = command.text
+        for printed, ours in FILLED.items():
+            text = text.replace(printed, ours)
+        for recipe in dict.fromkeys(RUN.findall(text)):
+            if recipe not in self.made:
+                self.made.add(recipe)
+                self.make_run(recipe, self.directory / "runs" / recipe / STAND_IN)
+        text = RUN.sub(rf"runs/\1/{STAND_IN}", text)
+        if left := re.findall(r"<[\w ]+>", text):
+            raise DocumentationError(f"{command.place}: {command.text}\n  nothing stands for {left[0]}")
+        return text
+
+
+def make_files(directory):
+    """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources."""
+    np.savez(directory / "new_patients.npz")  # a block of code writes it, where blocks are run
+    write_mnist(directory / "mnist.npz", train=6000)  # of which data with MNIST's digits hold 5,000 out
+    for folder, images in IMAGES.items():
+        write_images(directory / folder, images=images, classes=10)
+    shutil.copy(ROOT / "scripts" / "slurm.yaml", directory / "my.yaml")
+    for folder in ("environments", "shared"):
+        (directory / folder).mkdir()
+
+
+def check_page(items, directory):
+    """Return what is wrong with a page, as far as that shows without running it; the directory is the current one."""
+    make_files(directory)
+    place = Workplace(directory, lambda recipe, path: write_config(path, _job(recipe)))
+    failures = []
+    jobs = []
+    made = set()
+    for item in items:
+        with _told(item, failures), contextlib.redirect_stdout(io.StringIO()):
+            if isinstance(item, Block):
+                read_block(item, directory)
+                continue
+            for words in programs(place.fill(item)):
+                if (overrides := single_run(words)) is None:
+                    check(words, made)
+                else:
+                    jobs.append((item, overrides))
+                    made |= {each.partition("=")[2] for each in overrides if each.startswith("run_dir=")}
+    with contextlib.suppress(Exception):  # all together, which is faster; one by one only where one is wrong
+        preflight_each(CommandLine(()), [overrides for _, overrides in jobs])
+        return failures
+    for item, overrides in jobs:
+        with _told(item, failures):
+            preflight_each(CommandLine(()), [overrides])
+    return failures
+
+
+def _job(recipe):
+    data = ["data.path=photos"] if recipe == "clothing_retrieval" else []
+    (job,) = preflight_each(CommandLine(()), [[f"recipe={recipe}", *data]])
+    return job
+
+
+def read_block(block, directory):
+    text = "\n".join(block.lines) + "\n"
+    READERS[block.language](text)
+    path = directory / (block.file_name or "block.py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def run_here(items, directory):
+    """Run the commands and blocks of a page in this process, but what starts others; return how many, what failed."""
+    make_files(directory)
+    place = Workplace(directory, lambda recipe, path: _run("the reader's run", train.main, run_arguments(recipe, path)))
+    failures, count = [], 0
+    for item in items:
+        with _told(item, failures):
+            if isinstance(item, Block):
+                count += 1
+                path = read_block(item, directory)
+                if item.language == "python":
+                    _run("a block", lambda path: runpy.run_path(path) and 0, str(path))
+                continue
+            for words in map(shortened, filter(is_run, programs(place.fill(item)))):
+                script = Path(words[1])
+                if words[0] == "python" and script.stem not in PROCESSES and "-m" not in words:
+                    count += 1
+                    module = importlib.import_module(".".join(script.with_suffix("").parts))
+                    _run(shlex.join(words), module.main, list(words[2:]))
+    return count, failures
+
+
+def run_arguments(recipe, path):
+    saving = ["hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=9"]  # as a run that takes its time
+    limits = [f"trainer.epochs={EPOCHS.get(recipe, 2)}", "trainer.compile=off"]
+    return [f"recipe={recipe}", *limits, f"run_dir={path}", *saving]
+
+
+def _run(name, call, argument):
+    """Refuse an exit code other than 0, and a traceback."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            code = call(argument)
+        except Exception:  # noqa: BLE001 - the page is told
+            traceback.print_exc()
+            code = 1
+    output = shown.getvalue()
+    if code > 0 or "Traceback (most recent call last)" in output:
+        last = "\n".join(f"    {line}" for line in output.strip().splitlines()[-12:])
+        raise DocumentationError(f"ran: {name}\n  exit code {code}; it ends with\n{last}")
+
+
+@contextlib.contextmanager
+def _told(item, failures):
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the page is told
+        shown = item.text if isinstance(item, Command) else f"a block of {item.language}"
+        failures.append(f"{item.place}: {shown}\n  {type(error).__name__}: {error}")

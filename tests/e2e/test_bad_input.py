@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from hookline.train import main
-
-
-def write_mnist(path: Path, **changes: np.ndarray) -> Path:
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for split, count in (("train", 200), ("test", 40)):
-        arrays[f"x_{split}"] = generator.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-        arrays[f"y_{split}"] = (np.arange(count) % 10).astype(np.uint8)
-    np.savez(path, **(arrays | changes))
-    return path
+from tests.support.images import write_mnist
 
 
 @pytest.fixture
@@ -26,7 +15,7 @@ def door(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
-    def run(*arguments: str) -> tuple[int, list[str]]:
+    def run(*arguments):
         before = set(tmp_path.rglob("*"))
         code = main(["recipe=bnn", "trainer.epochs=1", "trainer.compile=off", *arguments])
         assert set(tmp_path.rglob("*")) == before
@@ -39,7 +28,7 @@ LABELS = {"y_train": np.full(200, 3, np.uint8) + np.uint8(100) * (np.arange(200)
 NAN = {"x_train": np.where(np.arange(200)[:, None, None] == 5, np.nan, 1.0) * np.ones((200, 28, 28), np.float32)}
 
 
-def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
+def test_bad_data_ends_in_one_line(door, tmp_path):
     path, files = tmp_path / "mnist.npz", tmp_path / "none.npz"
     for changes, arguments, words in (
         ({}, [f"data.path={files}"], [str(files)]),
@@ -50,7 +39,7 @@ def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
         ({}, ["trainer.batch_size=1000"], ["1000", "180"]),
         (None, [], ["npz"]),
     ):
-        path.write_text("no archive") if changes is None else write_mnist(path, **changes)
+        path.write_text("no archive") if changes is None else write_mnist(path, 200, 40, **changes)
         given = [] if arguments[:1] == [f"data.path={files}"] else [f"data.path={path}"]
         code, (line,) = door("data=mnist", *given, "data.validation_size=20", *arguments)
         assert code == 2
@@ -58,7 +47,7 @@ def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
         assert all(word in line for word in words), (line, words)
 
 
-def test_mistake_that_only_building_shows(door, monkeypatch) -> None:
+def test_mistake_that_only_building_shows(door, monkeypatch):
     for argument, word in (
         ("trainer.monitor=metric/acuracy", "'metric/accuracy'"),
         ("hooks.bnn_rounding.layers=dens_1", "dense_1"),

@@ -21,9 +21,7 @@ TRAIN = "tensorboard/train"
 
 
 class Server:
-    """Answer as TensorBoard's server does, in this process."""
-
-    def __init__(self, folder) -> None:
+    def __init__(self, folder):
         tensorboard = program.TensorBoard(default.get_plugins())
         arguments = ["--logdir", str(folder), "--load_fast", "false", "--reload_task", "blocking"]
         tensorboard.configure(argv=["tensorboard", *arguments, "--reload_interval", "0"])
@@ -34,16 +32,15 @@ class Server:
         )
         self._client = Client(app)
 
-    def get(self, route: str, **query: object):
-        """Return the bytes at a route."""
+    def get(self, route, **query):
         answer = self._client.get(f"/data/{route}?{urlencode(query)}")
         assert answer.status_code == 200, (route, answer.get_data())
         return answer.get_data()
 
-    def json(self, route: str, **query: object):
+    def json(self, route, **query):
         return json.loads(self.get(route, **query))
 
-    def post(self, route: str, request: dict) -> dict:
+    def post(self, route, request):
         answer = self._client.post(f"/data/{route}", json=request)
         assert answer.status_code == 200, (route, answer.get_data())
         return json.loads(answer.get_data())
@@ -57,18 +54,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(folder) -> Server:
+def server(folder):
     return Server(folder)
 
 
-def test_all_promised_tabs_are_active(server) -> None:
+def test_all_promised_tabs_are_active(server):
     deadline = time.monotonic() + 20  # the projector looks for embeddings in a thread, when it is first asked
     while not (listing := server.json("plugins_listing"))["projector"]["enabled"] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert {tab for tab in TABS if listing[tab]["enabled"]} == TABS
 
 
-def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server) -> None:
+def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server):
     tags = server.json("plugin/scalars/tags")
     assert {f"tensorboard/{split}" for split in ("train", "validation", "test")} <= tags.keys()
     assert "loss/total" in {*tags[TRAIN]} & {*tags["tensorboard/validation"]}
@@ -82,7 +79,7 @@ def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server) ->
         assert any(each["tag_to_events"] for each in found), chart
 
 
-def test_histograms_tell_latent_weights_from_those_that_are_used(server) -> None:
+def test_histograms_tell_latent_weights_from_those_that_are_used(server):
     tags = set(server.json("plugin/histograms/tags")[TRAIN])
     kernel = "weights/dense_2/kernel"
     assert {f"{kernel}/latent", f"{kernel}/forward", "weights/dense_1/kernel/latent", "center/centers"} <= tags
@@ -95,7 +92,7 @@ def test_histograms_tell_latent_weights_from_those_that_are_used(server) -> None
     assert set(server.json("plugin/distributions/tags")[TRAIN]) == tags
 
 
-def test_pictures_embeddings_and_texts_are_there(server) -> None:
+def test_pictures_embeddings_and_texts_are_there(server):
     pictures = server.json("plugin/images/tags")[TRAIN]
     assert {"filters/dense_1", "input/training_examples", "center/features_principal_components"} <= set(pictures)
     info = server.json("plugin/projector/info", run=TRAIN)
@@ -104,7 +101,7 @@ def test_pictures_embeddings_and_texts_are_there(server) -> None:
     assert set(texts) == {"run/config", "run/environment", "run/networks", "run/plan", "run/summary"}
 
 
-def test_the_graph_is_that_of_the_step(server) -> None:
+def test_the_graph_is_that_of_the_step(server):
     assert server.json("plugin/graphs/info")[TRAIN]["run_graph"]
     graph = server.get("plugin/graphs/graph", run=TRAIN, conceptual="false").decode()
     scopes = ("forward/model/", "compute_gradients/", "UPDATE_OPS/center_loss/", "apply_gradients/model/")
@@ -112,7 +109,7 @@ def test_the_graph_is_that_of_the_step(server) -> None:
         assert f'name: "{scope}' in graph, scope
 
 
-def test_hyperparameters_stand_beside_the_best_values(server, folder) -> None:
+def test_hyperparameters_stand_beside_the_best_values(server, folder):
     request = {"startIndex": 0, "sliceSize": 10, "allowedStatuses": ["STATUS_SUCCESS"], "colParams": []}
     for each in (folder, folder.parent):  # one run, and a folder of runs
         shown = server if each == folder else Server(each)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.documented_runs import check_page, run_here
-from tests.support.documentation import PAGES, Block, Command, read_page
+from tests.e2e.documented import check_page, run_here
+from tests.support.documentation import PAGES, read_page
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("README.md", "hooks/README.md")
@@ -17,8 +17,7 @@ ELSEWHERE = ("README.md", "hooks/README.md")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An empty directory that is the current one, and on Python's path, as a clone's is for its programs."""
+def place(tmp_path, monkeypatch):
     directory = tmp_path / "place"
     directory.mkdir()
     monkeypatch.chdir(directory)
@@ -30,11 +29,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def items(page: str) -> list[Block | Command]:
+def items(page):
     return list(read_page(page, (ROOT / page).read_text(encoding="utf-8")))
 
 
-def told(failures: list[str]) -> str:
+def told(failures):
     return f"\n{len(failures)} do not work as printed\n\n" + "\n\n".join(failures)
 
 
@@ -42,13 +41,13 @@ def told(failures: list[str]) -> str:
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=[pytest.mark.long] if each in ELSEWHERE else []) for each in PAGES]
 )
-def test_every_command_is_right_as_far_as_that_shows_without_running_it(page: str, place: Path) -> None:
+def test_every_command_is_right_as_far_as_that_shows_without_running_it(page, place):
     failures = check_page(items(page), place)
     assert not failures, told(failures)
 
 
 @pytest.mark.filterwarnings("ignore:.* is complete. nothing is left to do:UserWarning")  # two steps are all of it
-def test_the_commands_of_the_first_page_run(place: Path) -> None:
+def test_the_commands_of_the_first_page_run(place):
     count, failures = run_here(items("README.md"), place)
     assert not failures, told(failures)
     assert count > 5
@@ -58,12 +57,12 @@ def test_the_commands_of_the_first_page_run(place: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.* is complete. nothing is left to do:UserWarning")
 @pytest.mark.filterwarnings("ignore:.* left out. patients.network does not take them:UserWarning")
 @pytest.mark.parametrize("page", PAGES[1:])
-def test_the_commands_of_the_other_pages_run(page: str, place: Path) -> None:
+def test_the_commands_of_the_other_pages_run(page, place):
     _, failures = run_here(items(page), place)
     assert not failures, told(failures)
 
 
-def test_a_command_that_is_wrong_is_found(place: Path) -> None:
+def test_a_command_that_is_wrong_is_found(place):
     wrong = ["python train.py recipe=bn", "python scripts/plan.py recipe=bnn --mermaidd", "make all"]
     right = "python train.py recipe=bnn run_dir=runs/mine\npython train.py resume=runs/mine"
     lines = "\n".join([right, *wrong])
@@ -71,7 +70,7 @@ def test_a_command_that_is_wrong_is_found(place: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, "recipes/RESULTS.md"])
-def test_links_and_the_files_that_are_named_are_there(page: str) -> None:
+def test_links_and_the_files_that_are_named_are_there(page):
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     missing = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):

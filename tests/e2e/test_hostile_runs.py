@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.support.command import run_small
 
 OWN = ("recipe=baseline", "trainer.epochs=1", "model.units=[16,16]", "trainer.compile=off")
 MASKS = ("hooks.frozen_mask.masks=zeros",)
-READING: dict[str, Callable[[Path], int]] = {
+READING = {
     "resume": lambda run: train.main([f"resume={run}"]),
     "explain": lambda run: train.main([f"resume={run}", "--explain", "seed"]),
     "plan": lambda run: plan.main([f"resume={run}"]),
@@ -39,7 +38,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for 
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     """Return a run that was killed before it wrote its summary."""
     run = tmp_path_factory.mktemp("hostile") / "run"
     run_small("baseline", "trainer.epochs=1", run_dir=run)
@@ -48,23 +47,23 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def victim(tmp_path):
     """Return a folder of the user's; a test fails where anything in it has changed."""
     (folder := tmp_path / "home").mkdir()
     (folder / "file").write_text("precious")
     return folder
 
 
-def is_whole(victim: Path) -> bool:
+def is_whole(victim):
     return [(each.name, each.read_text()) for each in victim.iterdir()] == [("file", "precious")]
 
 
-CONFIGS: dict[str, Callable[[Path, Path], object]] = {
+CONFIGS = {
     "link": lambda path, victim: path.symlink_to(victim / "file"),
     "pipe": lambda path, victim: os.mkfifo(path),
     "aliases": lambda path, victim: path.write_text(f"{BOMB}model: {{}}\ntrainer: {{}}\nhooks: {{}}\n"),
@@ -74,8 +73,7 @@ CONFIGS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-def refused(capfd, command: Callable[[Path], int], run: Path) -> str:
-    """Return the one line of a command that ends soon with exit code 2."""
+def refused(capfd, command, run):
     start = time.monotonic()
     assert command(run) == train.WRONG
     assert time.monotonic() - start < 20  # of a second on a machine that does nothing else
@@ -87,7 +85,7 @@ def refused(capfd, command: Callable[[Path], int], run: Path) -> str:
 
 
 @pytest.mark.parametrize("make", CONFIGS.values(), ids=CONFIGS)
-def test_a_config_that_no_run_wrote_is_one_line(make, run: Path, victim: Path, capfd):
+def test_a_config_that_no_run_wrote_is_one_line(make, run, victim, capfd):
     (run / "config.yaml").unlink()
     make(run / "config.yaml", victim)
     for command in READING.values():
@@ -98,7 +96,7 @@ def test_a_config_that_no_run_wrote_is_one_line(make, run: Path, victim: Path, c
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "pictures", "export"])
-def test_a_folder_that_is_a_link_is_refused_by_every_command(name: str, run: Path, victim: Path, capfd):
+def test_a_folder_that_is_a_link_is_refused_by_every_command(name, run, victim, capfd):
     shutil.rmtree(run / name, ignore_errors=True)
     (run / name).symlink_to(victim)
     for command in FOLLOWING.values():
@@ -108,25 +106,20 @@ def test_a_folder_that_is_a_link_is_refused_by_every_command(name: str, run: Pat
 
 
 @pytest.mark.parametrize(("name", "kind"), [(".lock", "link"), (".lock", "pipe"), ("metrics.jsonl", "link")])
-def test_a_file_that_a_run_writes_to_is_its_own(name: str, kind: str, run: Path, victim: Path, capfd):
+def test_a_file_that_a_run_writes_to_is_its_own(name, kind, run, victim, capfd):
     (run / name).unlink()
     CONFIGS[kind](run / name, victim)
     assert "it is " in refused(capfd, FOLLOWING["resume"], run)
     assert is_whole(victim)
 
 
-def test_links_under_temporary_names_and_junk_cost_only_themselves(run: Path, victim: Path, capfd):
+def test_links_under_temporary_names_and_junk_cost_only_themselves(run, victim, capfd):
     names = ["summary.json", "metrics.jsonl", "checkpoints/index.json", "pictures/filters_dense_1.png"]
     checkpoint = next((run / "checkpoints").glob("step_*")).name
     for name in (*names, f"checkpoints/{checkpoint}"):
         path = run / name
-        for temporary in (
-            f"{path.name}.tmp",
-            f".{path.name}.tmp",
-            f".{path.name}.{os.getpid()}.tmp",
-            f"{path.name}.partial",
-        ):
-            path.with_name(temporary).symlink_to(victim / "file")
+        for temporary in ("{}.tmp", ".{}.tmp", f".{{}}.{os.getpid()}.tmp", "{}.partial"):
+            path.with_name(temporary.format(path.name)).symlink_to(victim / "file")
     (run / "summary.json").symlink_to(victim / "file")
     (run / "environment.json").write_text('{"packages": ' + "[" * 20000)
     with (run / "metrics.jsonl").open("a") as file:

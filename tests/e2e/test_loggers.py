@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 32768
 
 
-def killed_and_resumed(
-    folder: Path, *overrides: str, steps: int = 400, kills_after: int = 5
-) -> dict[tuple[str, int], float]:
-    """Return the values of metrics.jsonl by name and step; the run was killed after some evaluations."""
-    own = [
-        "recipe=bnn",
-        "trainer.epochs=null",
-        f"trainer.steps={steps}",
-        "hooks.tensorboard=null",
-        "hooks.early_stopping=null",
-    ]
+def killed_and_resumed(folder, *overrides, steps=400, kills_after=5):
+    limits = ["trainer.epochs=null", f"trainer.steps={steps}"]
+    own = ["recipe=bnn", *limits, "hooks.tensorboard=null", "hooks.early_stopping=null"]
     command = [sys.executable, str(ROOT / "train.py")]
     run = subprocess.Popen([*command, *own, f"run_dir={folder / 'run'}", *overrides], cwd=folder)
     metrics = folder / "run" / "metrics.jsonl"
@@ -50,7 +41,7 @@ def killed_and_resumed(
     }
 
 
-def records(content: bytes) -> Iterator[bytes]:
+def records(content):
     """Yield the records of a .wandb file: a log of LevelDB, whose first block begins with 7 bytes of W&B's own."""
     at, record = 7, b""
     while at + 7 <= len(content):
@@ -65,14 +56,14 @@ def records(content: bytes) -> Iterator[bytes]:
             record = b""
 
 
-def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch) -> None:
+def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is an extra, not among the test requirements")
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     # W&B has written a part by then: of what it was given, its file lacks the end
     expected = killed_and_resumed(tmp_path, "+hooks=wandb", steps=3000, kills_after=80)
-    sent: dict[tuple[str, int], float] = {}
+    sent = {}
     ids = set()
     for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
         for data in records(path.read_bytes()):
@@ -89,17 +80,13 @@ def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch) -> None:
     assert sent == pytest.approx(expected)
 
 
-def test_a_killed_run_is_one_run_of_mlflow(tmp_path) -> None:
+def test_a_killed_run_is_one_run_of_mlflow(tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is an extra, not among the test requirements")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"
-    places = [
-        "--backend-store-uri",
-        f"sqlite:///{tmp_path}/store.db",
-        "--artifacts-destination",
-        str(tmp_path / "files"),
-    ]
+    places = ["--backend-store-uri", f"sqlite:///{tmp_path}/store.db"]
+    places += ["--artifacts-destination", str(tmp_path / "files")]
     command = [sys.executable, "-m", "mlflow", "server", *places, "--port", uri.rpartition(":")[2], "--workers", "1"]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

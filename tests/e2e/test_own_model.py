@@ -1,7 +1,8 @@
-"""Runs of a user's own model, by its import path alone; what is wrong with it is one line."""
+"""Runs of a user's own models, classes and data; what is wrong with them is one line."""
 
 from __future__ import annotations
 
+import csv
 import json
 from contextlib import nullcontext
 
@@ -14,6 +15,7 @@ from hookline.scripts.export import main as export
 from hookline.scripts.plan import main as plan
 from hookline.scripts.predict import main as predict
 from hookline.train import main
+from tests.support.command import run_small
 
 MODULE = """
 import keras
@@ -77,7 +79,7 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module) -> None:
+def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module):
     assert main([*CUSTOM, *OWN, "+model.width=8", "run_dir=run"]) == 0
     summary = json.loads((own_module / "run" / "summary.json").read_text())
     layers = {row["layer"]: row for row in summary["networks"]["model"]["layers"]}
@@ -89,7 +91,7 @@ FAILING = ("scripts.planning.trace.estimate_memory", "trainer.run.summary.summar
 
 
 @pytest.mark.parametrize("failing", [(), FAILING])
-def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch, failing) -> None:
+def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch, failing):
     def fail(*_, **__):
         raise KeyError("unknown")
 
@@ -101,7 +103,7 @@ def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch
     assert json.loads((own_module / "run" / "summary.json").read_text())["status"] == "completed"
 
 
-def test_what_is_wrong_with_it_is_one_line(own_module, capfd) -> None:
+def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
     raises = [OWN[0], "model._target_=my_models.raises"]
     for given, word in (
         ([], "model has no _target_"),
@@ -125,7 +127,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd) -> None:
         assert not (own_module / "never").exists()
 
 
-def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module, capfd) -> None:
+def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module, capfd):
     options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.activated"]
     with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
         assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0
@@ -156,3 +158,149 @@ def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module,
         assert predict([f"model={model}", "images=images.npy", OWN[0], "output=found.csv", "overwrite=true"]) == 0
         tables.append(np.genfromtxt(own_module / "found.csv", delimiter=",", skip_header=1))
     np.testing.assert_allclose(tables[:2], [tables[2]] * 2, atol=2e-6)
+
+
+CLASSES = """
+import keras
+
+class Scale(keras.layers.Layer):
+    def __init__(self, power=1.0, **options):
+        super().__init__(**options)
+        self.power = power
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.kernel) ** self.power
+
+    def get_config(self):
+        return {**super().get_config(), "power": self.power}
+
+class Forgetful(Scale):
+    def get_config(self):
+        return keras.layers.Layer.get_config(self)
+
+class Own(keras.Model):
+    def __init__(self, classes, kind="Scale", **options):
+        super().__init__(**options)
+        self.classes, self.kind = classes, kind
+        self.flat, self.drop = keras.layers.Flatten(), keras.layers.Dropout(0.5)
+        self.scale, self.logits = globals()[kind](2.0), keras.layers.Dense(classes)
+
+    def call(self, x):
+        return self.logits(self.drop(self.scale(self.flat(x))))
+
+    def get_config(self):
+        return {**super().get_config(), "classes": self.classes, "kind": self.kind}
+
+def subclassed(*, input_shape, classes):
+    model = Own(classes)
+    model(keras.Input(input_shape))
+    return model
+
+def functional(*, input_shape, classes, kind="Scale"):
+    inputs = keras.Input(input_shape)
+    drop = keras.layers.Dropout(0.5)
+    x = drop(globals()[kind](2.0)(keras.layers.Flatten()(inputs)))
+    drop.rate = 0.0
+    return keras.Model(inputs, keras.layers.Dense(classes)(x))
+"""
+PLUGIN = "plugins=[own_classes]"
+
+
+@pytest.fixture
+def own_classes(tmp_path, monkeypatch):
+    (tmp_path / "own_classes.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).integers(0, 17, (9, 8, 8)).astype(np.uint8))
+    return tmp_path
+
+
+def train(*given):
+    limits = ["trainer.steps=3", "trainer.epochs=null", "hooks.progress=null", "hooks.tensorboard=null"]
+    assert main(["recipe=baseline", "model=custom", PLUGIN, *limits, "run_dir=run", *given]) == 0
+
+
+def outputs(model):
+    assert predict([f"model={model}", PLUGIN, "images=rows.npy", "outputs=true", "output=p.csv", "overwrite=true"]) == 0
+    with open("p.csv") as file:
+        return np.array([row[1:] for row in csv.reader(file)][1:], float)
+
+
+def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_classes, capsys):
+    train("model._target_=own_classes.subclassed")
+    assert evaluate(["run=run", PLUGIN]) == 0
+    expected = outputs("run")
+    for form, name in (("saved_model", "model_saved_model"), ("keras", "model.keras")):
+        assert export(["run=run", PLUGIN, f"format={form}"]) == 0
+        np.testing.assert_allclose(outputs(f"run/export/{name}"), expected, atol=1e-5)
+    capsys.readouterr()
+    for form, line in (("packed", "is a Own."), ("sparse", "parts of Keras alone")):
+        assert export(["run=run", PLUGIN, f"format={form}"]) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_classes, capsys):
+    train("model._target_=own_classes.functional", "+model.kind=Forgetful")
+    assert export(["run=run", PLUGIN, "format=keras", "tolerance=9"]) == 2
+    assert "outputs differ from the run's" in capsys.readouterr().err
+    assert not list(own_classes.glob("run/export/*"))
+    assert export(["run=run", PLUGIN, "format=saved_model"]) == 0
+
+
+def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path):
+    inputs = np.random.default_rng(0).integers(0, 60, (200, 8, 8))
+    inputs[np.arange(200), :, np.arange(200) % 4 * 2] += 190  # a bright column tells the class
+    (tmp_path / "own").mkdir()
+    np.save(tmp_path / "own" / "inputs.npy", inputs.astype(np.uint8))
+    np.save(tmp_path / "own" / "targets.npy", np.arange(200) % 4)
+    given = ("data=arrays", f"data.path={tmp_path / 'own'}", "data.cache=none", "trainer.compile=on")
+    given += ("model.units=[16]", "trainer.batch_size=16", "trainer.epochs=6")
+    summary = run_small("baseline", *given, run_dir=tmp_path / "run")
+    assert summary["status"] == "completed"
+    assert summary["test"]["metric/accuracy"] > 0.8
+    assert (tmp_path / "run" / "pictures" / "input_training_examples.png").exists()
+
+
+NETWORK = """
+import keras
+
+def patient(*, input_shape):
+    scan, facts = (keras.Input(input_shape[name], name=name) for name in ("scan", "facts"))
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(scan), facts])
+    age, ill = keras.layers.Dense(1, name="age")(x), keras.layers.Dense(1, "sigmoid", name="ill")(x)
+    return keras.Model([facts, scan], {"age": age, "ill": ill})
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Network 'model' trains from the logits", "ignore:model.units")
+def test_several_inputs_and_outputs_train_evaluate_and_predict_from_files(tmp_path, monkeypatch, capfd):
+    rng = np.random.default_rng(0)
+    scan, facts = rng.integers(0, 256, (80, 4, 4), np.uint8), rng.normal(size=(80, 3))
+    own = {"y_train_age": facts.sum(axis=1), "y_train_ill": (facts[:, 0] > 0).astype(int)}
+    np.savez(tmp_path / "patients.npz", x_train_scan=scan, x_train_facts=facts, **own)
+    np.savez(tmp_path / "new.npz", facts=facts[:5], scan=scan[:5])
+    (tmp_path / "own_networks.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given = ["recipe=regression", "data=arrays", "data.path=patients.npz", "run_dir=run", "trainer.epochs=8"]
+    network = ["model=custom", "model._target_=own_networks.patient", "plugins=[own_networks]"]
+    losses = ["task.loss={age: mean_squared_error, ill: binary_crossentropy}", "task.metrics={ill: [AUC]}"]
+    assert main([*given, *losses, "model=mlp"]) == 2
+    assert "inputs scan, facts, and mlp takes one. Expected model=custom" in capfd.readouterr().err
+    assert main([*given, *network]) == 2
+    assert "task.loss={age: mean_squared_error, ill: mean_squared_error}" in capfd.readouterr().err
+    assert main([*given, *network, *losses]) == 0
+    assert export(["run=run", network[2]]) == 0
+    assert evaluate(["run=run", network[2]]) == 0
+    assert "ill_AUC" in capfd.readouterr().out
+    assert predict(["model=run/export/model.keras", "images=new.npz", "outputs=true", "output=found.csv"]) == 0
+    found = list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))
+    model = keras.saving.load_model(tmp_path / "run" / "export" / "model.keras")
+    expected = model({"scan": scan[:5, ..., None] / 127.5 - 1, "facts": facts[:5]})
+    for name, values in expected.items():
+        np.testing.assert_allclose([float(row[f"{name}_0"]) for row in found], values[:, 0], atol=1e-5)
+    assert predict(["model=run/export/model.keras", "images=patients.npz", "outputs=true"]) == 2
+    assert "Expected one of x_test_" in capfd.readouterr().err

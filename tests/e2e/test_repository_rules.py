@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,8 @@ INDEX_HOSTS = [r"pypi\." + "(org|python|ngc|nvidia)", "pythonhosted" + r"\.org",
 INDEX_HOSTS += ["(pypi|simple)" + "/simple", r"^\s*--(extra-)?(index-url|find-links)"]
 INDEX_HOST = re.compile("|".join(INDEX_HOSTS), re.MULTILINE | re.IGNORECASE)
 
-Files = dict[str, str]
-Rule = Callable[[Files], list[str]]
 
-
-def _names() -> list[str]:
+def _names():
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -45,30 +41,29 @@ def _names() -> list[str]:
         return [path.as_posix() for path in paths if not any(_is_skipped(each) for each in path.parts)]
 
 
-def _is_skipped(folder: str) -> bool:
+def _is_skipped(folder):
     return folder in SKIPPED_FOLDERS or (folder.startswith(".") and folder != ".ci")
 
 
 @pytest.fixture(scope="module")
-def repository() -> Files:
-    """Text files of the repository: path from its root, and content."""
+def repository():
     paths = {name: ROOT / name for name in sorted(_names())}
     found = {name: path.read_bytes() for name, path in paths.items() if path.is_file() and not path.is_symlink()}
     return {name: data.decode("utf-8") for name, data in found.items() if b"\0" not in data}
 
 
-def _python(files: Files) -> Iterator[tuple[str, str, ast.Module]]:
+def _python(files):
     for name, source in files.items():
         if name.endswith(".py"):
             yield name, source, ast.parse(source, filename=name)
 
 
-def _room(name: str) -> str | None:
+def _room(name):
     room = name.split("/")[0]
     return room if "/" in name and room in ROOMS else None
 
 
-def _imported_modules(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _imported_modules(name, tree):
     """Yield the line and the absolute name of everything that a module imports, also by `import_module("...")`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -85,7 +80,7 @@ def _imported_modules(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.args[0].value
 
 
-def imports_against_the_direction(files: Files) -> list[str]:
+def imports_against_the_direction(files):
     return [
         f"{name}:{line} imports {module}"
         for name, _, tree in _python(files)
@@ -94,15 +89,14 @@ def imports_against_the_direction(files: Files) -> list[str]:
     ]
 
 
-def _may_import(room: str, module: list[str]) -> bool:
+def _may_import(room, module):
     """Return whether a room may import a module: its own and lower rooms, by the one import root."""
     if module[0] == "hookline" and len(module) > 1 and module[1] in {*ROOMS, "train"}:
         return module[1] in MAY_IMPORT[room]
     return module[0] not in {*ROOMS, "train", "tests"}
 
 
-def import_cycles(files: Files) -> list[str]:
-    """Name the modules that import themselves by way of others, at the top of the file."""
+def import_cycles(files):
     modules = {"hookline." + name.removesuffix(".py").replace("/", "."): name for name in files if _room(name)}
     imported = {
         module: {
@@ -122,12 +116,12 @@ def import_cycles(files: Files) -> list[str]:
     return [f"{modules[module]} is in or above an import cycle" for module in imported]
 
 
-def long_files(files: Files) -> list[str]:
+def long_files(files):
     lengths = {name: len(text.splitlines()) for name, text in files.items() if name.endswith((".py", ".sh", ".yaml"))}
     return [f"{name} has {length} lines" for name, length in lengths.items() if length > MAX_FILE_LINES]
 
 
-def long_functions(files: Files) -> list[str]:
+def long_functions(files):
     found = []
     for name, _, tree in _python(files):
         for node in ast.walk(tree):
@@ -138,7 +132,7 @@ def long_functions(files: Files) -> list[str]:
     return found
 
 
-def _lines_matching(files: Files, pattern: re.Pattern[str]) -> list[str]:
+def _lines_matching(files, pattern):
     return [
         f"{name}:{number} {line.strip()[:80]}"
         for name, text in files.items()
@@ -147,18 +141,18 @@ def _lines_matching(files: Files, pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def machine_paths(files: Files) -> list[str]:
+def machine_paths(files):
     return _lines_matching(files, MACHINE_PATH)
 
 
-def index_hosts(files: Files) -> list[str]:
+def index_hosts(files):
     return _lines_matching(files, INDEX_HOST)
 
 
 RULES = [imports_against_the_direction, import_cycles, long_files, long_functions, machine_paths, index_hosts]
 BODY = "\n".join(["    pass"] * MAX_FUNCTION_LINES)
 DOC = '"""Say something."""\n'
-FAULTS: list[tuple[Rule, str, str]] = [
+FAULTS = [
     (imports_against_the_direction, "trainer/step/loop.py", "import hookline.hooks.center_loss"),
     (imports_against_the_direction, "trainer/loop.py", "def late():\n    from hookline.hooks.ema import Ema"),
     (imports_against_the_direction, "trainer/loop.py", "import importlib\nimportlib.import_module('hooks.freeze')"),
@@ -175,7 +169,7 @@ ALLOWED = DOC + "import hookline.trainer\nfrom hookline.hooks import monitors\nT
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_repository_keeps(rule: Rule, repository: Files):
+def test_the_repository_keeps(rule, repository):
     assert rule(repository) == []
 
 
@@ -186,7 +180,7 @@ def test_planted_faults_are_found_and_what_is_allowed_is_left_alone():
     assert [found for rule in RULES for found in rule({"hooks/freeze.py": ALLOWED})] == []
 
 
-def test_every_lock_entry_is_pinned_and_hashed(repository: Files):
+def test_every_lock_entry_is_pinned_and_hashed(repository):
     locks = {name: text for name, text in repository.items() if name.endswith(".lock")}
     assert len(locks) == 3
     for name, text in locks.items():

@@ -26,7 +26,7 @@ sys.exit(train.main(sys.argv[1:]))
 SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")
 
 
-def wait_for_content(path: Path, process: subprocess.Popen) -> None:
+def wait_for_content(path, process):
     deadline = time.monotonic() + 120
     while not path.exists() or not path.stat().st_size:
         assert process.poll() is None, process.communicate()
@@ -34,12 +34,12 @@ def wait_for_content(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.2)
 
 
-def summary_of(directory: Path) -> dict:
+def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 295 steps:UserWarning")  # few on purpose
-def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> None:
+def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
     code = main(["recipe=bnn", "trainer.epochs=15", "trainer.compile=off", f"run_dir={tmp_path / 'run'}"])
     summary = summary_of(tmp_path / "run")
     assert code == 0
@@ -48,18 +48,14 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> N
     assert summary["hooks"]["bnn_rounding"]["kind"] == "BNN"
     assert summary["bytes"]["deployed"] < 0.3 * summary["bytes"]["float32"]
     assert f"{summary['test']['metric/accuracy']:.3f}" in capsys.readouterr().out
-
-
-def test_saved_kernels_are_latent_and_round_to_signs(tmp_path) -> None:
-    assert main(["recipe=bnn", *SMALL, f"run_dir={tmp_path / 'run'}"]) == 0
     tensors = CheckpointStore(tmp_path / "run" / "checkpoints").load("last").tensors
-    kernel = tensors["network/model/dense_2/kernel"]
+    kernel = tensors["network/model/dense_2/kernel"]  # latent, not its signs
     assert np.abs(kernel).max() <= 1.0
     assert len(np.unique(kernel)) > 100
-    assert tensors["optimizer/model/iteration"] == summary_of(tmp_path / "run")["steps"]
+    assert tensors["optimizer/model/iteration"] == summary["steps"]
 
 
-def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> None:
+def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd):
     code = main(["recipe=baseline", *SMALL, "optimizer.learning_rate=1e30", f"run_dir={tmp_path / 'run'}"])
     assert code == 1
     (line,) = capfd.readouterr().err.strip().splitlines()
@@ -72,7 +68,7 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.full
-def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
+def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
     directory = tmp_path / "run"
     command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
     command += ["hooks.early_stopping=null", f"run_dir={directory}"]

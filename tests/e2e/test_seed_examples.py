@@ -6,9 +6,7 @@ TensorFlow 2.21 behaves differently, the test states both. Overridden gradients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import keras
 import numpy as np
@@ -35,16 +33,13 @@ v1 = tf.compat.v1
 
 
 @contextmanager
-def session() -> Iterator[v1.Session]:
-    """Open a new graph, and a session of it."""
+def session():
     with tf.Graph().as_default(), v1.Session() as opened:
         yield opened
 
 
-def value_and_gradient(function: Callable[[tf.Tensor], tf.Tensor], x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return a function's value and gradient in a traced function."""
-
-    def traced(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def value_and_gradient(function, x):
+    def traced(x):
         y = function(x)
         return y, tf.gradients(y, x)[0]
 
@@ -52,10 +47,10 @@ def value_and_gradient(function: Callable[[tf.Tensor], tf.Tensor], x: Any) -> tu
     return y.numpy(), gradient.numpy()
 
 
-def test_f_forward_and_g_backward() -> None:
+def test_f_forward_and_g_backward():
     x = np.array([-1.2, 0.3, 2.0], np.float32)
 
-    def classic(x: tf.Tensor) -> tf.Tensor:
+    def classic(x):
         t = x**3
         return t + tf.stop_gradient(tf.sin(x) - t)
 
@@ -65,10 +60,10 @@ def test_f_forward_and_g_backward() -> None:
         np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-6)
 
 
-def test_rounding_forward_and_the_identity_backward() -> None:
+def test_rounding_forward_and_the_identity_backward():
     x = np.array([-1.5, -0.4, 0.5, 0.6, 1.5, 2.5], np.float32)
 
-    def classic(x: tf.Tensor) -> tf.Tensor:
+    def classic(x):
         return x + keras.ops.stop_gradient(keras.ops.round(x) - x)
 
     for function in (classic, round_through):
@@ -78,11 +73,11 @@ def test_rounding_forward_and_the_identity_backward() -> None:
     assert tf.function(lambda x: tf.gradients(tf.round(x), x), autograph=False)(tf.constant(x)) == [None]
 
 
-def test_the_gradient_of_some_entries_stops() -> None:
+def test_the_gradient_of_some_entries_stops():
     x = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
     mask = tf.constant([1.0, 0.0, 0.0, 1.0])
 
-    def classic(target: tf.Tensor) -> tf.Tensor:
+    def classic(target):
         other = tf.abs(mask - 1)
         return tf.stop_gradient(other * target) + mask * target
 
@@ -97,7 +92,7 @@ TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
 TRAINED = np.full((3, 4), 0.67135066)
 
 
-def test_only_what_comes_after_stop_gradient_is_trained() -> None:
+def test_only_what_comes_after_stop_gradient_is_trained():
     with session() as run:
         x, y = v1.placeholder(tf.float32, [3, 2]), v1.placeholder(tf.float32, [3, 4])
         w1, w2 = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 4]))
@@ -112,12 +107,11 @@ def test_only_what_comes_after_stop_gradient_is_trained() -> None:
 class OutputMinusTarget(Objective):
     """The sum of output - target over a batch, whatever the batch averages."""
 
-    def compute(self, forward: Any, batch: Any) -> ObjectiveOutput:
-        """Return the loss."""
+    def compute(self, forward, batch):
         return ObjectiveOutput({"difference": tf.reduce_sum(forward("model", batch["inputs"]) - batch["targets"])})
 
 
-def two_layers(middle: list[keras.layers.Layer]) -> Network:
+def two_layers(middle):
     layers = [keras.layers.Dense(n, use_bias=False, kernel_initializer="ones", name=f"w{n - 2}") for n in (3, 4)]
     model = keras.Sequential([keras.Input((2,)), layers[0], *middle, layers[1]])
     network = Network("model", model, keras.optimizers.SGD(1.0))
@@ -125,8 +119,8 @@ def two_layers(middle: list[keras.layers.Layer]) -> Network:
     return network
 
 
-def test_a_frozen_layer_does_the_same_and_an_accident_is_refused() -> None:
-    def loop(network: Network, hooks: list[Any]) -> ChunkLoop:
+def test_a_frozen_layer_does_the_same_and_an_accident_is_refused():
+    def loop(network, hooks):
         for hook in hooks:
             hook.build(build_context(network))
         batch = {"inputs": tf.constant(INPUTS), "targets": tf.constant(TARGETS)}
@@ -142,7 +136,7 @@ def test_a_frozen_layer_does_the_same_and_an_accident_is_refused() -> None:
         loop(two_layers([keras.layers.Lambda(tf.stop_gradient, output_shape=lambda shape: shape)]), [])
 
 
-PUZZLE: dict[str, tuple[Callable[[Any, Any], Any], list[float]]] = {
+PUZZLE = {
     "y = x": (lambda x, added: x, [0, 0, 0, 0, 0]),
     "y = tf.identity(x)": (lambda x, added: tf.identity(x), [1, 2, 3, 4, 5]),
     "y = x_plus_1": (lambda x, added: added, [1, 2, 3, 4, 5]),
@@ -151,7 +145,7 @@ PUZZLE: dict[str, tuple[Callable[[Any, Any], Any], list[float]]] = {
 
 @pytest.mark.parametrize("is_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("line", PUZZLE)
-def test_a_dependency_counts_for_ops_that_are_created_inside_it(line: str, is_resource: bool) -> None:
+def test_a_dependency_counts_for_ops_that_are_created_inside_it(line, is_resource):
     make, expected = PUZZLE[line]
     with session() as run:
         x = v1.Variable(0.0, use_resource=is_resource)
@@ -162,11 +156,11 @@ def test_a_dependency_counts_for_ops_that_are_created_inside_it(line: str, is_re
         assert [float(run.run(y)) for _ in range(5)] == expected
 
 
-def test_today_a_function_runs_what_stands_in_it_in_its_order() -> None:
+def test_today_a_function_runs_what_stands_in_it_in_its_order():
     x = tf.Variable(0.0)
 
     @tf.function(autograph=False)
-    def step() -> tf.Tensor:
+    def step():
         x.assign_add(1.0)  # nothing depends on it
         return tf.convert_to_tensor(x)
 
@@ -174,7 +168,7 @@ def test_today_a_function_runs_what_stands_in_it_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("how", ["not at all", "dependencies", "fetched"])
-def test_moving_averages_move_only_when_they_are_asked_to(how: str) -> None:
+def test_moving_averages_move_only_when_they_are_asked_to(how):
     with session() as run:
         batch, weight = tf.constant([1.0, 2.0, 6.0]), v1.Variable(1.0)
         mean = v1.Variable(0.0, trainable=False)
@@ -190,7 +184,7 @@ def test_moving_averages_move_only_when_they_are_asked_to(how: str) -> None:
         assert run.run(weight) < 1.0
 
 
-def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights() -> None:
+def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights():
     network = toy_network()
     loop = toy_loop(network=network)
     inputs = tf.convert_to_tensor(toy_batch(tf.constant(0, tf.int64))["inputs"])
@@ -208,7 +202,7 @@ CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
 MOVED = CENTERS - 0.5 * np.array([[-4 / 3, 2 / 3], [0.0, 0.0], [-1 / 2, -3 / 2]], np.float32)
 
 
-def test_centers_move_only_when_their_update_is_run() -> None:
+def test_centers_move_only_when_their_update_is_run():
     with session() as run:
         centers = v1.get_variable("centers", initializer=CENTERS, trainable=False, use_resource=False)
         counts = np.bincount(CLASSES)[CLASSES][:, None]
@@ -224,7 +218,7 @@ def test_centers_move_only_when_their_update_is_run() -> None:
     np.testing.assert_allclose(CENTERS - 0.5 * change, MOVED, atol=1e-6)
 
 
-def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
+def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself():
     features = keras.layers.Dense(2, use_bias=False, kernel_initializer="identity", name="features")
     model = keras.Sequential([keras.Input((2,)), features, keras.layers.Dense(3, name="logits")])
     network, hook = Network("model", model, keras.optimizers.SGD(0.0)), CenterLoss(weight=1.0, warm_up_epochs=0.0)
@@ -242,8 +236,8 @@ def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
     assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_networks_of_one_step_train_without_touching_each_other() -> None:
-    def train(*names: str) -> dict[str, dict[str, np.ndarray]]:
+def test_networks_of_one_step_train_without_touching_each_other():
+    def train(*names):
         networks = []
         for name in names:
             keras.utils.set_random_seed(ord(name))
@@ -258,7 +252,7 @@ def test_networks_of_one_step_train_without_touching_each_other() -> None:
             np.testing.assert_allclose(left, right, atol=1e-6)
 
 
-def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none() -> None:
+def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none():
     source, target = toy_network("a").model, toy_network("b").model
     shared = keras.Sequential([keras.Input((6,)), source.layers[0]])
     target.set_weights(source.get_weights())
@@ -270,11 +264,11 @@ def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none() -> No
     np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
 
 
-def rows(*numbers: int) -> np.ndarray:
+def rows(*numbers):
     return np.array(numbers, np.int64)
 
 
-def test_batches_are_full_and_an_epoch_has_each_example_once() -> None:
+def test_batches_are_full_and_an_epoch_has_each_example_once():
     source = ArraySource({"inputs": np.arange(10), "targets": np.arange(10)}, lambda batch: batch)
     batches = TrainingBatches(Split("train", source, rows(0, 1, 2, 3, 5, 7, 9)), batch_size=3, seed=0)
     drawn = [batches.batch(tf.constant(step, tf.int64))["inputs"].numpy() for step in range(7)]
@@ -284,32 +278,32 @@ def test_batches_are_full_and_an_epoch_has_each_example_once() -> None:
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
 
 
-def test_an_example_of_the_validation_is_not_trained_on() -> None:
+def test_an_example_of_the_validation_is_not_trained_on():
     source = ArraySource({"inputs": np.arange(6), "targets": np.arange(6)}, lambda batch: batch)
     splits = {"train": rows(0, 1, 2), "validation": rows(2, 3), "test": rows(4, 5)}
     with pytest.raises(UserError, match="Splits 'train' and 'validation' of data 'mine' share 1 examples"):
         Data("mine", **{k: Split(k, source, v) for k, v in splits.items()}, input_shape=(), classes=6)
 
 
-def test_what_is_random_differs_by_step_and_repeats_in_any_threads() -> None:
+def test_what_is_random_differs_by_step_and_repeats_in_any_threads():
     network = toy_network()
 
-    def noise(step: tf.Tensor) -> tf.Tensor:
+    def noise(step):
         context = StepContext(step, 0, True, "objective", network, {})
         return tf.random.stateless_normal([4], context.stateless_seed("noise"))
 
-    def drawn(threads: int) -> np.ndarray:
+    def drawn(threads):
         return np.stack(list(tf.data.Dataset.range(20).map(noise, num_parallel_calls=threads).as_numpy_iterator()))
 
     np.testing.assert_array_equal(drawn(1), drawn(4))
     assert len(np.unique(drawn(4))) == 80
 
 
-def gather(indices: Any) -> tf.Tensor:
+def gather(indices):
     return tf.gather(tf.constant([1, 2, 3, 4, 5]), indices)
 
 
-def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla() -> None:
+def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla():
     with tf.device("CPU:0"):
         for function in (gather, tf.function(gather, autograph=False)):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[2\] = 6 is not in \[0, 5\)"):
@@ -319,12 +313,12 @@ def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla() -> N
 
 
 @pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="needs a GPU")
-def test_gather_out_of_range_gives_zeros_on_a_gpu() -> None:
+def test_gather_out_of_range_gives_zeros_on_a_gpu():
     with tf.device("GPU:0"):
         np.testing.assert_array_equal(gather(tf.constant([0, 1, 6])), [1, 2, 0])
 
 
-def test_a_label_out_of_range_is_nobodys_on_any_device() -> None:
+def test_a_label_out_of_range_is_nobodys_on_any_device():
     sums, counts = center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant([0, 7, -1]))
     np.testing.assert_array_equal(counts, [1, 0, 0])
     np.testing.assert_array_equal(sums, [CENTERS[0] - FEATURES[0], [0, 0], [0, 0]])

@@ -8,8 +8,6 @@ both.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -35,31 +33,31 @@ TO_A = SOFTMAX - LABELS
 CHAIN_RULE = {"c": (E + D) * TO_A, "k": D * TO_A}
 
 
-def partials(upstream: Any, inputs: Any, outputs: Any) -> list[Any]:
+def partials(upstream, inputs, outputs):
     """Return the derivatives of c + k, where d is an input only because it was declared."""
     return [upstream, upstream, tf.zeros_like(inputs[2])]
 
 
-def totals(upstream: Any, inputs: Any, outputs: Any) -> tuple[Any, Any, Any]:
+def totals(upstream, inputs, outputs):
     """Return ((e + d) g, d g, e g): the derivatives of the whole network for g = dL/da."""
     c, k, d = inputs
     e = tf.add(c, k)
     return (e + d) * upstream, d * upstream, e * upstream
 
 
-def by_custom_gradient(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+def by_custom_gradient(forward, backward, c, k, d):
     return override_gradient(forward, backward, [c, k, d])
 
 
-def by_numpy_forward(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+def by_numpy_forward(forward, backward, c, k, d):
     return override_gradient(forward, backward, [c, k, d], numpy_output=tf.TensorSpec([2], tf.float32))
 
 
-def by_override_map(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+def by_override_map(forward, backward, c, k, d):
     name = f"TestToyNetwork{next(NUMBERS)}"  # a random number is not unique where somebody seeds NumPy
 
     @tf.RegisterGradient(name)
-    def gradient(operation: tf.Operation, upstream: tf.Tensor) -> Any:
+    def gradient(operation, upstream):
         return backward(upstream, tuple(operation.inputs), None)
 
     with v1.get_default_graph().gradient_override_map({"PyFunc": name}):
@@ -70,7 +68,7 @@ def by_override_map(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
 ROUTES = {f.__name__: f for f in (by_custom_gradient, by_override_map, by_numpy_forward)}
 
 
-def toy_logits(c: Any, k: Any, route: Any, kind: str) -> Any:
+def toy_logits(c, k, route, kind):
     """Return a = d * e of the toy network, with the add, or all of it, overridden."""
     d = B + c
     if kind == "the add":
@@ -78,8 +76,8 @@ def toy_logits(c: Any, k: Any, route: Any, kind: str) -> Any:
     return route(lambda c, k, d: (c + k) * d, totals, c, k, tf.stop_gradient(d))
 
 
-def toy_gradients(logits: Callable[[Any, Any], Any]) -> dict[str, np.ndarray]:
-    def traced(c: tf.Tensor, k: tf.Tensor) -> list[tf.Tensor]:
+def toy_gradients(logits):
+    def traced(c, k):
         loss = tf.nn.softmax_cross_entropy_with_logits(LABELS, logits(c, k))
         return tf.gradients(loss, [c, k])
 
@@ -90,31 +88,28 @@ def toy_gradients(logits: Callable[[Any, Any], Any]) -> dict[str, np.ndarray]:
 class ToyLogits(keras.layers.Layer):
     """The toy network as a Keras layer with the weights c and k; its input goes by."""
 
-    def __init__(self, route: Any, kind: str) -> None:
+    def __init__(self, route, kind):
         super().__init__()
         self.route, self.kind = route, kind
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.c = self.add_weight((2,), name="c")
         self.k = self.add_weight((2,), name="k")
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         logits = toy_logits(tf.convert_to_tensor(self.c), tf.convert_to_tensor(self.k), self.route, self.kind)
         return logits + 0.0 * inputs
 
 
 class ToyLoss(Objective):
-    """Softmax cross-entropy of the toy network."""
-
-    def compute(self, forward: Any, batch: Any) -> ObjectiveOutput:
-        """Return the loss of one example."""
+    def compute(self, forward, batch):
         logits = forward("model", batch["inputs"])
         return ObjectiveOutput({"loss": tf.nn.softmax_cross_entropy_with_logits(batch["targets"], logits)})
 
 
 @pytest.mark.parametrize("kind", ["the add", "all of it"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route: str, kind: str) -> None:
+def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route, kind):
     found = toy_gradients(lambda c, k: toy_logits(c, k, ROUTES[route], kind))
     for name, expected in CHAIN_RULE.items():
         np.testing.assert_allclose(found[name], expected, atol=1e-6, rtol=0)
@@ -129,17 +124,17 @@ def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route: str, kin
         np.testing.assert_allclose(before - after, expected, atol=1e-6, rtol=0)
 
 
-def test_what_tensorflow_derives_by_itself_is_the_chain_rule_too() -> None:
+def test_what_tensorflow_derives_by_itself_is_the_chain_rule_too():
     found = toy_gradients(lambda c, k: tf.multiply(tf.add(B, c), tf.add(c, k)))
     for name, expected in CHAIN_RULE.items():
         np.testing.assert_allclose(found[name], expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_the_overridden_add_hands_out_its_three_gradients(route: str) -> None:
+def test_the_overridden_add_hands_out_its_three_gradients(route):
     upstream = np.array([0.7, -1.3], np.float32)
 
-    def traced(*leaves: tf.Tensor) -> Any:
+    def traced(*leaves):
         y = ROUTES[route](lambda c, k, d: c + k, totals, *leaves)
         return y, tf.gradients(y, leaves, grad_ys=tf.constant(upstream))
 
@@ -149,7 +144,7 @@ def test_the_overridden_add_hands_out_its_three_gradients(route: str) -> None:
         np.testing.assert_allclose(each, expected, rtol=1e-6)
 
 
-def test_in_the_place_of_the_add_alone_these_three_count_twice() -> None:
+def test_in_the_place_of_the_add_alone_these_three_count_twice():
     # There, what arrives is dL/de = d dL/da, and the product with d hands out a gradient of its own.
     found = toy_gradients(lambda c, k: (B + c) * by_custom_gradient(lambda c, k, d: c + k, totals, c, k, B + c))
     to_e = D * TO_A
@@ -159,7 +154,7 @@ def test_in_the_place_of_the_add_alone_these_three_count_twice() -> None:
     assert np.abs(found["k"] - CHAIN_RULE["k"]).max() > 0.1
 
 
-def test_the_classic_program_trains_with_an_overridden_function() -> None:
+def test_the_classic_program_trains_with_an_overridden_function():
     with tf.Graph().as_default(), v1.Session() as run:
         data, labels = v1.placeholder(tf.float32, [2]), v1.placeholder(tf.int32, [2])
         c, k = v1.Variable(C), v1.Variable(K)
@@ -177,21 +172,21 @@ def test_the_classic_program_trains_with_an_overridden_function() -> None:
         assert run.run(loss, feed) < first
 
 
-def test_a_python_function_alone_has_no_gradient() -> None:
-    def traced(x: tf.Tensor) -> list[Any]:
+def test_a_python_function_alone_has_no_gradient():
+    def traced(x):
         return tf.gradients(tf.numpy_function(lambda x: x + 1, [x], tf.float32), x)
 
     assert tf.function(traced, autograph=False)(tf.constant(1.0)) == [None]
 
 
-def test_tensorflow_ops_in_a_python_function_run_eagerly_but_not_here() -> None:
+def test_tensorflow_ops_in_a_python_function_run_eagerly_but_not_here():
     with tf.Graph().as_default(), v1.Session() as run:
         assert run.run(v1.py_func(lambda x: tf.add(x, 1.0), [tf.constant(1.0)], tf.float32)) == 2.0
     with pytest.raises(UserError, match="returned a .*Tensor. Expected a NumPy array"):
         by_numpy_forward(lambda c, k, d: tf.add(c, k), partials, tf.constant(C), tf.constant(K), tf.constant(D))
 
 
-def test_a_python_function_must_return_the_declared_dtype() -> None:
+def test_a_python_function_must_return_the_declared_dtype():
     with tf.Graph().as_default(), v1.Session() as run:
         wrong = v1.py_func(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="is double, but expects float"):
@@ -202,7 +197,7 @@ def test_a_python_function_must_return_the_declared_dtype() -> None:
         by_numpy_forward(lambda c, k, d: np.add(c, k, dtype=np.float64), partials, *map(tf.constant, (C, K, D)))
 
 
-def test_bernoulli_hands_features_times_gradient_to_the_map() -> None:
+def test_bernoulli_hands_features_times_gradient_to_the_map():
     features, attention = tf.random.stateless_normal([2, 3, 3, 4], [1, 2]), tf.fill([2, 3, 3, 1], 0.5)
     upstream = tf.random.stateless_normal([2, 3, 3, 4], [3, 4])
     with tf.GradientTape() as tape:

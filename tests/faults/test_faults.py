@@ -7,7 +7,7 @@ import ast
 from tests.faults.plant import ROOT, read_faults
 
 
-def test_every_fault_can_be_planted() -> None:
+def test_every_fault_can_be_planted():
     faults = read_faults()
     assert len({fault.name for fault in faults}) == len({fault.key for fault in faults}) == len(faults) >= 150
     for fault in faults:

@@ -23,7 +23,7 @@ PROJECT_ONLY = {"benchmark", "catalogue", "kill_runs", "reproduce"}
 FRAMEWORKS = "{'tensorflow', 'keras', 'jax', 'torch', 'sklearn', 'matplotlib'}"
 
 
-def in_a_process(code: str, *arguments: str, cwd: Path) -> str:
+def in_a_process(code, *arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-P", "-c", code, *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -38,7 +38,7 @@ def test_every_script_that_users_need_has_a_subcommand():
     assert named == scripts - PROJECT_ONLY | {"train"}
 
 
-def test_importing_is_quick_and_imports_no_framework(tmp_path: Path):
+def test_importing_is_quick_and_imports_no_framework(tmp_path):
     code = f"""
 import sys, time
 began = time.process_time()
@@ -56,18 +56,19 @@ assert not {FRAMEWORKS} & set(sys.modules)
     in_a_process(code, cwd=tmp_path)
 
 
-def test_help_of_every_subcommand_imports_no_framework(tmp_path: Path):
+def test_help_of_every_subcommand_imports_no_framework(tmp_path):
     code = f"""
 import sys
 from hookline import cli
-for name in cli.SUBCOMMANDS:
+for name in sorted(cli.SUBCOMMANDS, key=lambda name: name != "train"):
     print("==", name, flush=True)
     assert cli.main([name, "--help"]) == 0
+    assert name != "train" or not {{"numpy", "hydra", "omegaconf", "yaml"}} & set(sys.modules)
 assert not {FRAMEWORKS} & set(sys.modules), {FRAMEWORKS} & set(sys.modules)
 """
     found = in_a_process(code, cwd=tmp_path)
     parts = {part.split()[0]: part for part in found.split("== ")[1:]}
-    assert list(parts) == list(cli.SUBCOMMANDS)
+    assert set(parts) == set(cli.SUBCOMMANDS)
     for name, text in parts.items():
         assert len(text.splitlines()) > 4, name
     assert not list(tmp_path.iterdir())

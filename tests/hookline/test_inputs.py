@@ -14,49 +14,35 @@ from tests.support.door import SETTINGS, held_out, images, small_trainer
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
+X, Y = images()["x_train"], images()["y_train"]
+
+
 class Batches(keras.utils.PyDataset):
-    """Give the training images, 16 at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = images()
-
-    def __len__(self) -> int:
+    def __len__(self):
         return 5
 
     def __getitem__(self, index):
         rows = slice(16 * index, 16 * index + 16)
-        return self.data["x_train"][rows], self.data["y_train"][rows]
+        return X[rows], Y[rows]
 
 
-def dataset():
-    data = images()
-    return tf.data.Dataset.from_tensor_slices((data["x_train"], data["y_train"])).batch(16)
-
-
-def as_split():
-    data = images()
-    return split_of("mine", Examples(data["x_train"], data["y_train"]), Form(("float32",)))
-
-
-DATA = images()
 FORMS = {
-    "arrays": lambda: (DATA["x_train"], DATA["y_train"]),
-    "lists": lambda: (DATA["x_train"].tolist(), DATA["y_train"].tolist()),
-    "float64": lambda: (DATA["x_train"].astype(np.float64), DATA["y_train"].astype(np.float64)),
-    "column": lambda: (DATA["x_train"], DATA["y_train"][:, None]),
-    "dataset": lambda: (dataset(), None),
+    "arrays": lambda: (X, Y),
+    "lists": lambda: (X.tolist(), Y.tolist()),
+    "float64": lambda: (X.astype(np.float64), Y.astype(np.float64)),
+    "column": lambda: (X, Y[:, None]),
+    "dataset": lambda: (tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None),
     "py_dataset": lambda: (Batches(), None),
-    "split": lambda: (as_split(), None),
+    "split": lambda: (split_of("mine", Examples(X, Y), Form(("float32",))), None),
 }
 
 
 @pytest.fixture(scope="module")
-def expected() -> str:
+def expected():
     return fit_of("arrays")
 
 
-def fit_of(kind: str) -> str:
+def fit_of(kind):
     x, y = FORMS[kind]()
     history = small_trainer(metrics=None).fit(x, y, batch_size=16, verbose=0)
     assert list(history.history) == ["loss"]
@@ -64,41 +50,41 @@ def fit_of(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [each for each in FORMS if each != "arrays"])
-def test_every_form_of_the_same_examples_trains_to_the_same_bits(kind, expected) -> None:
+def test_every_form_of_the_same_examples_trains_to_the_same_bits(kind, expected):
     assert fit_of(kind) == expected
 
 
-def test_one_hot_rows_are_their_labels(expected) -> None:
-    rows = np.eye(3, dtype=np.float32)[DATA["y_train"]]
+def test_one_hot_rows_are_their_labels(expected):
+    rows = np.eye(3, dtype=np.float32)[Y]
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy"])
-    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    history = trainer.fit(X, rows, batch_size=16, verbose=0)
     assert history.summary["digest"] == expected
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
-    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    history = trainer.fit(X, rows, batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
 
 
-def test_weights_count() -> None:
+def test_weights_count():
     kept = np.arange(80) % 2
     weighted = small_trainer()
-    weighted.fit(DATA["x_train"], DATA["y_train"], sample_weight=kept, batch_size=16, verbose=0)
-    by_class = small_trainer().fit(DATA["x_train"], DATA["y_train"], class_weight={0: 5.0}, batch_size=16, verbose=0)
-    plain = small_trainer().fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    weighted.fit(X, Y, sample_weight=kept, batch_size=16, verbose=0)
+    by_class = small_trainer().fit(X, Y, class_weight={0: 5.0}, batch_size=16, verbose=0)
+    plain = small_trainer().fit(X, Y, batch_size=16, verbose=0)
     assert len({plain.summary["digest"], by_class.summary["digest"]}) == 2
-    found = weighted.evaluate(DATA["x_train"], DATA["y_train"], sample_weight=kept)
-    half = weighted.evaluate(DATA["x_train"][1::2], DATA["y_train"][1::2])
+    found = weighted.evaluate(X, Y, sample_weight=kept)
+    half = weighted.evaluate(X[1::2], Y[1::2])
     assert found["accuracy"] == pytest.approx(half["accuracy"])
 
 
-def test_the_end_is_held_out() -> None:
+def test_the_end_is_held_out():
     trainer = small_trainer()
-    history = trainer.fit(DATA["x_train"], DATA["y_train"], validation_split=0.25, batch_size=16, verbose=0)
-    last = trainer.evaluate(DATA["x_train"][60:], DATA["y_train"][60:])
+    history = trainer.fit(X, Y, validation_split=0.25, batch_size=16, verbose=0)
+    last = trainer.evaluate(X[60:], Y[60:])
     assert history.history["val_loss"][0] == pytest.approx(last["loss"])
     assert history.summary["steps"] == 4
 
 
-def named_model() -> keras.Model:
+def named_model():
     keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
@@ -106,7 +92,7 @@ def named_model() -> keras.Model:
     return keras.Model({"left": left, "right": right}, keras.layers.Dense(1)(both))
 
 
-def test_dicts_of_inputs_and_real_targets_train() -> None:
+def test_dicts_of_inputs_and_real_targets_train():
     rng = np.random.default_rng(0)
     inputs = {"right": rng.normal(size=(64, 3)), "left": rng.normal(size=(64, 2))}
     targets = inputs["left"].sum(axis=1) - inputs["right"][:, 0]
@@ -126,7 +112,7 @@ def test_dicts_of_inputs_and_real_targets_train() -> None:
     )
 
 
-def test_two_classes_by_one_sigmoid() -> None:
+def test_two_classes_by_one_sigmoid():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
     rng = np.random.default_rng(0)
@@ -146,7 +132,7 @@ def test_two_classes_by_one_sigmoid() -> None:
     assert values["loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_function_is_a_loss() -> None:
+def test_a_function_is_a_loss():
     def cubic(y_true, y_pred):
         return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** 3, axis=-1)
 
@@ -157,9 +143,9 @@ def test_a_function_is_a_loss() -> None:
     assert values["loss"] == pytest.approx(values["cubic"])
 
 
-def test_other_data_goes_on_with_the_weights() -> None:
+def test_other_data_goes_on_with_the_weights():
     trainer = small_trainer()
-    trainer.fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    trainer.fit(X, Y, batch_size=16, verbose=0)
     history = trainer.fit(*held_out(), epochs=2, batch_size=16, verbose=0)
     assert trainer.step == 5 + 5
     assert len(history.history["loss"]) == 2

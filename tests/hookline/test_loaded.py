@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "hookline" / "README.md"
 QUIET = dict.fromkeys(("tensorboard", "pictures", "projector"))
 
 
-def test_a_run_of_the_command_line_is_a_trainer(tmp_path) -> None:
+def test_a_run_of_the_command_line_is_a_trainer(tmp_path):
     summary = by_command_line("prune", folder=tmp_path)
     trainer = hookline.load(tmp_path / "run")
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(summary["test"]["metric/accuracy"])
@@ -30,7 +30,7 @@ def test_a_run_of_the_command_line_is_a_trainer(tmp_path) -> None:
     assert "step" in repr(trainer)
 
 
-def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys) -> None:
+def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys):
     x, y = images()["x_train"], images()["y_train"]
     given = {"batch_size": 16, "verbose": 0}
     first = small_trainer("ema", QUIET, run_dir=tmp_path / "run")
@@ -50,12 +50,12 @@ def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys) -> None:
         assert "hookline.load" in capsys.readouterr().err
 
 
-def sequential() -> keras.Sequential:
+def sequential():
     layers = [keras.Input((12, 12, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.2)]
     return keras.Sequential([*layers, keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])
 
 
-def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path) -> None:
+def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path):
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(48, 12, 12, 1)).astype("float32"), np.arange(48) % 3
     common = {"loss": "sparse_categorical_crossentropy", "run_dir": tmp_path / "run"}
@@ -70,7 +70,7 @@ def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path) -
     np.testing.assert_array_equal(resumed.predict(x), first.predict(x))
 
 
-def test_the_step_of_ones_own_in_the_readme_runs(capsys) -> None:
+def test_the_step_of_ones_own_in_the_readme_runs(capsys):
     (code,) = [each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "prepare" in each]
     exec(compile(code, str(README), "exec"), {"__name__": "example"})
     assert " 16 {'loss'" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def own_loss(y_true, y_pred):
     return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
 
 
-def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path) -> None:
+def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path):
     model, data = small_model(), images()
     model.compile("adam", own_loss)
     model.evaluate(*held_out(), verbose=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -11,17 +10,17 @@ import numpy as np
 import pytest
 
 from tests.support.documentation import Block, read_page
-from tests.support.workplace import write_mnist
+from tests.support.images import write_mnist
 
 PAGE = Path(__file__).parents[2] / "hookline" / "MIGRATION.md"
 PORTS = [each for each in read_page(PAGE.name, PAGE.read_text()) if isinstance(each, Block)]
 
 
-def is_pruned(kernel: np.ndarray) -> bool:
+def is_pruned(kernel):
     return int((kernel == 0).sum()) == round(0.8 * kernel.size)
 
 
-def is_binary(kernel: np.ndarray) -> bool:
+def is_binary(kernel):
     return bool((np.abs(kernel) == 1).all())
 
 
@@ -35,14 +34,7 @@ def is_binary(kernel: np.ndarray) -> bool:
     ],
     ids=("tfmot", "larq"),
 )
-def test_a_port_runs(
-    port: Block,
-    model: str,
-    is_right: Callable[[np.ndarray], bool],
-    others: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_port_runs(port, model, is_right, others, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_mnist(tmp_path / "mnist.npz", train=1200)
     (tmp_path / "port.py").write_text("\n".join(port.lines))

@@ -25,16 +25,15 @@ FOREIGN += ("scripts/__init__.py", "scripts/export.py", "errors.py", "schema.py"
 
 
 @pytest.fixture(scope="module")
-def packaged() -> set[str]:
-    """The files of a wheel, without building it."""
+def packaged():
     return {each.distribution_path for each in WheelBuilder(str(ROOT)).recurse_included_files()}
 
 
-def project() -> dict:
+def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_a_wheel_holds_every_module_and_config_but_the_tools_of_the_project(packaged: set[str]):
+def test_a_wheel_holds_every_module_and_config_but_the_tools_of_the_project(packaged):
     files = [path for room in ROOMS for kind in ("py", "yaml") for path in (ROOT / room).rglob(f"*.{kind}")]
     names = {path.relative_to(ROOT).as_posix() for path in files}
     wanted = {f"hookline/{name}" for name in names if not name.startswith(LEFT_OUT)}
@@ -54,7 +53,7 @@ def test_extras_and_the_command_are_declared():
     assert cuda.replace("[and-cuda]", "") == tensorflow
 
 
-def run(command: list[str], cwd: Path, site: Path | None = None, code: int = 0) -> str:
+def run(command, cwd, site=None, code=0):
     """Run a program as a user of the installed package does: nothing of this clone is on the path before it."""
     environment = {**os.environ, "PYTHONPATH": str(site) if site else ""}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -62,20 +61,19 @@ def run(command: list[str], cwd: Path, site: Path | None = None, code: int = 0) 
     return done.stdout + done.stderr
 
 
-def build(source: Path, place: Path, target: str) -> Path:
+def build(source, place, target):
     run([sys.executable, "-P", "-m", "hatchling", "build", "-t", target, "-d", str(place)], source)
     (made,) = place.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return made
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     return build(ROOT, tmp_path_factory.mktemp("dist"), "wheel")
 
 
 @pytest.fixture(scope="module")
-def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel, installed without a network."""
+def site(wheel, tmp_path_factory):
     place = tmp_path_factory.mktemp("site")
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(place))
     run([sys.executable, "-m", "pip", "install", *options, str(wheel)], place)
@@ -83,8 +81,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory of a user, whose own files have the names of ours; importing one is an error."""
+def place(tmp_path):
     for name in FOREIGN:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')\n")
@@ -93,14 +90,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def summary_of(directory: Path) -> dict:
+def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
 
 @pytest.mark.full
-def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(
-    wheel: Path, packaged: set[str], tmp_path: Path
-):
+def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(wheel, packaged, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = next(name for name in names if name.endswith("/METADATA"))
@@ -119,8 +114,8 @@ def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(
 
 
 @pytest.mark.full
-def test_the_module_runs_beside_files_of_the_same_names(site: Path, place: Path):
-    def command(*arguments: str, code: int = 0) -> str:
+def test_the_module_runs_beside_files_of_the_same_names(site, place):
+    def command(*arguments, code=0):
         return run([sys.executable, "-m", "hookline", *arguments], place, site, code)
 
     seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], place, site)
@@ -139,7 +134,7 @@ def test_the_module_runs_beside_files_of_the_same_names(site: Path, place: Path)
 
 
 @pytest.mark.full
-def test_processes_that_it_starts_run_there_too(site: Path, place: Path):
+def test_processes_that_it_starts_run_there_too(site, place):
     (place / "my_models.py").write_text(
         (ROOT / "recipes" / "OWN.md").read_text().split("# my_models.py\n")[1].split("```")[0]
     )

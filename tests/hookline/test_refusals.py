@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -16,16 +13,16 @@ from tests.support.door import images, small_model, small_trainer
 X, Y = images()["x_train"], images()["y_train"]
 
 
-def fit(*arguments: Any, trainer: hookline.Trainer | None = None, **more: Any) -> Any:
+def fit(*arguments, trainer=None, **more):
     given = arguments or (X, Y)
     return (trainer or small_trainer()).fit(*given, **{"batch_size": 16, "verbose": 0, **more})
 
 
-def endless() -> tf.data.Dataset:
+def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
-MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+MISTAKES = {
     "no loss": (lambda: hookline.Trainer(small_model()), "No loss"),
     "no model": (lambda: hookline.Trainer(loss="mse"), "No model"),
     "unbuilt": (lambda: hookline.Trainer(keras.Sequential([keras.layers.Dense(2)]), loss="mse"), "not built"),
@@ -68,14 +65,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def built_optimizer() -> keras.optimizers.Optimizer:
+def built_optimizer():
     optimizer = keras.optimizers.Adam()
     optimizer.build(small_model().trainable_variables)
     return optimizer
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_one_line(mistake) -> None:
+def test_mistake_is_one_line(mistake):
     run, expected = MISTAKES[mistake]
     with pytest.raises(ValueError, match=expected) as refused:
         run()
@@ -83,7 +80,7 @@ def test_mistake_is_one_line(mistake) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_hook_classes_come_by_name() -> None:
+def test_hook_classes_come_by_name():
     assert hookline.hooks.Prune.__module__ == "hookline.hooks.prune"
     assert hookline.hooks.BnnRounding(clip=0.5).given == ((), {"clip": 0.5})
     with pytest.raises(AttributeError, match="Did you mean 'Prune'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def test_a_mistake_is_a_value_error_of_one_line(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_history_has_a_value_for_each_step_of_a_split(tmp_path: Path):
+def test_history_has_a_value_for_each_step_of_a_split(tmp_path):
     rows = [
         {"step": 1, "split": "train", "loss": 2.0},
         {"step": 2, "split": "train", "loss": None, "rate": 0.5},
@@ -56,7 +55,7 @@ def test_history_has_a_value_for_each_step_of_a_split(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_it_returns_what_the_command_line_leaves_and_resumes(tmp_path: Path):
+def test_it_returns_what_the_command_line_leaves_and_resumes(tmp_path):
     result = hookline.run(*SHORT, f"run_dir={tmp_path / 'a'}")
     assert train.main([*SHORT, f"run_dir={tmp_path / 'b'}"]) == 0
     assert result.directory == tmp_path / "a"
@@ -85,7 +84,7 @@ FEW = ("bnn_rounding", "prune")
 PAIRS = (("bnn_rounding", "prune"), ("center_loss", "ema"), ("clip_gradients", "frozen_mask"))
 
 
-def cases() -> list[object]:
+def cases():
     paired = {name for pair in PAIRS for name in pair}
     every = [*((name,) for name in FEW), (), *PAIRS, *((name,) for name in techniques() if name not in paired)]
     tiers = [()] * len(FEW) + [pytest.mark.full] * (1 + len(PAIRS))
@@ -97,7 +96,7 @@ def cases() -> list[object]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("hooks", cases())
-def test_digest_is_that_of_the_command_line(hooks, tmp_path) -> None:
+def test_digest_is_that_of_the_command_line(hooks, tmp_path):
     try:
         expected = by_command_line(*hooks, folder=tmp_path)
     except UserError:

@@ -19,11 +19,11 @@ QUICK = ("keras", "packed", "sparse")
 
 
 @pytest.fixture(scope="module")
-def trained() -> hookline.Trainer:
+def trained():
     return by_python("prune", "bnn_rounding", epochs=1, model=small_model("softmax"))[0]
 
 
-def exports() -> list[object]:
+def exports():
     options = {"litert int8": {"int8": True}, "packed float16": {"float16": True}, "sparse codebook": {"codebook": 5}}
     cases = {**{name: {} for name in FORMATS}, **options}
     return [
@@ -33,7 +33,7 @@ def exports() -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "options"), exports())
-def test_every_format_holds_what_the_trainer_ships(name, options, trained, tmp_path) -> None:
+def test_every_format_holds_what_the_trainer_ships(name, options, trained, tmp_path):
     form = FORMATS[name]
     try:
         form.check_packages()
@@ -58,7 +58,7 @@ class Counted(keras.layers.Layer):
         return inputs
 
 
-def test_evaluate_and_predict_trace_once() -> None:
+def test_evaluate_and_predict_trace_once():
     keras.utils.set_random_seed(0)
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), Counted(), keras.layers.Dense(3)]
     model = keras.Sequential(layers)
@@ -84,7 +84,7 @@ def test_evaluate_and_predict_trace_once() -> None:
 
 
 @pytest.mark.full
-def test_the_plain_model_needs_keras_alone_and_options_are_checked(trained, tmp_path) -> None:
+def test_the_plain_model_needs_keras_alone_and_options_are_checked(trained, tmp_path):
     with pytest.raises(hookline.UserError, match="Did you mean 'litert'"):
         trained.export(tmp_path / "model.tflite", format="literte")
     with pytest.raises(hookline.UserError, match="int8"):

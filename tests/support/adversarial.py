@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 
 from hookline.recipes.models.gan_mlp import gan_mlp
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
-from hookline.trainer.input.data import Data
-from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.recipe import Parts
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 
 
-def assign_slices(stacked: keras.Model, separate: Sequence[keras.Model]) -> None:
-    """Give each separate network the weights of its place in a stacked one."""
+def assign_slices(stacked, separate):
     for place, model in enumerate(separate):
         for whole, part in zip(stacked.variables, model.variables, strict=True):
             part.assign(np.reshape(whole.numpy()[place], part.shape))
 
 
-def parts_of(
-    data: Data,
-    *,
-    model: Callable[..., keras.Model] = gan_mlp,
-    optimizer: Callable[[float], keras.optimizers.Optimizer] | None = None,
-    **options: Any,
-) -> Parts:
-    """Return the parts of a small recipe."""
+def parts_of(data, *, model=gan_mlp, optimizer=None, **options):
     if model is gan_mlp:
         options = {"units": [32, 32], **options}
 
-    def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
+    def build_optimizer(learning_rate=None, updates=1):
         rate = 0.005 if learning_rate is None else learning_rate
         return optimizer(rate) if optimizer else keras.optimizers.Adam(rate, beta_1=0.5)
 
-    def build_model(**injected: Any) -> keras.Model:
+    def build_model(**injected):
         known = inspect.signature(model).parameters
         taken = injected if "ignored" in known else {name: v for name, v in injected.items() if name in known}
         return model(**taken, **options)
@@ -48,8 +37,7 @@ def parts_of(
     return Parts(data, build_model, build_optimizer)
 
 
-def loop_of(recipe: Recipe, data: Data, *, batch_size: int, xla: bool = False, seed: int = 0) -> ChunkLoop:
-    """Return the traced and audited loop of a recipe."""
+def loop_of(recipe, data, *, batch_size, xla=False, seed=0):
     for network in recipe.networks:
         if not network.optimizer.built:
             network.optimizer.build(network.model.trainable_variables)
@@ -57,8 +45,7 @@ def loop_of(recipe: Recipe, data: Data, *, batch_size: int, xla: bool = False, s
     return ChunkLoop(trainer, TrainingBatches(data.train, batch_size=batch_size, seed=seed).batch, xla=xla)
 
 
-def evaluator_of(recipe: Recipe, data: Data) -> Evaluator:
-    """Return the evaluation of the validation split."""
+def evaluator_of(recipe, data):
     trainer = Trainer(recipe.networks, recipe.objectives, [], seed=0)
     batches = EvaluationBatches(data.validation, batch_size=64)
     return Evaluator(trainer, batches.batch, batches.count)

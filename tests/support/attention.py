@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.bernoulli_attention import BernoulliAttention
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch
-from hookline.trainer.order import order_hooks
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import ToyObjective, build_context
+from tests.support.hooked import built
 
 SIDE, BATCH, CLASSES = 8, 8, 3
 BRANCH = {"filters": [4], "initial_keep_rate": 0.6}
 layers = keras.layers
 
 
-def square_batch(step: tf.Tensor) -> Batch:
+def square_batch(step):
     """Return 8 noisy images of 8 x 8, each with a square of one of 3 textures; "map" is 1 on the square."""
     generator = np.random.default_rng(0)
     inputs = generator.normal(scale=0.3, size=(32, SIDE, SIDE, 1)).astype(np.float32)
@@ -38,8 +32,7 @@ def square_batch(step: tf.Tensor) -> Batch:
     return {name: tf.gather(tf.constant(array), rows) for name, array in arrays.items()}
 
 
-def image_model(*, batch_norm: bool = True) -> keras.Model:
-    """Return two convolutions, the first one pooled, then a dense layer; readable names."""
+def image_model(*, batch_norm=True):
     inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
     x = layers.Conv2D(4, 3, padding="same", name="conv_1")(x)
     x = layers.BatchNormalization(name="norm_1")(x) if batch_norm else x
@@ -50,29 +43,16 @@ def image_model(*, batch_norm: bool = True) -> keras.Model:
     return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="net")
 
 
-def attention(**options) -> BernoulliAttention:
-    """Return the hook under its usual name, with a small branch and no keep rate unless others are given."""
+def attention(**options):
     hook = BernoulliAttention(**{"branch": BRANCH, "keep_rate": None, **options})
     hook.name = "bernoulli_attention"
     return hook
 
 
-def prepare(
-    hooks: Sequence[GraphHook], model: keras.Model | None = None, optimizer: keras.optimizers.Optimizer | None = None
-) -> Trainer:
-    """Rebuild the model, ask for taps and build the hooks, as a run does; return the trainer."""
+def prepare(hooks, model=None, optimizer=None):
     network = Network("model", model or image_model(), optimizer or keras.optimizers.Adam(0.01))
-    ordered = order_hooks(hooks)
-    for hook in ordered:
-        network.model = hook.rebuild_model(network.model)
-    for hook in ordered:
-        network.taps |= hook.request_taps(network.model)
-    network.optimizer.build(network.model.trainable_variables)
-    for hook in ordered:
-        hook.build(build_context(network))
-    return Trainer([network], [ToyObjective()], ordered, seed=0)
+    return built(network, *hooks)
 
 
-def image_loop(hooks: Sequence[GraphHook], model: keras.Model | None = None, *, xla: bool = False) -> ChunkLoop:
-    """Return a traced and audited loop over the images."""
+def image_loop(hooks, model=None, *, xla=False):
     return ChunkLoop(prepare(hooks, model), square_batch, xla=xla)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.input.batches import EvaluationBatches
 
-Arrays = dict[str, np.ndarray]
 
-
-def step_of(value: int) -> tf.Tensor:
-    """Return a step as batches take it."""
+def step_of(value):
     return tf.constant(value, tf.int64)
 
 
-def eager_batches(batches: Any, start: int, stop: int) -> Arrays:
-    """Return the batches of some steps, stacked, by name."""
+def eager_batches(batches, start, stop):
     found = [batches.batch(step_of(step)) for step in range(start, stop)]
     return {key: np.stack([batch[key] for batch in found]) for key in found[0]}
 
 
-def traced_batches(batches: Any, start: int, stop: int) -> Arrays:
-    """Collect the same batches from inside one traced loop."""
+def traced_batches(batches, start, stop):
     specs = {key: (value.dtype, value.shape) for key, value in batches.batch(step_of(0)).items()}
 
     @tf.function(autograph=False)
@@ -43,15 +36,13 @@ def traced_batches(batches: Any, start: int, stop: int) -> Arrays:
     return {key: value.numpy() for key, value in loop(tf.constant(start), tf.constant(stop)).items()}
 
 
-def assert_same_bits(first: Arrays, second: Arrays) -> None:
-    """Compare names, dtypes and bytes."""
+def assert_same_bits(first, second):
     assert set(first) == set(second)
     for key in first:
         assert first[key].dtype == second[key].dtype
         assert first[key].tobytes() == second[key].tobytes(), key
 
 
-def whole(split: Any) -> Arrays:
-    """Return all examples of a split in one batch."""
+def whole(split):
     batch = EvaluationBatches(split, batch_size=split.size).batch(step_of(0))
     return {name: tensor.numpy() for name, tensor in batch.items()}

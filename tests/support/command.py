@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
@@ -15,57 +14,28 @@ from hookline.trainer.run.session import execute
 from tests.support.images import write_images
 
 FOR_RECIPE = {
-    "attention": {
-        "model": "plain_cnn",
-        "model.filters": "[4,8]",
-        "data.train_examples": "600",
-        "trainer.monitor": "loss/cross_entropy",  # two epochs leave the accuracy at chance, where one digit decides
-        "trainer.monitor_mode": "min",
-    },
-    "int8": {"model": "plain_cnn", "model.filters": "[4,8]"},
-    "multi_label": {"model": "plain_cnn", "model.filters": "[2,2,2]", "data.train_examples": "256"},
-    "segmentation": {"model": "u_net", "model.filters": "[2,4]", "data.train_examples": "256"},
-    "custom_gradient": {"model": "toy_product"},
-    "fine_tuning": {
-        "model": "plain_cnn",
-        "model.filters": "[4,8]",
-        "hooks.freeze_layers.end_epoch": "1",
-        "trainer.batch_size": "64",  # a step of each rate
-    },
-    "center_loss": {"model": "lenet_plus_plus", "model.filters": "[2,2,2]"},
-    "gradient_reversal": {
-        "model": "two_headed_cnn",
-        "model.filters": "[4,8]",
-        "data.train_examples": "600",
-        "data.test_examples": "179",
-    },
-    "gan": {
-        "data.examples": "600",
-        "task.samples": "100",
-        "trainer.monitor": "generator/loss/total",  # two epochs cover nothing
-        "trainer.monitor_mode": "min",
-    },
-    "sgan": {
-        "data.examples": "600",
-        "task.samples": "100",
-        "task.pairs": "2",
-        "trainer.monitor": "local_generators/loss/total",  # a new run makes new messengers at once
-        "trainer.monitor_mode": "min",
-    },
-    "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
-    "clothing_retrieval": {
-        "model": "plain_cnn",
-        "data.image_size": "16",
-        "data.validation_share": "0.25",
-        "data.test_share": "0.25",
-        "model.filters": "[4,8]",
-        "task.embedding_size": "8",
-        "task.recall_at": "[1,5]",
-        "trainer.batch_size": "16",
-        "trainer.classes_per_batch": "4",
-    },
+    # two epochs leave the accuracy at chance, where one digit decides
+    "attention": "model=plain_cnn model.filters=[4,8] data.train_examples=600 "
+    "trainer.monitor=loss/cross_entropy trainer.monitor_mode=min",
+    "int8": "model=plain_cnn model.filters=[4,8]",
+    "multi_label": "model=plain_cnn model.filters=[2,2,2] data.train_examples=256",
+    "segmentation": "model=u_net model.filters=[2,4] data.train_examples=256",
+    "custom_gradient": "model=toy_product",
+    # a step of each rate
+    "fine_tuning": "model=plain_cnn model.filters=[4,8] hooks.freeze_layers.end_epoch=1 trainer.batch_size=64",
+    "center_loss": "model=lenet_plus_plus model.filters=[2,2,2]",
+    "gradient_reversal": "model=two_headed_cnn model.filters=[4,8] data.train_examples=600 data.test_examples=179",
+    # two epochs cover nothing
+    "gan": "data.examples=600 task.samples=100 trainer.monitor=generator/loss/total trainer.monitor_mode=min",
+    # a new run makes new messengers at once
+    "sgan": "data.examples=600 task.samples=100 task.pairs=2 trainer.monitor=local_generators/loss/total "
+    "trainer.monitor_mode=min",
+    "retrieval": "trainer.batch_size=120",  # a multiple of classes_per_batch
+    "clothing_retrieval": "model=plain_cnn data.image_size=16 data.validation_share=0.25 data.test_share=0.25 "
+    "model.filters=[4,8] task.embedding_size=8 task.recall_at=[1,5] trainer.batch_size=16 trainer.classes_per_batch=4",
 }
 """What small runs of single recipes need beside, or in the place of, the values that all have."""
+FOR_RECIPE = {name: dict(each.split("=") for each in text.split()) for name, text in FOR_RECIPE.items()}
 NEEDS_IMAGES = {"clothing_retrieval"}
 """Recipes for images of the user's own: a small run makes some beside its run directory."""
 
@@ -77,7 +47,7 @@ NEEDS = {
 WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 
 
-def overrides_for(*hooks: str) -> list[str]:
+def overrides_for(*hooks):
     """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on."""
     needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
     needed += [f"hooks.distillation.teacher={teacher_file()}"] if "distillation" in hooks else []
@@ -86,8 +56,7 @@ def overrides_for(*hooks: str) -> list[str]:
 
 
 @cache
-def teacher_file() -> Path:
-    """Return a Keras file that gives logits for digits."""
+def teacher_file():
     import keras
 
     folder = Path(tempfile.mkdtemp())
@@ -98,8 +67,7 @@ def teacher_file() -> Path:
     return folder / "teacher.keras"
 
 
-def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
-    """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own."""
+def run_small(recipe, *overrides, run_dir):
     defaults = {
         "trainer.epochs": "2",
         "trainer.batch_size": "128",

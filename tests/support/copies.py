@@ -6,13 +6,8 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
 
 
 class Copies(HostHook):
@@ -24,30 +19,29 @@ class Copies(HostHook):
     def __init__(self, *, to: str) -> None:
         self._to = Path(to)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {}
 
-    def next_step(self, step: int) -> int | None:
+    def next_step(self, step):
         return None if self.silent else step + 1
 
-    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+    def on_chunk_end(self, run, report):
         if not self.silent:
             self._copy(run, f"after_{run.step}")
             run.control.save(f"after {run.step}")
 
-    def on_evaluation_end(self, run: Run, report: Report) -> None:
+    def on_evaluation_end(self, run, report):
         if not self.silent and report.split == "validation":
             self._copy(run, f"in_evaluation_{run.step}")
 
-    def _copy(self, run: Run, name: str) -> None:
+    def _copy(self, run, name):
         for thread in threading.enumerate():
             if thread.name == "checkpoints":  # a kill is over at once, a copy is not
                 thread.join()
         shutil.copytree(run.directory, self._to / name, copy_function=_copy_file)
 
 
-def _copy_file(source: str, target: str) -> None:
-    """Copy a file; one of a checkpoint never changes again, and is linked."""
+def _copy_file(source, target):
     if "checkpoints" in Path(source).parts:
         os.link(source, target)
     else:

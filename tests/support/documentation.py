@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hookline.cli import SUBCOMMANDS, resume_arguments
@@ -23,38 +22,33 @@ class DocumentationError(ValueError):
 
 @dataclass(frozen=True)
 class Block:
-    """Hold a fence: its page, the number of its first line, its language and its content."""
-
     page: str
     line: int
     language: str
     lines: tuple[str, ...]
 
     @property
-    def place(self) -> str:
+    def place(self):
         return f"{self.page}:{self.line}"
 
     @property
-    def file_name(self) -> str | None:
-        """Return the name of the file that a first line such as `# my_hooks.py` gives it."""
+    def file_name(self):
         found = re.fullmatch(r"#\s*([\w./-]+\.\w+)\s*", self.lines[0]) if self.lines else None
         return found[1] if found else None
 
 
 @dataclass(frozen=True)
 class Command:
-    """Hold a line of shell, with its continuations."""
-
     page: str
     line: int
     text: str
 
     @property
-    def place(self) -> str:
+    def place(self):
         return f"{self.page}:{self.line}"
 
 
-def read_page(page: str, text: str) -> Iterator[Block | Command]:
+def read_page(page, text):
     """Yield what a page holds that can be run or read: no `py`, which is code for other packages.
 
     A fence of an unknown kind is a DocumentationError.
@@ -68,9 +62,9 @@ def read_page(page: str, text: str) -> Iterator[Block | Command]:
             raise DocumentationError(f"{block.place}: a fence of '{block.language}', which is not known here")
 
 
-def fences(page: str, text: str) -> Iterator[Block]:
-    opened: tuple[int, str, str] | None = None
-    content: list[str] = []
+def fences(page, text):
+    opened = None
+    content = []
     for number, line in enumerate(text.splitlines(), start=1):
         marker = re.match(r"(\s*)(```+)\s*([\w-]*)", line)
         if opened is None and marker:
@@ -84,9 +78,8 @@ def fences(page: str, text: str) -> Iterator[Block]:
         raise DocumentationError(f"{page}:{opened[0] - 1}: a fence that is not closed.")
 
 
-def commands(block: Block) -> Iterator[Command]:
-    """Yield the commands of a fence in their order."""
-    found: list[Command] = []
+def commands(block):
+    found = []
     begun = False
     for number, line in enumerate(block.lines, start=block.line):
         text = f"{found[-1].text} {line.strip()}" if begun else line
@@ -97,9 +90,8 @@ def commands(block: Block) -> Iterator[Command]:
     yield from (each for each in bare if each.text)
 
 
-def programs(text: str) -> list[list[str]]:
-    """Return the words of the programs of a command, whose text has what stands in angle brackets filled in."""
-    found: list[list[str]] = [[]]
+def programs(text):
+    found = [[]]
     for word in shlex.split(text):
         if word == "&&":
             found.append([])
@@ -108,8 +100,7 @@ def programs(text: str) -> list[list[str]]:
     return [as_file(words) for words in found]
 
 
-def as_file(words: list[str]) -> list[str]:
-    """Return a program of the console command as the file in a clone that it stands for."""
+def as_file(words):
     if words[:1] != ["hookline"]:
         return words
     name, rest = words[1], words[2:]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,55 +17,45 @@ from hookline.trainer.run.session import execute
 
 EVERYWHERE = {"fused_batch_norm", "nan_guard"}
 SHAPE, CLASSES, SEED = (8, 8, 1), 3, 3
-OPTIONS: dict[str, dict[str, Any]] = {"freeze_layers": {"layers": "outputs"}}
+OPTIONS = {"freeze_layers": {"layers": "outputs"}}
 SETTINGS = {"compile": "off"}  # compiling takes longer than these runs
 
 
 @cache
-def techniques() -> list[str]:
-    """Return the names of all hooks that change a step, without those that every run has."""
+def techniques():
     return [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]
 
 
 @cache
-def images() -> dict[str, np.ndarray]:
+def images():
     """Return examples that can be learned: a bright third of the image is the class."""
     rng = np.random.default_rng(0)
     labels = np.arange(120) % CLASSES
     inputs = rng.normal(size=(120, *SHAPE)).astype(np.float32)
     for row, label in enumerate(labels):
         inputs[row, :, 2 * label : 2 * label + 3] += 1.5
-    return {
-        "x_train": inputs[:80],
-        "y_train": labels[:80],
-        "x_validation": inputs[80:],
-        "y_validation": labels[80:],
-        "x_test": inputs[80:],
-        "y_test": labels[80:],
-    }
+    parts = {"train": slice(0, 80), "validation": slice(80, 120), "test": slice(80, 120)}
+    arrays = (("x", inputs), ("y", labels))
+    return {f"{name}_{part}": array[rows] for part, rows in parts.items() for name, array in arrays}
 
 
-def held_out() -> tuple[np.ndarray, np.ndarray]:
-    """Return the examples that are not trained on."""
+def held_out():
     return images()["x_validation"], images()["y_validation"]
 
 
-def small_model(end: str | None = None) -> keras.Model:
-    """Return a small network with the weights of the seed."""
+def small_model(end=None):
     keras.utils.clear_session()
     keras.utils.set_random_seed(SEED)
     model = plain_cnn(input_shape=SHAPE, classes=CLASSES, filters=[4, 8], activation="hard_tanh")
     return model if end is None else keras.Model(model.inputs, keras.layers.Activation(end)(model.outputs[0]))
 
 
-def small_trainer(*hooks: Any, model: keras.Model | None = None, **more: Any) -> hookline.Trainer:
-    """Return a trainer of the small network."""
+def small_trainer(*hooks, model=None, **more):
     given = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "seed": SEED, **SETTINGS, **more}
     return hookline.Trainer(model or small_model(), hooks=hooks, **given)
 
 
-def by_python(*hooks: str, epochs: int = 2, **more: Any) -> tuple[hookline.Trainer, hookline.History]:
-    """Train by Python, and return the trainer with the history."""
+def by_python(*hooks, epochs=2, **more):
     trainer = small_trainer(*({name: OPTIONS.get(name, {})} for name in hooks), **more)
     data = images()
     history = trainer.fit(
@@ -77,8 +64,7 @@ def by_python(*hooks: str, epochs: int = 2, **more: Any) -> tuple[hookline.Train
     return trainer, history
 
 
-def by_command_line(*hooks: str, folder: Path, epochs: int = 2, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Train by the command line, and return the summary."""
+def by_command_line(*hooks, folder, epochs=2, more=()):
     np.savez(folder / "images.npz", **images())
     texts = [
         *("recipe=baseline", "model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh"),

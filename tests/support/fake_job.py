@@ -15,16 +15,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 
-def say(text: str) -> None:
+def say(text):
     """Print a line, at once if the process was started so that it does."""
     sys.stdout.write(f"{text}\n")
 
 
-def finish(run: Path, status: str, seed: int, **more: Any) -> None:
-    """Write the summary of a run."""
+def finish(run, status, seed, **more):
     summary = {
         "recipe": "bnn",
         "status": status,
@@ -37,16 +35,13 @@ def finish(run: Path, status: str, seed: int, **more: Any) -> None:
     (run / "summary.json").write_text(json.dumps(summary))
 
 
-def leave() -> None:
-    """Start a process that outlives this one."""
+def leave():
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     say(f"left {left.pid}")
 
 
-def wait(run: Path, seed: int) -> None:
-    """Wait for a signal, then say that the run was interrupted, and end with its code."""
-
-    def end(number: int, frame: object) -> None:
+def wait(run, seed):
+    def end(number, frame):
         say(f"heard {number}")
         if seed == 16:
             return
@@ -63,13 +58,12 @@ def wait(run: Path, seed: int) -> None:
     sys.exit("nobody has sent a signal")
 
 
-def seed_in(config: str) -> int:
-    """Return the seed of a config that this program or a run has written."""
+def seed_in(config):
     found = re.search(r"^seed: (\d+)$", config, re.MULTILINE)
     return int(found[1] if found else json.loads(config)["seed"])
 
 
-def main() -> None:
+def main():
     values = dict(each.split("=", 1) for each in sys.argv[1:] if "=" in each)
     resumed = "resume" in values
     run = Path(values.get("resume") or values["run_dir"])

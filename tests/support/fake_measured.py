@@ -20,7 +20,7 @@ PACKAGES = {"tensorflow": "2.21.0", "keras": "3.15.1"}
 ENVIRONMENT = {"python": "3.11.7", "packages": PACKAGES, "cpu_count": 2, "gpus": [], "git_commit": "0123456789abcdef"}
 
 
-def main() -> None:
+def main():
     values = dict(each.split("=", 1) for each in sys.argv[1:])
     run = Path(values.get("resume") or values["run_dir"])
     code = {"13": 1, "14": 130}.get(values.get("seed", ""), 0)

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
-
-import numpy as np
-import tensorflow as tf
 
 from hookline.hook_list import hook_name
-from hookline.trainer.hook import GraphHook
-from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_weights
-from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, ToyObjective, build_context, toy_batch
 
-AnyHook = TypeVar("AnyHook", bound=GraphHook)
 
-
-def named(hook: AnyHook, name: str = "") -> AnyHook:
-    """Return a hook with a name: a given one, its own, or that of its class."""
+def named(hook, name=""):
     hook.name = name or hook.name or hook_name(type(hook))
     return hook
 
 
-def hooked(
-    network: Network,
-    *hooks: GraphHook,
-    batch: BatchFunction = toy_batch,
-    xla: bool = False,
-    total_steps: int = 100,
-    accumulation_steps: int = 1,
-) -> ChunkLoop:
-    """Return a traced and audited loop over a network, in a run of 4 steps to the epoch."""
+def built(network, *hooks, total_steps=100, accumulation_steps=1):
+    """Return the trainer of a network with hooks, built as in a run of 4 steps to the epoch; nothing is traced."""
     ordered = order_hooks([named(hook) for hook in hooks])
     for hook in ordered:
         network.model = hook.rebuild_model(network.model)
@@ -43,22 +27,25 @@ def hooked(
         network.taps |= hook.request_taps(network.model)
     if not network.optimizer.built:
         network.optimizer.build(network.model.trainable_variables)
-    states: dict[str, tf.Variable] = {}
+    states = {}
     for index, hook in enumerate(ordered):
         rounded = _rounded(hook, ordered[:index])
         context = replace(build_context(network), states=dict(states), rounded=rounded, classes=CLASSES)
         hook.build(replace(context, total_steps=total_steps))
         states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
-    trainer = Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
-    return ChunkLoop(trainer, batch, xla=xla)
+    return Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
 
 
-def used_by(loop: ChunkLoop, step: int) -> dict[str, np.ndarray]:
+def hooked(network, *hooks, batch=toy_batch, xla=False, **settings):
+    """Return a traced and audited loop over a network."""
+    return ChunkLoop(built(network, *hooks, **settings), batch, xla=xla)
+
+
+def used_by(loop, step):
     """Return what evaluations use in place of weights and moving statistics."""
     return shipped_weights(loop.trainer, step)["model"]
 
 
-def binary_targets(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return a toy batch of two classes."""
+def binary_targets(step):
     batch = toy_batch(step)
     return {**batch, "targets": batch["targets"] % (CLASSES - 1)}

@@ -1,16 +1,15 @@
-"""A folder of images, as a user would give one."""
+"""A folder of images, as a user would give one, and a file such as MNIST's."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
+from sklearn.datasets import load_digits
 
 COLOURS = [(220, 30, 30), (30, 200, 30), (30, 30, 220), (220, 220, 220)]
 
 
-def write_images(folder: Path, *, images: int = 16, classes: int = 4) -> Path:
+def write_images(folder, *, images=16, classes=4):
     """Write a folder of small images for each class, each of a colour, unless it is there; return the whole folder."""
     generator = np.random.default_rng(0)
     for label in range(classes):
@@ -22,3 +21,14 @@ def write_images(folder: Path, *, images: int = 16, classes: int = 4) -> Path:
                 pixels = np.clip(colour + generator.integers(-30, 31, (18, 16, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(directory / f"{number:02}.png")
     return folder
+
+
+def write_mnist(path, train=500, test=200, **changes):
+    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
+    bunch = load_digits()
+    rows = np.arange(train + test) % len(bunch.images)
+    images = np.pad(np.kron(bunch.images * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
+    given = {"x": images[rows], "y": bunch.target[rows].astype(np.uint8)}
+    parts = {"train": slice(0, train), "test": slice(train, None)}
+    arrays = {f"{name}_{part}": array[place] for name, array in given.items() for part, place in parts.items()}
+    np.savez(path, **(arrays | changes))

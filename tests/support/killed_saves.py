@@ -13,24 +13,21 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore
 
 KILLED = 9
 OPERATIONS = {os: ("replace", "fsync", "mkdir", "unlink", "rmdir", "open"), io: ("open",)}
 
 
-def tensors(step: int) -> dict[str, np.ndarray]:
-    """Return arrays that tell their step."""
+def tensors(step):
     return {"network/model/kernel": np.full((64, 8), step, np.float32), "hook/mask": np.arange(step, dtype=np.int64)}
 
 
-def save(directory: Path, step: int) -> list[str]:
+def save(directory, step):
     """Save a step as whoever opens the run does, with "best" at every third; return the problems."""
     store = CheckpointStore(directory)
     store.sweep()
@@ -39,8 +36,7 @@ def save(directory: Path, step: int) -> list[str]:
     return store.problems()
 
 
-def is_whole(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint holds what was saved at its step, and nothing else."""
+def is_whole(checkpoint):
     expected = tensors(checkpoint.step)
     return (
         checkpoint.state == {"run": {"step": checkpoint.step}}
@@ -49,8 +45,7 @@ def is_whole(checkpoint: Checkpoint) -> bool:
     )
 
 
-def look(directory: Path) -> dict[str, Any]:
-    """Return what a new process finds."""
+def look(directory):
     store = CheckpointStore(directory)
     found = store.newest()
     tags = store.tags()
@@ -66,19 +61,19 @@ def look(directory: Path) -> dict[str, Any]:
 class Reaper:
     """End this process before its n-th operation; with it the power, if wanted."""
 
-    def __init__(self, directory: Path, countdown: int, *, power: bool) -> None:
+    def __init__(self, directory, countdown, *, power):
         self.directory, self.countdown, self.power = directory, countdown, power
-        self.contents: set[int] = set()
-        self.names: list[tuple[str, str, bytes | None]] = []
+        self.contents = set()
+        self.names = []
 
-    def arm(self) -> None:
+    def arm(self):
         for module, names in OPERATIONS.items():
             for name in names:
                 setattr(module, name, self.counted(getattr(module, name)))
         builtins.open = io.open
 
-    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
+    def counted(self, function):
+        def call(*arguments, **keywords):
             self.countdown -= 1
             if self.countdown == 0:
                 self.die()
@@ -94,16 +89,16 @@ class Reaper:
 
         return call
 
-    def replaced(self, source: Any, target: Any) -> bytes | None:
+    def replaced(self, source, target):
         del source
         return Path(target).read_bytes() if Path(target).is_file() else None
 
-    def synced(self, descriptor: int) -> None:
+    def synced(self, descriptor):
         place = os.readlink(f"/proc/self/fd/{descriptor}")
         self.contents.discard(os.fstat(descriptor).st_ino)
         self.names = [each for each in self.names if os.path.dirname(os.path.abspath(each[1])) != place]
 
-    def die(self) -> None:
+    def die(self):
         self.countdown = -1
         if self.power:
             for path in self.directory.rglob("*"):
@@ -119,7 +114,7 @@ class Reaper:
 ORIGINAL = {"replace": os.replace, "fsync": os.fsync, "open": os.open}
 
 
-def cut(directory: Path, step: int, countdown: int, *, power: bool) -> bool:
+def cut(directory, step, countdown, *, power):
     """Save in a process that is ended at an operation; return whether it got there."""
     child = os.fork()
     if child == 0:
@@ -130,7 +125,7 @@ def cut(directory: Path, step: int, countdown: int, *, power: bool) -> bool:
     return os.waitstatus_to_exitcode(status) == KILLED
 
 
-def main(directory: Path, before: int, *, power: bool) -> None:
+def main(directory, before, *, power):
     beginning, here = directory / "beginning", directory / "checkpoints"
     beginning.mkdir(parents=True)
     for step in range(1, before + 1):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import Declaration, GraphHook
+from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
-from hookline.trainer.step.context import StepContext
-from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, build_context, toy_batch
 
 KERNELS = ("hidden/kernel", "logits/kernel")
 
 
-def small_network(optimizer: keras.optimizers.Optimizer, *, regularizer: float = 0.0, units: int = 5) -> Network:
-    """Return two dense layers, "hidden" and "logits", with a built optimizer."""
+def small_network(optimizer, *, regularizer=0.0, units=5):
     penalty = keras.regularizers.L2(regularizer) if regularizer else None
     inputs = keras.Input((FEATURES,))
     hidden = keras.layers.Dense(units, activation="tanh", kernel_regularizer=penalty, name="hidden")(inputs)
@@ -31,38 +28,35 @@ def small_network(optimizer: keras.optimizers.Optimizer, *, regularizer: float =
     return network
 
 
-def build_hooks(hooks: Sequence[GraphHook], network: Network) -> list[GraphHook]:
+def build_hooks(hooks, network):
     """Build hooks in their order, each with the states of those before it; runs have 4 steps an epoch."""
     ordered = order_hooks(hooks)
-    states: dict[str, tf.Variable] = {}
+    states = {}
     for hook in ordered:
         hook.build(replace(build_context(network), total_steps=1000, states=dict(states)))
         states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return ordered
 
 
-def masked_loop(
-    hooks: Sequence[GraphHook], network: Network, *, xla: bool = False, batch: BatchFunction = toy_batch
-) -> ChunkLoop:
-    """Return a traced and audited loop with the hooks built."""
+def masked_loop(hooks, network, *, xla=False, batch=toy_batch):
     return ChunkLoop(Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0), batch, xla=xla)
 
 
 class Maker(StatelessHook):
     """Make masks at given steps, and give newly masked entries a value."""
 
-    def __init__(self, schedule: Mapping[int, Mapping[str, np.ndarray]], value: float = 0.0) -> None:
+    def __init__(self, schedule, value=0.0):
         super().__init__("maker")
         self.schedule, self.value = schedule, value
         names = {name for masks in schedule.values() for name in masks}
         shapes = {name: masks[name].shape for masks in schedule.values() for name in masks}
         self.variables = {name: tf.Variable(np.ones(shapes[name], bool)) for name in sorted(names)}
 
-    def declare(self) -> Declaration:
+    def declare(self):
         state = {f"mask/{name}": variable for name, variable in self.variables.items()}
         return Declaration(state, writes=state)
 
-    def update_ops(self, context: StepContext) -> list[tf.Operation]:
+    def update_ops(self, context):
         ops = []
         self.before = {name: tf.convert_to_tensor(variable) for name, variable in self.variables.items()}
         for name, variable in self.variables.items():
@@ -72,18 +66,17 @@ class Maker(StatelessHook):
             ops.append(variable.assign(mask))
         return ops
 
-    def project(self, context: StepContext) -> None:
+    def project(self, context):
         for name, variable in self.variables.items():
             new = tf.logical_and(self.before[name], tf.logical_not(tf.convert_to_tensor(variable)))
             latent = context.network.variables[name].value
             latent.assign(tf.where(new, tf.constant(self.value), latent))
 
 
-def bits(array: np.ndarray) -> np.ndarray:
+def bits(array):
     """Return an array's bits, in which -0.0 is not 0.0 and NaN is NaN."""
     return np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
-def kernels_of(network: Network) -> dict[str, np.ndarray]:
-    """Return copies of the two kernels by name."""
+def kernels_of(network):
     return {name: np.array(network.variables[name].value) for name in KERNELS}

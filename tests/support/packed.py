@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.arrays import Call, encode_nodes
+from hookline.deploy.arrays import encode_nodes
 from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.packed import packed_nodes
@@ -18,16 +15,13 @@ from hookline.hooks.quantization.layers import InputQuantizer
 layers = keras.layers
 
 
-def sign(name: str) -> InputQuantizer:
-    """Return the layer that rounds inputs to a sign."""
+def sign(name):
     return InputQuantizer("ste_sign", name=name)
 
 
-def evaluate(calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what computes layers with values at one pixel an example."""
-
-    def compute(values: np.ndarray) -> np.ndarray:
-        tensor: Any = tf.constant(values.reshape(-1, *(1 for _ in shape[:-1]), shape[-1]), tf.float32)
+def evaluate(calls, shape):
+    def compute(values):
+        tensor = tf.constant(values.reshape(-1, *(1 for _ in shape[:-1]), shape[-1]), tf.float32)
         for call in calls:
             tensor = call(tensor)
         return np.asarray(tensor).reshape(len(values), -1)
@@ -35,26 +29,22 @@ def evaluate(calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndar
     return compute
 
 
-def pack_arrays(model: keras.Model) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Return the graph and the arrays of a model's packed form, with the values in its variables."""
+def pack_arrays(model):
     name, nodes, output = packed_nodes(model, evaluate)
     ops, tensors, _ = encode_nodes(nodes, half=False)
     graph = Graph(model.name, name, tuple(model.inputs[0].shape[1:]), output, ops)
     return parse_graph(graph_to_json(graph)), tensors
 
 
-def pack(model: keras.Model) -> Model:
-    """Return what runs a model's packed form."""
+def pack(model):
     return Model(*pack_arrays(model))
 
 
-def kinds(packed: Model) -> list[str]:
-    """Return the operations of a packed model, in order."""
+def kinds(packed):
     return [op.op for op in packed.graph.ops]
 
 
-def randomize(model: keras.Model, seed: int = 0, scales: Mapping[str, Any] | None = None) -> None:
-    """Give kernels signs, and batch norms statistics of every awkward kind."""
+def randomize(model, seed=0, scales=None):
     rng = np.random.default_rng(seed)
     for layer in model._flatten_layers():
         if isinstance(layer, layers.BatchNormalization):
@@ -75,13 +65,12 @@ def randomize(model: keras.Model, seed: int = 0, scales: Mapping[str, Any] | Non
                 layer.bias.assign(rng.choice([0.0, 1.0, -2.5, 0.7], layer.bias.shape))
 
 
-def exact_inputs(model: keras.Model, count: int = 24, seed: int = 1) -> np.ndarray:
+def exact_inputs(model, count=24, seed=1):
     """Return inputs whose sums with signs are exact in float32, in any order."""
     shape = (count, *model.inputs[0].shape[1:])
     return (np.random.default_rng(seed).integers(-16, 17, shape) / 8).astype(np.float32)
 
 
-def inner_values(model: keras.Model, inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what each layer of a functional model returns, by its name."""
+def inner_values(model, inputs):
     outputs = {layer.name: layer.output for layer in model.layers[1:]}
     return {name: np.asarray(value) for name, value in keras.Model(model.inputs[0], outputs)(inputs).items()}

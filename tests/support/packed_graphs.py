@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from hookline.deploy.inference.bits import encode_order, pack_stream
 from hookline.deploy.inference.graph import Encoded, Graph, Op, graph_to_json, parse_graph
 
 
-def pack_signs(kernel: np.ndarray) -> np.ndarray:
+def pack_signs(kernel):
     """Return the stream of a kernel's signs, 1 where it is above 0: uint8 [ceil(n / 8)]."""
     return np.packbits(encode_order(kernel) > 0, bitorder="little")
 
@@ -19,60 +18,58 @@ def pack_signs(kernel: np.ndarray) -> np.ndarray:
 class GraphBuilder:
     """Add operations one after the other; each takes the value of the last one where no inputs are named."""
 
-    def __init__(self, shape: tuple[int, ...], seed: int = 0) -> None:
+    def __init__(self, shape, seed=0):
         self.shape, self.ops, self.tensors, self.decoded = shape, [], {}, {}
         self.random = np.random.default_rng(seed)
         self.last = "image"
 
-    def add(self, op: str, inputs: tuple[str, ...] | None = None, **fields: Any) -> str:
+    def add(self, op, inputs=None, **fields):
         output = f"value_{len(self.ops)}"
         self.ops.append(Op(op, f"{op}_{len(self.ops)}", inputs or (self.last,), output, fields))
         self.last = output
         return output
 
-    def tensor(self, array: np.ndarray) -> str:
+    def tensor(self, array):
         name = f"tensor_{len(self.tensors)}"
         self.tensors[name] = array
         return name
 
-    def signs(self, shape: tuple[int, ...], *, scaled: bool = False) -> Encoded:
+    def signs(self, shape, *, scaled=False):
         kernel = np.where(self.random.random(shape) < 0.5, np.float32(-1), np.float32(1))
         scale = self.random.uniform(0.5, 2, shape[-1]).astype(np.float32) if scaled else None
         encoded = Encoded("sign", self.tensor(pack_signs(kernel)), shape, None if scale is None else self.tensor(scale))
         self.decoded[encoded.tensor] = kernel if scale is None else kernel * scale
         return encoded
 
-    def codebook(self, shape: tuple[int, ...], bits: int) -> Encoded:
+    def codebook(self, shape, bits):
         values = self.random.normal(size=2**bits).astype(np.float32)
         indices = self.random.integers(0, 2**bits, shape)
         stream = self.tensor(pack_stream(encode_order(indices), bits))
         self.decoded[stream] = values[indices]
         return Encoded("codebook", stream, shape, bits=bits, values=self.tensor(values))
 
-    def floats(self, shape: tuple[int, ...], encoding: str = "float32") -> Encoded:
+    def floats(self, shape, encoding="float32"):
         array = self.random.normal(size=shape).astype(encoding)
         name = self.tensor(array)
         self.decoded[name] = array.astype(np.float32)
         return Encoded(encoding, name, shape)
 
-    def thresholds(self, channels: int, *, spread: int = 5, descending: bool = True) -> str:
+    def thresholds(self, channels, *, spread=5, descending=True):
         limits = self.random.integers(-spread, spread + 1, channels).astype(np.int16)
         turned = self.tensor(pack_stream(self.random.integers(0, 2, channels), 1)) if descending else None
         return self.add("threshold", thresholds=self.tensor(limits), descending=turned)
 
-    def batch_norm(self, channels: int) -> str:
+    def batch_norm(self, channels):
         scale, shift = (self.random.normal(size=channels).astype(np.float32) for _ in range(2))
         return self.add("scale_shift", scale=self.tensor(scale), shift=self.tensor(shift))
 
-    def graph(self) -> Graph:
+    def graph(self):
         """Return the graph as it is after it was written and read."""
         made = Graph("net", "image", self.shape, self.last, tuple(self.ops))
         return parse_graph(graph_to_json(made))
 
 
-def random_mlp(
-    units: tuple[int, ...] = (64, 70, 64), inputs: tuple[int, ...] = (6, 5, 1), seed: int = 0
-) -> GraphBuilder:
+def random_mlp(units=(64, 70, 64), inputs=(6, 5, 1), seed=0):
     """Return an MLP with signs everywhere but at its input: thresholds between, a folded batch norm at its end."""
     builder = GraphBuilder(inputs, seed)
     builder.add("flatten")
@@ -88,8 +85,7 @@ def random_mlp(
     return builder
 
 
-def random_cnn(channels: tuple[int, int, int] = (8, 12, 16), size: int = 18, seed: int = 0) -> GraphBuilder:
-    """Return Larq's tutorial CNN with other channels: signs everywhere but at its input."""
+def random_cnn(channels=(8, 12, 16), size=18, seed=0):
     builder = GraphBuilder((size, size, 1), seed)
     before, spatial = 1, size
     for number, after in enumerate(channels):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
-from hookline.scripts.planning.plan import Plan
 from hookline.scripts.planning.trace import plan_step
-from hookline.trainer.hook import Declaration, HostHook
-from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.hook import Declaration
 from tests.support.toy import StatelessHook
 
 
-def plan_of(loop: ChunkLoop, host_hooks: Sequence[HostHook] = ()) -> Plan:
-    """Return the plan of a loop."""
+def plan_of(loop, host_hooks=()):
     return plan_step(loop.trainer, host_hooks, loop.accumulators.names)
 
 
 class Clip(StatelessHook):
-    """Clip a kernel, count steps in UPDATE_OPS, and report the count."""
-
-    def __init__(self, name: str = "clip", network: str = "model", *, veto: bool = False) -> None:
+    def __init__(self, name="clip", network="model", *, veto=False):
         super().__init__(name)
         self.network, self.vetoes = network, veto
 
@@ -37,7 +30,6 @@ class Clip(StatelessHook):
         kernel.assign(tf.clip_by_value(kernel, -1.0, 1.0))
 
     def veto(self, context):
-        """Hold nothing back."""
         return {f"{self.name} never": tf.constant(False)} if self.vetoes else {}
 
     def update_ops(self, context):

@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import tensorflow as tf
 
-from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
-
-if TYPE_CHECKING:
-    from hookline.trainer.step.context import BuildContext, StepContext
+from hookline.trainer.hook import Declaration, GraphHook
 
 PLACES = ("data", "loss", "gradient", "weight", "statistic")
 
 
 class Poison(GraphHook):
-    """Put NaN into one place at given steps."""
-
     def __init__(self, *, place: str, steps: list[int], last: bool = False) -> None:
         self._place, self._steps, self._last = place, steps, last
         self.name = "poison"
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration()
 
-    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+    def transform_weights(self, weights, context):
         if self._place != "weight" or not context.training:
             return weights
         name = sorted(weights)[0]
         return {**weights, name: weights[name] + self._nan(context)}
 
-    def add_losses(self, context: StepContext) -> Tensors:
-        """Add a loss, or spoil what the network makes of one example."""
+    def add_losses(self, context):
         if self._place == "data":
             outputs = tf.cast(context.outputs, tf.float32)
             first = tf.one_hot(0, outputs.shape[0], self._nan(context), 0.0)
             return {"poison": tf.reduce_sum(outputs, -1) * first}
         return {"poison": self._nan(context)} if self._place == "loss" else {}
 
-    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Spoil one gradient."""
+    def transform_gradients(self, gradients, context):
         if self._place != "gradient":
             return gradients
         name = sorted(name for name, value in gradients.items() if value is not None)[0]
         return {**gradients, name: gradients[name] + self._nan(context)}
 
-    def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
-        """Spoil a moving statistic."""
+    def transform_state(self, new_state, context):
         if self._place != "statistic":
             return new_state
         name = sorted(name for name, value in new_state.items() if value.dtype.is_floating)[0]
         return {**new_state, name: new_state[name] + self._nan(context)}
 
-    def _nan(self, context: StepContext) -> tf.Tensor:
+    def _nan(self, context):
         if _is_spared(context, self._last):
             return tf.constant(0.0)
         now = tf.reduce_any(tf.equal(context.step, tf.constant(self._steps, tf.int64)))
@@ -60,21 +50,18 @@ class Poison(GraphHook):
 
 
 class Once(GraphHook):
-    """Put NaN into the loss at a step as long as the learning rate is what it was at first: a lower one helps."""
-
     def __init__(self, *, step: int, last: bool = False) -> None:
         self._step, self._last = step, last
         self.name = "once"
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration()
 
-    def build(self, context: BuildContext) -> None:
+    def build(self, context):
         self._network = context.network
         self._first = float(context.network.optimizer.learning_rate)
 
-    def add_losses(self, context: StepContext) -> Tensors:
-        """Add a loss of 0 or NaN."""
+    def add_losses(self, context):
         if _is_spared(context, self._last):
             return {"once": tf.constant(0.0)}
         factor = self._network.rate_factor
@@ -84,6 +71,5 @@ class Once(GraphHook):
         return {"once": tf.where(bad, float("nan"), 0.0)}
 
 
-def _is_spared(context: StepContext, last: bool) -> bool:
-    """Return whether only the last replica is struck, and this is another."""
+def _is_spared(context, last):
     return last and context.replica.index < context.replica.count - 1

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook
-from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch, Objective
-from hookline.trainer.replicas.replica import Replica, replicas_of
+from hookline.trainer.replicas.replica import replicas_of
 from hookline.trainer.run.state import share_variables, trainer_variables
-from hookline.trainer.step.loop import BatchFunction, ChunkLoop
-from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, toy_batch, toy_network
 
 
-def cpus(count: int) -> list[str | None]:
-    """Return the names of parts of the CPU."""
+def cpus(count):
     assert len(tf.config.list_logical_devices("CPU")) >= count, "TensorFlow started before the CPU was divided"
     return [f"/CPU:{index}" for index in range(count)]
 
 
-def on_replicas(count: int) -> list[Replica]:
+def on_replicas(count):
     return replicas_of(cpus(count) if count > 1 else [None])
 
 
-def run_on_each(replicas: Sequence[Replica], compute: Callable[[Replica], object]) -> list[object]:
+def run_on_each(replicas, compute):
     """Return what each replica computes, side by side in one traced function, as NumPy arrays.
 
     Each has a function of its own that writes a variable of its own, as in a run: TensorFlow would let others, and
@@ -41,7 +35,7 @@ def run_on_each(replicas: Sequence[Replica], compute: Callable[[Replica], object
         with tf.device(replica.device):
             counts.append(tf.Variable(0.0))
 
-    def own(replica: Replica, count: tf.Variable) -> object:
+    def own(replica, count):
         with tf.device(replica.device), tf.control_dependencies([count.assign_add(1.0)]):
             return compute(replica)
 
@@ -52,10 +46,8 @@ def run_on_each(replicas: Sequence[Replica], compute: Callable[[Replica], object
     return tf.nest.map_structure(np.array, tf.function(lambda: [run() for run in each], autograph=False)())
 
 
-def part_of(batch: BatchFunction, replica: Replica) -> BatchFunction:
-    """Return a function that gives a replica's part of each batch."""
-
-    def part(step: tf.Tensor) -> Batch:
+def part_of(batch, replica):
+    def part(step):
         whole = batch(step)
         size = whole["inputs"].shape[0] // replica.count
         return {key: value[replica.index * size : (replica.index + 1) * size] for key, value in whole.items()}
@@ -64,15 +56,15 @@ def part_of(batch: BatchFunction, replica: Replica) -> BatchFunction:
 
 
 def replica_loop(
-    count: int,
+    count,
     *,
-    network: Callable[[], Network] = toy_network,
-    hooks: Callable[[Network], Sequence[GraphHook]] = lambda network: (),
-    objectives: Callable[[], Sequence[Objective]] = lambda: [ToyObjective()],
-    batch: BatchFunction = toy_batch,
-    loss_scale: Callable[[], LossScale | None] = lambda: None,
-    **settings: object,
-) -> ChunkLoop:
+    network=toy_network,
+    hooks=lambda network: (),
+    objectives=lambda: [ToyObjective()],
+    batch=toy_batch,
+    loss_scale=lambda: None,
+    **settings,
+):
     """Return a traced and audited loop of several replicas, each built anew from the same seed."""
     trainers = []
     replicas = on_replicas(count)
@@ -89,7 +81,7 @@ def replica_loop(
     return ChunkLoop(trainers, [part_of(batch, replica) for replica in replicas], xla=False)
 
 
-def values(loop: ChunkLoop) -> dict[str, np.ndarray]:
+def values(loop):
     """Return all variables of the first replica by key, once those of the others are found to have the same bits."""
     first, *others = ({key: np.array(v) for key, v in trainer_variables(each).items()} for each in loop.trainers)
     for other in others:
@@ -98,20 +90,13 @@ def values(loop: ChunkLoop) -> dict[str, np.ndarray]:
     return first
 
 
-def trained(count: int, *, steps: int = 3, **options: object) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return the variables after some steps, the same on all replicas, and the values reported over these."""
+def trained(count, *, steps=3, **options):
     loop = replica_loop(count, **options)
     assert loop.run(0, steps) == (steps, [])
     return values(loop), loop.accumulators.read()
 
 
-def assert_same_run(
-    found: tuple[dict[str, np.ndarray], dict[str, float]],
-    expected: tuple[dict[str, np.ndarray], dict[str, float]],
-    *,
-    tolerance: float = 1e-5,
-) -> None:
-    """Compare what two runs report and hold."""
+def assert_same_run(found, expected, *, tolerance=1e-5):
     (variables, reported), (other_variables, other_reported) = found, expected
     assert list(reported) == list(other_reported)
     for name, value in other_reported.items():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -13,7 +11,7 @@ from hookline.scripts.reproduction.targets import read_targets
 
 FAKE = Path(__file__).parent / "fake_measured.py"
 ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}
-TARGETS: dict[str, Any] = {
+TARGETS = {
     "first": {
         "title": "a binary network",
         "recipe": "bnn",
@@ -50,16 +48,16 @@ TARGETS: dict[str, Any] = {
 }
 
 
-def write_targets(path: Path, content: Any = None) -> Path:
+def write_targets(path, content=None):
     path.write_text(yaml.safe_dump(TARGETS if content is None else content, sort_keys=False))
     return path
 
 
-def open_session(directory: Path, only: Sequence[str] = (), lines: list[str] | None = None, **options: Any) -> Session:
+def open_session(directory, only=(), lines=None, **options):
     """Return a session in a directory; what it says goes to `lines`; `content` is of the file of targets."""
     targets = read_targets(write_targets(directory / "targets.yaml", options.pop("content", None)))
     said = [] if lines is None else lines
-    values: dict[str, Any] = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
+    values = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
     chosen = [targets[name] for name in only or targets]
     out = directory / "out"
     return Session(out=out, targets=targets, chosen=chosen, results=directory / "results.json", **values)

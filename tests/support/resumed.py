@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +15,7 @@ from tests.support.command import run_small
 PLUGIN = "plugins=[tests.support]"
 
 
-def run_cut(
-    recipe: str, *overrides: str, cuts: Sequence[int], run_dir: Path, evaluation: bool = False
-) -> dict[str, Any]:
-    """Return the summary of a small run that is ended by a signal at each of the steps, and goes on."""
+def run_cut(recipe, *overrides, cuts, run_dir, evaluation=False):
     with pytest.raises(Interrupted):
         run_small(recipe, *overrides, *signal_at(*cuts, evaluation=evaluation), run_dir=run_dir)
     for _ in cuts[1:]:
@@ -30,26 +24,22 @@ def run_cut(
     return go_on(run_dir)
 
 
-def signal_at(*steps: int, evaluation: bool = False) -> list[str]:
-    """Return overrides that end a run by a signal at each of the steps."""
+def signal_at(*steps, evaluation=False):
     hook = f"{{_target_: tests.support.signals.Signal, steps: {list(steps)}, evaluation: {str(evaluation).lower()}}}"
     return [PLUGIN, f"+hooks.signal={hook}".replace(" ", "")]
 
 
-def go_on(run_dir: Path, *overrides: str) -> dict[str, Any]:
-    """Return the summary of a run that continues."""
+def go_on(run_dir, *overrides):
     (job,) = preflight(parse_command([f"resume={run_dir}", PLUGIN, *overrides]))
     return execute(job.config, job.recipe, job.overrides)
 
 
-def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl without what a clock has measured."""
+def metrics(run_dir):
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
-def check_same(run_dir: Path, summary: dict[str, Any], whole_dir: Path, whole: dict[str, Any]) -> None:
-    """Check that two runs have the same bits, curves and results."""
+def check_same(run_dir, summary, whole_dir, whole):
     assert summary["status"] == whole["status"] == "completed"
     assert summary["steps"] == whole["steps"]
     assert metrics(run_dir) == metrics(whole_dir)

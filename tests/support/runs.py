@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook, Hook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.network import Network
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import BATCH, SIZE, toy_batch, toy_loop, toy_network
 
 
-def batches_of(inputs: np.ndarray, batch_size: int) -> TrainingBatches:
-    """Return training batches of some inputs."""
+def batches_of(inputs, batch_size):
     arrays = {"inputs": inputs, "targets": np.zeros(len(inputs), np.int64)}
     split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(len(inputs)))
     return TrainingBatches(split, batch_size=batch_size, seed=0)
 
 
 def seen_run(
-    directory: Path,
-    networks: Mapping[str, Network] | None = None,
-    *,
-    training: TrainingBatches | None = None,
-    batch_size: int = 16,
-    steps_per_epoch: float = 10.0,
-    held_out: Mapping[str, Split] | None = None,
-    views: Mapping[str, Any] | None = None,
-    **fields: Any,
-) -> Run:
+    directory, networks=None, *, training=None, batch_size=16, steps_per_epoch=10.0, held_out=None, views=None, **fields
+):
     """Return a run as host hooks see it; nothing is built or traced; other `fields` go to the run."""
     networks = dict(networks or {})
     if training is None:
@@ -66,20 +51,11 @@ def seen_run(
     run = Run(directory, **{**given, **fields})
     shown = dict.fromkeys(("pictures", "embeddings", "distributions"), lambda *_: {})
     run.views = SimpleNamespace(**{**shown, "first_pictures": {}, **(views or {})})
-    run.graph = tf.Graph().as_graph_def  # type: ignore[method-assign]
+    run.graph = tf.Graph().as_graph_def
     return run
 
 
-def toy_run(
-    directory: Path,
-    hooks: Sequence[Hook] = (),
-    graph_hooks: Sequence[GraphHook] = (),
-    *,
-    loop: ChunkLoop | None = None,
-    epochs: float = 2,
-    report_every: int | None = None,
-    **fields: Any,
-) -> Run:
+def toy_run(directory, hooks=(), graph_hooks=(), *, loop=None, epochs=2, report_every=None, **fields):
     """Return a run of the toy network that is ready to train; both held-out splits are its training examples."""
     loop = loop or toy_loop(graph_hooks, network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
     pace = SimpleNamespace(

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any
 
 from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
 
 
 class Signal(HostHook):
@@ -19,16 +14,16 @@ class Signal(HostHook):
     def __init__(self, *, steps: list[int], number: int = signal.SIGTERM, evaluation: bool = False) -> None:
         self._steps, self._number, self._evaluation = steps, number, evaluation
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {}
 
-    def next_step(self, step: int) -> int | None:
+    def next_step(self, step):
         return min((each for each in self._steps if each > step), default=None)
 
-    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+    def on_chunk_end(self, run, report):
         if run.step in self._steps and not self._evaluation:
             os.kill(os.getpid(), self._number)
 
-    def on_evaluation_end(self, run: Run, report: Report) -> None:
+    def on_evaluation_end(self, run, report):
         if run.step in self._steps and self._evaluation:
             os.kill(os.getpid(), self._number)

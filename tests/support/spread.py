@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 
 
-def spread(model: keras.Model, seed: int = 0) -> keras.Model:
+def spread(model, seed=0):
     """Give a model random weights, none of them constant, with which its activations neither vanish nor explode."""
     generator = np.random.default_rng(seed)
     for variable in model.weights:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from hookline.scripts.comparison.runs import StoredRun
 
+MONITORED = {"monitor": "loss/cross_entropy", "monitor_mode": "min"}
 MONITORS = {"progress": {"_target_": "hookline.hooks.monitors.progress.Progress", "lines": 50}}
 
 
-def config_of(seed: int = 0, rate: float = 0.003, hooks: Mapping[str, Any] | None = None, **trainer: Any) -> dict:
+def config_of(seed=0, rate=0.003, hooks=None, **trainer):
     return {
         "seed": seed,
         "run_dir": None,
@@ -24,19 +22,12 @@ def config_of(seed: int = 0, rate: float = 0.003, hooks: Mapping[str, Any] | Non
         "model": {"_target_": "hookline.recipes.models.mlp.mlp", "units": [8, 8]},
         "optimizer": {"_target_": "hookline.recipes.optimizers.fused_update.Adam", "learning_rate": rate},
         "schedule": {"_target_": "hookline.trainer.schedules.cosine"},
-        "trainer": {
-            "epochs": 2,
-            "batch_size": 64,
-            "threads": None,
-            "monitor": "loss/cross_entropy",
-            "monitor_mode": "min",
-            **trainer,
-        },
+        "trainer": {"epochs": 2, "batch_size": 64, "threads": None, **MONITORED, **trainer},
         "hooks": {**MONITORS, **(hooks or {})},
     }
 
 
-def summary_of(accuracy: float | None = 0.9, loss: float = 0.3, **parts: Any) -> dict:
+def summary_of(accuracy=0.9, loss=0.3, **parts):
     return {
         "recipe": "bnn",
         "status": "completed",
@@ -50,29 +41,21 @@ def summary_of(accuracy: float | None = 0.9, loss: float = 0.3, **parts: Any) ->
     }
 
 
-def job(
-    recipe: str = "bnn", seed: int = 0, accuracy: float | None = 0.9, loss: float = 0.3, *given: str, **config: Any
-) -> StoredRun:
+def job(recipe="bnn", seed=0, accuracy=0.9, loss=0.3, *given, **config):
     """Return a run that is complete; `config` goes to `config_of`."""
     overrides = [f"recipe={recipe}", f"seed={seed}", *given]
     summary = summary_of(accuracy, loss)
     return StoredRun("job 1", recipe, tuple(overrides), config_of(seed, **config), summary, summary["status"])
 
 
-def failed(recipe: str = "bnn", seed: int = 0, number: int = 1, **config: Any) -> StoredRun:
+def failed(recipe="bnn", seed=0, number=1, **config):
     overrides = (f"recipe={recipe}", f"seed={seed}")
     return StoredRun(f"job {number}", recipe, overrides, config_of(seed, **config), {}, "failed (exit code 1)")
 
 
 def write_run(
-    directory: Path,
-    config: Mapping[str, Any] | None = None,
-    summary: Mapping[str, Any] | None = None,
-    overrides: Sequence[str] = ("recipe=bnn", "seed=0"),
-    *,
-    losses: Sequence[float] = (1.0, 0.5),
-    written: float | None = None,
-) -> Path:
+    directory, config=None, summary=None, overrides=("recipe=bnn", "seed=0"), *, losses=(1.0, 0.5), written=None
+):
     """Write a run; without a summary it is not at its end."""
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(dict(config or config_of())))
@@ -90,20 +73,10 @@ def write_run(
     return directory
 
 
-def write_sweep(directory: Path, *jobs: Mapping[str, Any], version: int = 1) -> Path:
+def write_sweep(directory, *jobs, version=1):
     directory.mkdir(parents=True, exist_ok=True)
-    whole = [
-        {
-            "number": number,
-            "overrides": [],
-            "run": str(number),
-            "status": "waiting",
-            "exit_code": None,
-            "seconds": 0.0,
-            **each,
-        }
-        for number, each in enumerate(jobs, start=1)
-    ]
-    others: dict[str, Any] = {"flags": [], "threads": None, "trials": None, "space": []}
+    common = {"overrides": [], "status": "waiting", "exit_code": None, "seconds": 0.0}
+    whole = [{"number": number, "run": str(number), **common, **each} for number, each in enumerate(jobs, start=1)]
+    others = {"flags": [], "threads": None, "trials": None, "space": []}
     (directory / "sweep.json").write_text(json.dumps({"version": version, "jobs": whole, **others}))
     return directory

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from hookline.trainer.step.context import BuildContext, StepContext
+from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import Commit, writes_of
+from hookline.trainer.step.writes import writes_of
 
 FEATURES, CLASSES, BATCH, SIZE = 6, 3, 16, 64
 
 
-def toy_arrays() -> tuple[np.ndarray, np.ndarray]:
+def toy_arrays():
     """Return inputs [64, 6] float32 and separable targets [64] int64."""
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(SIZE, FEATURES)).astype(np.float32)
     return inputs, np.argmax(inputs[:, :CLASSES], axis=-1).astype(np.int64)
 
 
-def toy_batch(step: tf.Tensor) -> Batch:
+def toy_batch(step):
     """Return rows step*16 ... of the toy data, wrapping around."""
     inputs, targets = toy_arrays()
     rows = (step * BATCH + tf.range(BATCH, dtype=tf.int64)) % SIZE
     return {"inputs": tf.gather(tf.constant(inputs), rows), "targets": tf.gather(tf.constant(targets), rows)}
 
 
-def toy_model(*, dropout: float = 0.0, regularizer: float = 0.0) -> keras.Model:
+def toy_model(*, dropout=0.0, regularizer=0.0):
     """Return Dense, batch norm, (dropout,) Dense with readable layer names."""
     penalty = keras.regularizers.L2(regularizer) if regularizer else None
     layers = [
@@ -48,22 +45,17 @@ def toy_model(*, dropout: float = 0.0, regularizer: float = 0.0) -> keras.Model:
     return keras.Sequential(layers, name="toy")
 
 
-def toy_network(
-    name: str = "model", optimizer: keras.optimizers.Optimizer | None = None, **arguments: float
-) -> Network:
-    """Return a network with a built optimizer (SGD at 0.1 unless given)."""
+def toy_network(name="model", optimizer=None, **arguments):
     network = Network(name, toy_model(**arguments), optimizer or keras.optimizers.SGD(0.1))
     network.optimizer.build(network.model.trainable_variables)
     return network
 
 
 class ToyObjective(Objective):
-    """Minimise the cross-entropy of one network."""
-
-    def __init__(self, network: str = "model", name: str = "objective") -> None:
+    def __init__(self, network="model", name="objective"):
         self.network, self.name, self.trains = network, name, (network,)
 
-    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+    def compute(self, forward, batch):
         logits = forward(self.network, batch["inputs"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
         correct = tf.cast(tf.equal(tf.argmax(logits, -1), batch["targets"]), tf.float32)
@@ -71,66 +63,44 @@ class ToyObjective(Objective):
 
 
 class StatelessHook(GraphHook):
-    """A graph hook without state, to override a stage of."""
-
-    def __init__(self, name: str = "probe") -> None:
+    def __init__(self, name="probe"):
         self.name = name
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration()
 
 
 class CountingHook(StatelessHook):
     """Count the steps that are made."""
 
-    def build(self, context: BuildContext) -> None:
+    def build(self, context):
         self.count = tf.Variable(0.0, trainable=False)
 
-    def declare(self) -> Declaration:
+    def declare(self):
         return Declaration({"count": self.count}, writes={"count": self.count})
 
-    def update_ops(self, context: StepContext) -> Sequence[Any]:
+    def update_ops(self, context):
         return [self.count.assign_add(1.0)]
 
 
-def build_context(network: Network) -> BuildContext:
-    """Return a context for a run of 100 steps."""
+def build_context(network):
     return BuildContext(network, total_steps=100, steps_per_epoch=4.0, batch_size=BATCH, seed=0)
 
 
-def toy_loop(
-    hooks: Sequence[GraphHook] = (),
-    *,
-    network: Network | None = None,
-    batch: Callable[[tf.Tensor], Batch] = toy_batch,
-    xla: bool = False,
-    objectives: Sequence[Objective] = (),
-    accumulation_steps: int = 1,
-    norms_every: int = 1,
-) -> ChunkLoop:
-    """Return a traced and audited loop over the toy problem."""
+def toy_loop(hooks=(), *, network=None, batch=toy_batch, xla=False, objectives=(), **settings):
     network = network or toy_network()
     network.shared = len(objectives) > 1
     for hook in hooks:
         hook.build(build_context(network))
-    trainer = Trainer(
-        [network],
-        list(objectives) or [ToyObjective()],
-        hooks,
-        seed=0,
-        accumulation_steps=accumulation_steps,
-        norms_every=norms_every,
-    )
+    trainer = Trainer([network], list(objectives) or [ToyObjective()], hooks, seed=0, **settings)
     return ChunkLoop(trainer, batch, xla=xla)
 
 
-def updated(commit: Commit, network: Network) -> list[str]:
-    """Return the names of the network's variables that update ops of a step write."""
+def updated(commit, network):
     names = {id(variable.value.handle): name for name, variable in network.variables.items()}
     return sorted(writes_of(commit.update_ops, names))
 
 
-def values_of(network: Network) -> dict[str, np.ndarray]:
-    """Return copies of all model and optimizer variables by name."""
+def values_of(network):
     named = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
     return {name: np.array(variable.value) for name, variable in named.items()}

@@ -10,7 +10,7 @@ from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
 
-def moons(*, examples: int = 400, noise: float = 0.1) -> Data:
+def moons(*, examples=400, noise=0.1):
     points, labels = make_moons(examples, noise=noise, random_state=0)
     arrays = {"inputs": points.astype(np.float32), "targets": labels.astype(np.int64)}
     source = ArraySource(arrays, lambda batch: batch)

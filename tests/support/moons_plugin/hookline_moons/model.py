@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 
-def bumps(input_shape: tuple[int, ...], classes: int, *, units: int = 16) -> keras.Model:
+def bumps(input_shape, classes, *, units=16):
     inputs = keras.Input(tuple(input_shape))
     x = keras.layers.Dense(units, name="places")(inputs)
     x = keras.layers.Activation("gelu")(x)

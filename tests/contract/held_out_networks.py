@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import layers
 
 from hookline.recipes.classification import Classification
 from hookline.trainer.network import Network
-from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.recipe import Recipe
 
 TIME, FEATURES, TOKENS, SIDE, CLASSES, EXAMPLES = 6, 4, 10, 6, 3, 16
 
 
-def arrays_of(kind: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file: 16 examples for each purpose, of "series", "tokens" or "images"."""
+def arrays_of(kind):
     generator = np.random.default_rng(0)
-    arrays: dict[str, np.ndarray] = {}
+    arrays = {}
     for part in ("train", "validation", "test"):
         targets = np.arange(EXAMPLES) % CLASSES
         shape = (SIDE, SIDE, 1) if kind == "images" else (TIME, FEATURES)
@@ -29,8 +26,6 @@ def arrays_of(kind: str) -> dict[str, np.ndarray]:
 
 
 class Positions(layers.Layer):
-    """Add a learned vector for each position."""
-
     def build(self, shape):
         self.table = self.add_weight(shape=(TIME, shape[-1]), initializer="random_normal", name="table")
 
@@ -39,8 +34,6 @@ class Positions(layers.Layer):
 
 
 class Block(layers.Layer):
-    """A block of a transformer, which holds other layers."""
-
     def __init__(self, heads, width, **options):
         super().__init__(**options)
         self.heads, self.width = heads, width
@@ -65,8 +58,6 @@ class Block(layers.Layer):
 
 
 class Transformer(keras.Model):
-    """A subclassed model, whose `call` takes no `training`."""
-
     def __init__(self, classes, **options):
         super().__init__(**options)
         self.classes = classes
@@ -184,24 +175,21 @@ def two_inputs(*, input_shape, classes):
     return keras.Model([early, late], layers.Dense(classes, name="outputs")(hidden))
 
 
-def _stack(input_shape: tuple[int, ...], *stacked: layers.Layer, name: str | None = None) -> keras.Sequential:
+def _stack(input_shape, *stacked, name=None):
     return keras.Sequential([keras.Input(input_shape), *stacked], name=name)
 
 
-def halves(inputs: Any) -> list[Any]:
+def halves(inputs):
     """Return what the network with two inputs takes: the first and the second half of each series."""
     return [inputs[:, : TIME // 2], inputs[:, TIME // 2 :]]
 
 
 class OfHalves(Classification):
-    """Classify series by a network that takes their halves."""
-
     def compute(self, forward, batch):
         return super().compute(lambda name, inputs: forward(name, halves(inputs)), batch)
 
 
-def classify_halves(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
-    """Return a task of the user's own, for the network with two inputs."""
+def classify_halves(*, parts, label_smoothing=0.0):
     assert label_smoothing == 0.0
     model = parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes)
     return Recipe([Network("model", model, parts.build_optimizer())], [OfHalves(classes=parts.data.classes)])
