@@ -41,9 +41,9 @@ class FrozenMask(GraphHook):
     global norm of clipping, and a regularizer does not move the entry. Its value is restored after the optimizer's
     update. Its optimizer slots are set to 0 when it freezes, and its moving average equals its value.
 
-    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. It clips frozen latent weights that are
-    outside its clip once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from
-    the start; with such masks, set its epsilon_1 to 1e-12.
+    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Frozen latent weights outside its clip
+    are clipped once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from the
+    start; with such masks, set its epsilon_1 to 1e-12.
 
     With masks=hook it uses the masks in the states "mask/<variable>" of the other hook, and has none of its own. With a
     `begin_epoch` above 0 it computes its masks once, in the step in which freezing begins. Under another name, the

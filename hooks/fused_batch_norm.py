@@ -27,10 +27,10 @@ class FusedBatchNorm(GraphHook):
     The `call` of the layers is replaced only while a forward pass is traced: the model, other hooks, checkpoints and
     exports are the same with and without this hook. It keeps no state.
 
-    Keras still computes layers over another axis than the last, with a mask, `renorm` or `synchronized`, with an
-    epsilon below 1.001e-5, in float64, on batches without a fixed size, compiled by XLA, subclasses with their own
-    `call`, and passes whose gradients are overridden by op type. `summary.json` lists them. The second derivative of a
-    fused layer is exact; that of a Keras layer treats the mean inside the variance as a constant.
+    These cases are left to Keras: another axis than the last, a mask, `renorm`, `synchronized`, an epsilon below
+    1.001e-5, float64, a batch without a fixed size, steps that XLA compiles, subclasses with their own `call`, and
+    passes whose gradients are overridden by op type. `summary.json` lists the layers with the reasons. The second
+    derivative of a fused layer is exact; that of a Keras layer treats the mean inside the variance as a constant.
 
     Group:
         optimization

@@ -39,9 +39,9 @@ class RandomnessGuard(HostHook):
       by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a batch
       must have its own draws: copies of one image must come out differently.
 
-    The bits of at most 16 examples are compared. That draws differ is not checked where they may be equal by chance: in
-    batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost none. A cache
-    inside a source, which hides random draws, is not found.
+    The bits of at most 16 examples are compared. The hook does not check that draws differ where they may be equal by
+    chance: in batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost
+    none. A cache inside a source, which hides random draws, is not found.
 
     Group:
         guard
