@@ -28,17 +28,19 @@ DECIDED = 0.01  # bits per position
 
 
 class BernoulliAttention(GraphHook):
-    """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
+    """Put a gate on a feature map: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
     The branch is a small convolutional network, trained and saved with the rest; patterns of other hooks, such as "*",
-    never match its layers. Nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says otherwise. The
-    paper uses join="concatenate"; the moving statistics of batch norm above the gate then cover masked and plain maps.
+    never match its layers. Unlike in dropout, y is not divided by A. In evaluation y = A * x, unless `eval_mode` says
+    otherwise. The paper uses join="concatenate"; the moving statistics of batch norm above the gate then cover masked
+    and plain maps.
 
     By default the gate is on the input of the second convolution: low-level features. With `bnn_rounding`, the gate
     comes after the input quantizer, and features are -1, 0 or +1.
 
-    The hook keeps no state. The seed of the draws is a variable of the gate in the network, derived from the run's seed
-    and counted up by every training step. Under another name, its reports have that name in place of "attention".
+    The hook keeps no state. The seed of the draws is a variable of the gate in the network. It is derived from the
+    run's seed, and every training step increments it. Under another name, its reports have that name in place of
+    "attention".
 
     Group:
         technique

@@ -39,12 +39,12 @@ class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
     The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update a projection clips them. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to its
-    quantized input: `summary` names these layers.
+    update a projection clips them. In every binary quantizer the sign of 0 is +1. A layer with padding="same" adds
+    zeros to its quantized input; `summary.json` names these layers.
 
-    With both quantizers the network is a BNN (binary neural network), without an input quantizer a BWN (binary weight
-    network), with input quantizers only a BAN (binary activation network). The hook keeps no state. Under another name,
-    reports have that name in place of "bnn".
+    A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
+    network), and one with input quantizers only a BAN (binary activation network). The hook keeps no state. Under
+    another name, reports have that name in place of "bnn".
 
     Group:
         technique

@@ -20,10 +20,10 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class Bop(GraphHook):
     """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
 
-    The kernels are binary from the first step on: initial values of 0 and above become +1. The optimizer of the config
-    trains all other weights only. The gradients are those with respect to the binary weights, whatever the kernel
-    quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the weights are binary.
-    Under a name other than "bop", reports have that name.
+    The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
+    of the config trains all other weights only. The gradients are those with respect to the binary weights, whatever
+    the kernel quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the weights are
+    binary. Under a name other than "bop", reports have that name.
 
     Group:
         technique
@@ -45,8 +45,8 @@ class Bop(GraphHook):
 
     Pitfalls:
         tests/hooks/test_bop.py: flipping where the signs differ would climb the loss. A flipped weight keeps its m, so
-            only an opposite gradient flips it back. A step with a NaN gradient is skipped, although the optimizer never
-            sees it.
+            only an opposite gradient flips it back. A NaN gradient holds the step back, although the optimizer never
+            sees that gradient.
 
     Reference:
         Helwegen et al. 2019, "Latent Weights Do Not Exist: Rethinking Binarized Neural Network Optimization", arXiv

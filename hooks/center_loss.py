@@ -30,17 +30,17 @@ COLLAPSED = 1e-3  # distance between centers as a share of their length, or in u
 class CenterLoss(GraphHook):
     """Pull the features of each class together, in addition to a loss that separates the classes.
 
-    The loss has a gradient for the features x of an example, but none for the center c_y of its class. UPDATE_OPS move
-    the centers once per step, by the whole batch, before the weights change; the loss uses those from before. The
-    center of a class without an example does not move. No gradient, weight decay or moving average of an optimizer
-    changes centers. They start at 0 and move even while the weight is still 0, so that they are near their features
-    when it rises.
+    The loss has a gradient for the features x of an example, but none for the center c_y of its class. Update ops
+    (UPDATE_OPS) move the centers once per step, by the whole batch, before the weights change; the loss of the step
+    uses the centers from before. The center of a class without an example does not move. No gradient, weight decay or
+    moving average of an optimizer changes centers. They start at 0 and move even while the weight is still 0, so that
+    they are near their features when it rises.
 
     `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To port code
-    that adds a sum to a mean, set weight to lambda times the batch size; for code that takes a mean over batch and
-    dimensions, to 2 lambda / d. With weight=0 everything is still reported: use it as the baseline.
+    that adds a sum to a mean, set `weight` to lambda times the batch size. To port code that takes a mean over batch
+    and dimensions, set it to 2 lambda / d. With weight=0 everything is still reported: use it as the baseline.
 
-    A target outside the range of classes causes the step to be skipped, and the loss of an evaluation to be NaN. Under
+    A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. Under
     another name, reports have that name in place of "center".
 
     Group:

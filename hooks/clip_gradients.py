@@ -18,16 +18,16 @@ OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class ClipGradients(GraphHook):
-    """Shorten gradients that are too long, before the optimizer sees them.
+    """Clip gradients that are too large, before the optimizer sees them.
 
-    by="norm" limits the norm of the gradients of all chosen variables together, which keeps their direction;
+    by="norm" limits the joint norm of the gradients of all chosen variables, which keeps their direction;
     by="variable_norm" that of each variable; by="value" each entry.
 
     This is the last hook that sees gradients. They are those of the whole batch, also with micro batches, and frozen
     weights count as 0. Each network is clipped separately; networks that a recipe stacks into one count as one.
 
     A non-finite gradient is never clipped to a number, so `nan_guard` still sees it. If one gradient has NaN, or the
-    norm is beyond float32, the other gradients do not change. Reports cover the chosen layers; "grad_norm/" covers all
+    norm overflows float32, the other gradients do not change. Reports cover the chosen layers; "grad_norm/" covers all
     gradients of a network. Under another name, they are prefixed with that name. The hook keeps no state.
 
     Group:

@@ -27,9 +27,9 @@ class Ema(GraphHook):
     so that they match; integers, such as seed states, are not. The averages are float32 if the variable has lower
     precision. Training never uses them.
 
-    A step adds the values at its start, all micro batches together; each objective that trains the network counts. An
-    evaluation adds the current values for itself, so it uses A_t without a lag. A value that never changes keeps its
-    bits.
+    Each training step adds the values at its start, once for all micro batches, and once for each objective that trains
+    the network. An evaluation adds the current values to a copy, so its averages do not lag one step behind. A value
+    that never changes keeps its bits.
 
     Other hooks run after this one: they quantize the averages, set pruned entries to 0, clip, and give frozen entries
     their frozen value. The best checkpoint is chosen by its averages and contains both averages and weights;
@@ -44,7 +44,7 @@ class Ema(GraphHook):
 
     State:
         average/<variable>: the average.
-        updates: how many values were added.
+        updates: how many times values were added.
 
     Scalars:
         ema/decay: d, as used by an evaluation after the step.

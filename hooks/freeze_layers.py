@@ -27,13 +27,13 @@ class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
 
     The weights get no gradient, but the gradient of the layer's input still flows to the layers before it.
-    stop="upstream" freezes these layers too: every layer from which data reaches a frozen layer, even if it also feeds
-    the output along another path.
+    stop="upstream" freezes the layers before them too: every layer whose output reaches a frozen layer, even if it also
+    reaches the network's output along another path.
 
     Nothing in the optimizer changes frozen weights: no earlier momentum, weight decay, regularizer, or moving average.
     Their slots are reset to those of a new optimizer, so an unfrozen layer starts without stale momentum. For layers
-    that are frozen for the whole run neither backward pass nor update is computed. Later hooks may still change frozen
-    weights on purpose: prune them to zero, quantize or clip them.
+    that are frozen for the whole run, neither gradients nor updates of their weights are computed. Later hooks may
+    still change frozen weights on purpose: prune them to zero, quantize or clip them.
 
     In training, batch norm normalizes by the statistics of the batch, frozen or not. `batch_norm` says what happens to
     the moving statistics. With "inference", training normalizes by them too, as Keras does for a batch norm layer that
@@ -55,9 +55,9 @@ class FreezeLayers(GraphHook):
         freeze_layers/active: share of steps in which the layers were frozen.
 
     Cost:
-        Saves time for the whole run: 1.82 times the speed with `conv_1` of LeNet-5 frozen (batch 100), because the
-        backward pass ends before it. With `begin_epoch` or `end_epoch`, the gradient is still computed, and one pass
-        over the weights and slots is added.
+        Layers that are frozen for the whole run save time: 1.82 times the speed with `conv_1` of LeNet-5 frozen (batch
+        100), because the backward pass ends before it. With `begin_epoch` or `end_epoch`, the gradient is still
+        computed, and one pass over the weights and slots is added.
 
     Pitfalls:
         tests/hooks/test_freeze_layers.py: a gradient of zero does not freeze weights: momentum, weight decay and

@@ -37,17 +37,17 @@ class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
     A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
-    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, so that global-norm clipping
-    and regularizers do not see it. Its value is restored after the optimizer. Its optimizer slots are set to 0 when it
-    freezes, and its moving average equals its value.
+    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, so it does not count in the
+    global norm of clipping, and a regularizer does not move the entry. Its value is restored after the optimizer's
+    update. Its optimizer slots are set to 0 when it freezes, and its moving average equals its value.
 
-    Masks come before rounding: `bnn_rounding` rounds a frozen 0 to +1, and moves frozen latent weights outside its clip
-    to the clip, once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from the
+    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Frozen latent weights outside its clip
+    are clipped once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from the
     start; with such masks, set its epsilon_1 to 1e-12.
 
-    With masks=hook it reads the states "mask/<variable>" of that hook and has no masks of its own. With a `begin_epoch`
-    above 0 it computes its masks once, in the step in which freezing begins. Under another name, the hook's reports are
-    prefixed with that name.
+    With masks=hook it uses the masks in the states "mask/<variable>" of the other hook, and has none of its own. With a
+    `begin_epoch` above 0 it computes its masks once, in the step in which freezing begins. Under another name, the
+    hook's reports are prefixed with that name.
 
     Group:
         technique

@@ -27,10 +27,10 @@ class FusedBatchNorm(GraphHook):
     The `call` of the layers is replaced only while a forward pass is traced: the model, other hooks, checkpoints and
     exports are the same with and without this hook. It keeps no state.
 
-    Keras still computes another axis than the last, masks, `renorm`, `synchronized`, an epsilon below 1.001e-5,
-    float64, batches without a fixed size, subclasses with their own `call`, and passes whose gradients are overridden
-    by op type. `summary` lists them. The second derivative of a fused layer is exact; that of a Keras layer treats the
-    mean inside the variance as a constant.
+    These cases are left to Keras: another axis than the last, a mask, `renorm`, `synchronized`, an epsilon below
+    1.001e-5, float64, a batch without a fixed size, steps that XLA compiles, subclasses with their own `call`, and
+    passes whose gradients are overridden by op type. `summary.json` lists the layers with the reasons. The second
+    derivative of a fused layer is exact; that of a Keras layer treats the mean inside the variance as a constant.
 
     Group:
         optimization
@@ -41,8 +41,8 @@ class FusedBatchNorm(GraphHook):
         evaluation:  the same y with the moving mean and variance
 
     Cost:
-        Saves time: on large inputs a layer takes a third to a half of its time in Keras. Four convolutions with batch
-        norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`.
+        It saves time: on large inputs a layer takes a third to a half of the time that it takes in Keras. Four
+        convolutions with batch norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`.
 
     Pitfalls:
         tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one.

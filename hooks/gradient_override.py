@@ -34,8 +34,9 @@ class GradientOverride(GraphHook):
     forward pass are overridden; the inputs of a MatMul include the kernel. The forward pass does not change.
 
     "identity", "round_through", "hard_tanh_through" and "guided_relu" replace the gradient; "clip", "reverse" and
-    "scale" modify it. For your own backward pass, give by `_target_` a function that returns a
-    `hookline.trainer.ops.backward.Backward`; one that replaces the gradient returns one for each input, in its shape.
+    "scale" modify it. For your own backward pass, set `_target_` to a function that returns a
+    `hookline.trainer.ops.backward.Backward`. Its `function` returns one gradient for each input, in the shape of the
+    input.
 
     The hook keeps no state. Under another name, its reports are prefixed with that name.
 
@@ -49,7 +50,7 @@ class GradientOverride(GraphHook):
         guided_relu:              dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0
         clip:                     dL/dx = min(max(g, -limit), limit), entry by entry
         scale, reverse:           dL/dx = factor * g, and -factor * g
-        rise > 0:                 times 2 / (1 + exp(-rise p)) - 1, with p the share of the run's steps that are made
+        rise > 0:                 times 2 / (1 + exp(-rise p)) - 1, with p the share of the run's steps that are done
 
     Scalars:
         gradient_override/rise: current factor of the rise, if `rise` is set.

@@ -34,13 +34,13 @@ MOST_BITS = 8
 
 
 class IncrementalQuantization(GraphHook):
-    """Quantize kernels to 0 or a signed power of two, a growing share of each at a time, and train the rest.
+    """Quantize a growing share of each kernel to 0 or a signed power of two, and train the rest.
 
     At each quantization step the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
     n2 <= k <= n1, and never change again, whatever momentum, weight decay or regularizers do. The others keep training
     and compensate for the error. The levels of a kernel follow from its largest weight at the first quantization step
-    and are fixed from then on. The last quantization step, at the latest the last step of the run, quantizes
-    everything. Biases and batch norm stay float.
+    and are fixed from then on. The last quantization step quantizes all entries that are left; it takes place in the
+    last step of the run at the latest. Biases and batch norm stay float.
 
     Add the hook `frozen_mask` to clear the optimizer's slots of quantized entries too. Under another name, the hook's
     reports are prefixed with that name.
@@ -51,8 +51,8 @@ class IncrementalQuantization(GraphHook):
     Equation:
         n1 = floor(log2(4 max|W| / 3)),   n2 = n1 + 1 - 2^(bits - 1) / 2
         levels: 0 and +-2^k for n2 <= k <= n1
-        w -> sign(w) b, for the level b with (a + b) / 2 <= |w| < 3 b / 2, where a is the level below b; 0 below all
-        of n entries round(share * n) are quantized: those with the largest |w|, or drawn
+        w -> sign(w) b, for the level b with (a + b) / 2 <= |w| < 3 b / 2, a the next lower level; smaller |w| -> 0
+        of n entries round(share * n) are quantized: those with the largest |w|, or drawn at random
         these have dL/dw = 0, and after the optimizer they and their moving average are put back on their level
 
     State:
@@ -71,11 +71,12 @@ class IncrementalQuantization(GraphHook):
     Pitfalls:
         tests/hooks/test_incremental_quantization.py: new levels at a later quantization step would move quantized
             entries. The level changes exactly at 1.5 times a power, not halfway between exponents; a logarithm in
-            float32 would round there. A quantization step at the very end of the run is made in the last step.
+            float32 would round there. A quantization step that is due at the very end of the run takes place in its
+            last step.
 
     Reference:
         Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5
-        * 2^n1 are rounded to 2^n1; the paper does not say.
+        * 2^n1 are rounded to 2^n1; the paper does not define this case.
 
     Example:
         python train.py recipe=incremental_quantization

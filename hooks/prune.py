@@ -34,19 +34,21 @@ class Prune(GraphHook):
 
     Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on.
     "polynomial" goes from `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the
-    survivors in between. "splicing" follows the polynomial, but only the forward pass sees zeros: latent entries keep
-    their value, get the gradient of the masked entries, and may return until `end_epoch`.
+    survivors in between. "splicing" follows the same polynomial, but only the forward pass sees zeros: the latent value
+    of a pruned entry keeps training, with the gradient of the masked network, and the entry may return until
+    `end_epoch`.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
-    the n entries (blocks, channels) of a kernel are pruned; among equal entries the last go first, and the largest
-    always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does; with
-    splicing, once the masks are final. Add the hook `frozen_mask` to clear the optimizer's slots too.
+    the n units of a kernel (entries, blocks or channels) are pruned; among equal units the last ones go first, and the
+    largest always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer
+    does. (With splicing, this holds once the masks are final.) Add the hook `frozen_mask` to clear the optimizer's
+    slots too.
 
-    With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final, and at every stage,
-    survivors return to their values at that epoch, and so do biases, moving statistics, the optimizer's slots and step
-    count, hence the learning rate schedule. (The paper's code starts with new slots; with Adam, these would not match
-    the bias correction.) The run does not become longer: take schedule=constant, or milestones of schedule=step within
-    the remaining steps. Random draws, the order of examples and the state of other hooks continue.
+    With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
+    stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
+    slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots; with Adam, these
+    would not match the bias correction.) The run does not become longer: use schedule=constant, or schedule=step with
+    milestones within the remaining steps. Random draws, the order of examples and the state of other hooks continue.
     `incremental_quantization` is refused together with it.
 
     Under another name, the hook's reports are prefixed with that name and "/".
@@ -60,7 +62,7 @@ class Prune(GraphHook):
         forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
         after the optimizer:  w <- m w, for splicing from t1 on; and so its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
-        rewinding:            w <- m w_k, k the step of `rewind_epoch`, in the step of final or a stage's masks
+        rewinding:            w <- m w_k, k the step of `rewind_epoch`, where masks become final, and at stages
 
     State:
         mask/<variable>: True where an entry is kept.
@@ -83,7 +85,8 @@ class Prune(GraphHook):
         tests/hooks/pruning/test_settings.py: the final sparsity is missed if the frequency does not divide the number
             of steps; here the end is always an update.
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; a mask
-            update in a skipped step is made up for; with splicing, entries get the gradient of the masked network.
+            update that falls on a skipped step takes place in the next one; with splicing, entries get the gradient of
+            the masked network.
         tests/hooks/pruning/test_rewinding.py: survivors and the optimizer's state return together, to the values from
             before the update of one step.
         tests/hooks/pruning/test_selector.py: ties and kernels of zeros are pruned to the exact number, in a fixed

@@ -57,24 +57,25 @@ class QuantizationAwareTraining(GraphHook):
     The forward pass rounds kernels to a symmetric grid, with one quantization step for each output channel of a
     convolution and one for each dense layer, and activations to 2^bits levels between limits that follow a moving
     average. Latent weights stay float and train through the rounding. Evaluations round as well, so they report the
-    network that ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without
-    calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear.
+    network that ships. `scripts/export.py format=litert` writes an integer-only file with these ranges, without
+    calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
     and padding keep the range of their input; average pooling rounds halves as LiteRT does. An activation inside a
     layer, other than ReLU, counts as a layer of its own; swish is its input times a rounded sigmoid.
 
-    Batch norm of a convolution needs no folding in training: with one step for each channel, rounding and folding
-    commute. The kernel of a dense layer before batch norm is folded with the moving statistics before rounding.
+    Batch norm after a convolution needs no folding in training: with one quantization step for each channel, rounding
+    and folding commute. After a dense layer it does: the kernel is folded with the moving statistics before rounding.
 
-    With `bnn_rounding`, "*" leaves out the kernels that it rounds, and other patterns must not name them. Inputs that
-    it rounds are not rounded again; the integer file holds binary kernels exactly, but not such inputs.
+    With `bnn_rounding`, the pattern "*" leaves out the kernels that `bnn_rounding` rounds, and other patterns must not
+    match them. Inputs that it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot
+    hold binary inputs.
 
-    With `ranges=learned` the optimizer trains the steps, without weight decay (LSQ). They begin with mean magnitudes,
-    for activations those of the batch of the step after `begin_epoch`. Activations have unsigned levels where the graph
-    says that they are never negative. The network's inputs keep the range of a moving average; tanh, sigmoid and
-    softmax keep the range that runtimes give them.
+    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). Their initial values
+    come from mean magnitudes, for activations those in the first batch after `begin_epoch`. Activations have unsigned
+    levels where the graph says that they are never negative. The network's inputs keep a moving average as their range;
+    tanh, sigmoid and softmax have the fixed range that runtimes give them.
 
     From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor averages of
     ranges change any more: the network trains as it ships.
@@ -96,9 +97,9 @@ class QuantizationAwareTraining(GraphHook):
                       s trains by dL/ds / sqrt(p N), with N entries of x that share s, those of one example
 
     State:
-        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch. Learned
-            ones stay as they began, beside the first steps of kernels, `steps`; their factors are a variable of the
-            network, in the layer `step_sizes`.
+        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch. With
+            ranges=learned they keep their initial values, and a state `steps` has the initial quantization steps of
+            kernels; the trained factors on both are a variable of the network, in the layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:
@@ -110,10 +111,11 @@ class QuantizationAwareTraining(GraphHook):
     Pitfalls:
         tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact. With one step for all
             channels, rounding and batch norm folding would not commute. Both ends of a range pass the gradient.
-        tests/hooks/test_quantization_aware_training.py: ranges change once a step, also with micro batches, and not in
-            a skipped step; y = w + stop_gradient(w_q - w) would leave the grid. Binary kernels are not rounded again.
-        tests/hooks/quantization/test_learned_steps.py: with a gradient that is not scaled, or an absolute step of Adam,
-            steps move much faster than weights.
+        tests/hooks/test_quantization_aware_training.py: ranges change once per step, also with micro batches, and not
+            in a skipped one; y = w + stop_gradient(w_q - w) is not exactly on the grid. Binary kernels are not rounded
+            again.
+        tests/hooks/quantization/test_learned_steps.py: if their gradient is not scaled, or if Adam trains them directly
+            instead of a factor on them, quantization steps change much faster than weights.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
     Reference:

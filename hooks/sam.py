@@ -21,9 +21,9 @@ class Sam(GraphHook):
     statistics of batch norm come from the first pass.
 
     The climb uses the gradient of the whole batch, also with micro batches and replicas; in the paper each replica
-    climbs on its own. Pruned or frozen weights do not move in the climb; with `bnn_rounding` the latent weights climb.
-    If an objective changes several networks, only `network` climbs. A layer that writes TensorFlow variables in its
-    call writes them twice a step. The hook keeps no state.
+    climbs on its own. Pruned or frozen weights do not move in the climb; with `bnn_rounding` the latent weights do. If
+    an objective changes several networks, only the weights of `network` climb. A layer that writes TensorFlow variables
+    in its call writes them twice a step. The hook keeps no state.
 
     Group:
         optimization

@@ -37,8 +37,8 @@ class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
     From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. Latent weights stay
-    float and train through a straight-through estimator, so they may change their cluster. Each centroid is trained by
-    the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate. With
+    float and train through a straight-through estimator, so an entry can move to another cluster. Each centroid is
+    trained by the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate. With
     begin_epoch=0 the centroids are computed from the initial weights, such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
@@ -51,7 +51,7 @@ class WeightClustering(GraphHook):
         forward:    w_c = c_k,   k = argmin_j |w - c_j|
         backward:   dL/dw = dL/dw_c,   dL/dc_j = sum over the members of j of dL/dw_c
         centroids:  c_j <- c_j - rate * centroid_rate * dL/dc_j
-        linear:     c_j evenly from min w to max w
+        linear:     c_j evenly spaced from min w to max w
         density:    c_j at evenly spaced quantiles of w
         kmeans:     Lloyd's algorithm, from the linear ones
 

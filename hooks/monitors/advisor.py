@@ -29,8 +29,9 @@ class Advisor(HostHook):
     """Warn of silent mistakes that no technique checks for, in one line each.
 
     - Before training: a monitor with the wrong direction; masks or quantization that become final when hardly any steps
-      are left; batch norm over fewer than 8 examples; raw pixels into a network without a norm at its first layer.
-    - At evaluations: a monitor that has the same value in each of the first 5.
+      are left; batch norm over fewer than 8 examples; raw pixels into a network without normalization at its first
+      layer.
+    - At evaluations: a monitored metric that has the same value in each of the first 5.
 
     Group:
         guard

@@ -40,8 +40,8 @@ REASON_LENGTH = 300
 class FinalTable(HostHook):
     """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and the run directory.
 
-    Stopped and failed runs have a table too, with dashes for missing values. No number is truncated: on a narrow
-    terminal the table has fewer columns, or a line for each value.
+    Stopped and failed runs have a table too, with dashes in place of missing values. No number is truncated: on a
+    narrow terminal the table has fewer columns, or a line for each value.
 
     Group:
         monitor

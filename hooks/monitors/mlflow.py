@@ -18,9 +18,9 @@ class MLflow(RemoteLogger):
     """Log reports, config, results and pictures to an MLflow server.
 
     Metrics are named by their split, such as `validation/metric/accuracy`. The parameters are those of TensorBoard's
-    HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A thread sends, so training never
-    waits. If the service fails, training continues, and one warning says why. A resumed run continues the same remote
-    run, with each step once: `mlflow.json` in the run directory holds the id.
+    HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A separate thread sends them, so
+    training never waits. If the service fails, training continues, and one warning says why. A resumed run continues
+    the same remote run, with each step once: `mlflow.json` in the run directory holds the id.
 
     Group:
         monitor

@@ -28,9 +28,9 @@ OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 class NanGuard(GraphHook, HostHook):
     """Stop before a non-finite value reaches a variable, or skip that step.
 
-    The check is part of the step, so exactly the failing step is withheld, however many steps the traced loop has. With
-    a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one of several
-    objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
+    The check is part of the step, so exactly the failing step is withheld, however many steps one call of the traced
+    loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
+    of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
     Group:
         guard

@@ -33,7 +33,7 @@ MOST_BYTES = 2**26  # largest size of a frame file; Pillow also limits its pixel
 
 
 class PictureFiles(HostHook):
-    """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations during training.
+    """Write `pictures/<name>.png` at the final test, and `pictures/step_<n>/<name>.png` at evaluations during training.
 
     Training examples, as the network sees them, are written when training begins. With `animate`, `pictures/<name>.gif`
     shows the picture at each evaluation on the validation split, in at most 200 evenly spaced frames. It is written
@@ -48,7 +48,7 @@ class PictureFiles(HostHook):
 
     Cost:
         Only when pictures are due: the hooks' computations on the observed examples, and PNG files. Measured: 0.3 s in
-        total for `recipe=baseline`, at the beginning and at the test.
+        total for `recipe=baseline`, at the beginning and at the final test.
 
     Pitfalls:
         tests/hooks/monitors/test_pictures.py: intervals and frames continue after a resume; layer names become safe

@@ -198,7 +198,7 @@ MODES = (AUTO, "bar", PLAIN, QUIET)
 
 
 class Progress(HostHook):
-    """Show the progress of a run: steps, epoch, images per second, waiting, time left, latest and best metrics.
+    """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
 
     On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is at most `lines` plain
     lines a run, without control characters. If the reader of standard output exits, training continues.

@@ -27,7 +27,7 @@ FEWEST_DIMENSIONS = 3  # it draws nothing at all below
 
 
 class Projector(HostHook):
-    """Write embeddings for the tab "Projector" of TensorBoard, at the test. It needs the hook `tensorboard`, too.
+    """Write embeddings for TensorBoard's tab "Projector" at the final test. It needs the hook `tensorboard`, too.
 
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
     (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`).
@@ -41,7 +41,7 @@ class Projector(HostHook):
         evaluations: number of evaluations so far.
 
     Cost:
-        Only when embeddings are due, at the test by default, and only if a hook or an objective has some.
+        Only when embeddings are due, by default at the final test, and only if a hook or an objective has some.
 
     Pitfalls:
         tests/hooks/monitors/test_projector.py: the projector stays empty if vectors are not finite or have fewer than

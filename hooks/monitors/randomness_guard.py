@@ -32,16 +32,16 @@ Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 class RandomnessGuard(HostHook):
     """Draw some training examples several times before training begins, and compare.
 
-    - Reading a row twice must give the same result: a source has no seed, so its random draws could not be repeated or
-      resumed. Random changes belong in `augment`.
+    - Reading a row of the data source twice must give the same result: a source has no seed, so random draws in it
+      could not be repeated or resumed. Random changes belong in `augment`.
     - The batch of a step must be the same when it is made twice, as in two runs with one seed.
     - Each augmentation is checked alone. The same seeds must give the same result, and other seeds another one: a draw
       by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a batch
       must have its own draws: copies of one image must come out differently.
 
-    The bits of at most 16 examples are compared. Variety is not checked if results may be equal by chance: in batches
-    of fewer than 7 examples, and for an augmentation that changes almost all examples or almost none. A cache inside a
-    source, which hides random draws, is not found.
+    The bits of at most 16 examples are compared. The hook does not check that draws differ where they may be equal by
+    chance: in batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost
+    none. A cache inside a source, which hides random draws, is not found.
 
     Group:
         guard

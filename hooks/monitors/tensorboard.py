@@ -39,9 +39,9 @@ SESSION = "hparams"  # where hyperparameters and results go: apart from the curv
 class TensorBoard(HostHook):
     """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
 
-    The curves of all splits share a chart over optimizer steps, and the custom scalars tab groups related curves. There
-    are also histograms of the weights, pictures, the graph of the traced step, and the environment, config, plan and
-    result as text. A separate thread writes the files; its errors appear at the next report.
+    The curves of a scalar for all splits share a chart over optimizer steps, and the CUSTOM SCALARS tab groups related
+    curves. There are also histograms of the weights, pictures, the graph of the traced step, and the environment,
+    config, plan and result as text. A separate thread writes the files; its errors appear at the next report.
 
     `tensorboard/hparams` contains the hyperparameters, the best validation values and the test values: a row of
     TensorBoard's HPARAMS tab.

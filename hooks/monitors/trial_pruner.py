@@ -30,9 +30,10 @@ PRUNERS = {
 class TrialPruner(HostHook):
     """Report each evaluation of a search's trial to its study, and end the run when a pruner of Optuna says so.
 
-    The metric is that of the run (`run.best`). The run ends well, with the status "stopped", and the study records the
-    trial as pruned. Pruning begins when the network has its final form, such as its final sparsity. Outside of a search
-    (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says why.
+    The metric is that of the run (`run.best`). The run ends normally, with the status "stopped", and the study records
+    the trial as pruned. Pruning begins when the network has its final form, such as its final sparsity. Outside of a
+    search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
+    why.
 
     Group:
         monitor
@@ -42,7 +43,7 @@ class TrialPruner(HostHook):
 
     Pitfalls:
         tests/hooks/monitors/test_trial_pruner.py: the last evaluation must not prune a run that is complete; a resumed
-            run is judged by its evaluations so far, not by later ones of before a kill.
+            run is judged by its evaluations so far, not by later ones that it made before it was killed.
 
     Reference:
         Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.

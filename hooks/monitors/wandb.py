@@ -16,7 +16,8 @@ class WandB(RemoteLogger):
 
     Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
     The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end. A
-    thread sends, so training never waits. If the service fails, training continues, and one warning says why.
+    separate thread sends them, so training never waits. If the service fails, training continues, and one warning says
+    why.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
     With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run replaces its earlier ones.
