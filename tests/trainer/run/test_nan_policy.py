@@ -35,7 +35,7 @@ def once(step):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place):
-    guard = named(NanGuard(), "nan_guard")
+    guard = named(NanGuard(network="model"), "nan_guard")
     network, clean = toy_network(), toy_network()
     for variable, other in zip(network.model.variables, clean.model.variables, strict=True):
         other.assign(variable)

@@ -173,7 +173,7 @@ def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
     np.testing.assert_allclose(found, true, atol=5e-2 * np.abs(true).max())
     scale, batch = LossScale(), batches_with({1: OVERFLOW}, default=1e-3)
     loop = half_loop(
-        [named(NanGuard(), "nan_guard")],
+        [named(NanGuard(network="model"), "nan_guard")],
         batch=batch,
         network=plain_network("float16"),
         scale=scale,
@@ -189,7 +189,9 @@ def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
 @pytest.mark.parametrize("settings", [{"accumulation_steps": 2}, {"xla": True}], ids=["micro", "xla"])
 def test_an_overflow_changes_no_bit_but_halves_the_scale(settings):
     scale = LossScale()
-    loop = half_loop([named(NanGuard(), "nan_guard")], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
+    loop = half_loop(
+        [named(NanGuard(network="model"), "nan_guard")], batch=batches_with({2: OVERFLOW}), scale=scale, **settings
+    )
     assert loop.run(0, 2) == (2, [])
     before = all_values(loop)
     assert loop.run(2, 1) == (3, [])
@@ -223,7 +225,7 @@ def test_nan_and_an_overflow_at_the_floor_stop_the_run():
     ):
         scale = LossScale()
         scale.value.assign(value)
-        step, vetoes = half_loop([named(NanGuard(), "nan_guard")], batch=batch, scale=scale).run(0, 5)
+        step, vetoes = half_loop([named(NanGuard(network="model"), "nan_guard")], batch=batch, scale=scale).run(0, 5)
         assert step == 1
         assert any(name.startswith(veto) for name in vetoes)
         assert (float(scale.value), int(scale.overflow_steps)) == after

@@ -94,7 +94,11 @@ def moved(hooks=(), steps=1):
 
 
 def test_each_hook_that_changes_gradients_is_followed_in_order():
-    hooks = [Times("a_thrice", 3.0), named(ClipGradients(limit=0.01), "clip_gradients"), StatelessHook("watches")]
+    hooks = [
+        Times("a_thrice", 3.0),
+        named(ClipGradients(limit=0.01, network="model"), "clip_gradients"),
+        StatelessHook("watches"),
+    ]
     loop = loop_of(hooks)
     loop.run(0, 1)
     (before,) = moved()
@@ -123,7 +127,10 @@ def test_a_report_averages_the_sampled_steps():
 
 
 def test_a_step_that_was_held_back_is_in_no_average():
-    hooks = [named(NanGuard(policy="skip"), "nan_guard"), named(Poison(place="gradient", steps=[1]), "poison")]
+    hooks = [
+        named(NanGuard(policy="skip", network="model"), "nan_guard"),
+        named(Poison(place="gradient", steps=[1]), "poison"),
+    ]
     loop = loop_of(hooks)
     assert loop.run(0, 3)[0] == 1
     assert loop.run(2, 2) == (4, [])
