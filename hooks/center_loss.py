@@ -15,8 +15,13 @@ from hookline.hooks.options import check_epochs, check_layer, check_number, epoc
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Embedding, Shown, hard_labels
-from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance
-from hookline.trainer.ops.labels import known_labels
+from hookline.trainer.ops.centers import (
+    center_change,
+    center_sums,
+    class_distances,
+    known_labels,
+    mean_pair_distance,
+)
 from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean

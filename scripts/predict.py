@@ -142,7 +142,7 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
     import numpy as np
 
     from hookline.scripts.prediction.results import Predictions, name_classes, rank
-    from hookline.trainer.ops.labels import as_logits
+    from hookline.trainer.ops.probabilities import as_logits
 
     activation = None if model.card is None else model.card.activation
     names: list[str] = []

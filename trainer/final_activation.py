@@ -14,7 +14,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, graph_calls, is_graph, is_of, maker
 from hookline.trainer.input.data import Data
-from hookline.trainer.ops.labels import are_probabilities, as_logits
+from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 
 NAMES = {"softmax": "softmax", "softmax_v2": "softmax", "sigmoid": "sigmoid"}
 """By the name of a function or, in lower case, of a class; TensorFlow's own softmax has the second one."""

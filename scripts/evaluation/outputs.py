@@ -18,7 +18,7 @@ from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch, Objective
-from hookline.trainer.ops.labels import are_probabilities, as_logits
+from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 from hookline.trainer.run.finished import restore
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator

@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.ops.labels import known_labels
+
+def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return which labels lie in [0, classes), and the labels with all others set to 0.
+
+    `tf.gather` takes these on any device; what becomes of an unknown label is for the caller to say.
+
+    Args:
+        labels: integers, any shape.
+        classes: number of classes.
+
+    Returns:
+        bool and int64, in the shape of the labels.
+    """
+    labels = tf.cast(labels, tf.int64)  # small unsigned integers cannot be compared with any number of classes
+    known = tf.logical_and(labels >= 0, labels < classes)
+    return known, tf.where(known, labels, tf.zeros_like(labels))
 
 
 def center_sums(

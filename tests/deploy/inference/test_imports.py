@@ -4,6 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from hookline.deploy.inference.card import CARD, Card
+from hookline.deploy.inference.container import PACKED, write_container
+from hookline.deploy.inference.graph import Graph, Op, graph_to_json
+
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"tensorflow", "keras", "hydra", "omegaconf", "rich", "numba", "scipy", "matplotlib", "h5py", "yaml"}
 CODE = """
@@ -31,11 +37,17 @@ def test_inference_imports_numpy_and_nothing_heavy():
     }
 
 
-def test_predicting_imports_nothing_heavy():
-    heavy = HEAVY - {"numba", "h5py", "yaml"}
-    names = "predict, prediction.examples, prediction.model, prediction.results"
-    modules = [f"hookline.scripts.{name}" for name in names.split(", ")]
-    modules += ["hookline.recipes.data.images", "hookline.deploy.formats"]
-    code = f"import sys, {', '.join(modules)}; print({heavy} & sys.modules.keys() or '')"
+def test_predicting_from_a_packed_file_imports_nothing_heavy(tmp_path):
+    path, inputs = tmp_path / "model.packed.safetensors", tmp_path / "x.npy"
+    card = Card("model", "best", 1, (3,), ("dark", "bright", "grey"), activation="softmax")
+    graph = Graph("n", "x", (3,), "y", [Op("flatten", "f", ("x",), "y")], about={CARD: card.as_json()})
+    write_container(path, PACKED, graph_to_json(graph), {})
+    np.save(inputs, np.array([[0.1, 0.7, 0.2]], np.float32))
+    code = (
+        f"import sys; from hookline.scripts.predict import main; main(['model={path}', 'images={inputs}', 'output=-']);"
+        f"print({HEAVY - {'numba', 'yaml'}} & sys.modules.keys() or '')"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout == "\n"
+    assert not run.stderr
+    assert run.stdout.splitlines()[1].startswith("0,bright,0.7")
+    assert run.stdout.splitlines()[2] == ""

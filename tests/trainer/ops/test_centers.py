@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance, point_pairs
-from hookline.trainer.ops.labels import known_labels
+from hookline.trainer.ops.centers import (
+    center_change,
+    center_sums,
+    class_distances,
+    known_labels,
+    mean_pair_distance,
+    point_pairs,
+)
 
 CLASSES, WIDTH, BATCH = 5, 3, 24
 values = st.floats(-8.0, 8.0, width=32)

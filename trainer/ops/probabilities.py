@@ -1,11 +1,10 @@
-"""Labels and probabilities."""
+"""Probabilities and their logits, without TensorFlow: prediction on NumPy uses them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 LARGEST = 1.0 - 2.0**-24  # the float32 before 1
@@ -38,20 +37,3 @@ def as_logits(outputs: Any, activation: str | None, ops: Any = np) -> Any:
         return ops.log(ops.clip(outputs, SMALLEST, 1.0))
     inside = ops.clip(outputs, SMALLEST, LARGEST)
     return ops.log(inside) - ops.log1p(-inside)
-
-
-def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return which labels lie in [0, classes), and the labels with all others set to 0.
-
-    `tf.gather` takes these on any device; what becomes of an unknown label is for the caller to say.
-
-    Args:
-        labels: integers, any shape.
-        classes: number of classes.
-
-    Returns:
-        bool and int64, in the shape of the labels.
-    """
-    labels = tf.cast(labels, tf.int64)  # small unsigned integers cannot be compared with any number of classes
-    known = tf.logical_and(labels >= 0, labels < classes)
-    return known, tf.where(known, labels, tf.zeros_like(labels))
