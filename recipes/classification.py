@@ -41,8 +41,11 @@ class Classification(Objective):
             )
         mixed = SOFT_TARGETS in batch
         targets = batch[SOFT_TARGETS] if mixed else tf.one_hot(batch["targets"], self.classes)
-        smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
-        cross_entropy = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
+        smooth = targets
+        if self.label_smoothing:
+            smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
+        # `tf.nn` has the same op, among thirty others that flatten what is already [batch, classes].
+        cross_entropy, _ = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=smooth)
         found = tf.argmax(logits, axis=-1)
         if mixed:
             accuracy = tf.gather(targets, found, batch_dims=1)
