@@ -111,7 +111,7 @@ def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "ove
 
 
 @contextmanager
-def put_in_place(path: Path, form: Format) -> Iterator[Path]:
+def put_in_place(path: Path) -> Iterator[Path]:
     """Yield a temporary path, and move what is written there into place at the end of the block, unless it fails."""
     is_new, folder = not path.parent.exists(), None
     try:

@@ -10,10 +10,9 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
@@ -24,18 +23,14 @@ from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
 from hookline.scripts.sweep.command import listed_run, missing_jobs
-from hookline.scripts.sweep.open import is_done, make_directory
+from hookline.scripts.sweep.open import command_of, is_done, make_directory
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
 from hookline.scripts.sweep.run import TRAIN
 from hookline.train import check
-from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import locked
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 USAGE = """python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
 
@@ -50,26 +45,31 @@ The same command again runs only what is missing; python scripts/compare.py <out
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
 TAKEN = ("seed", "run_dir", "resume")
-COLUMN = "hooks"
-
-
-@dataclass
-class Own:
-    """The options of this command alone; see `USAGE`."""
-
-    seeds: str = "0,1,2"
-    out: str = ""
-    metrics: str | None = None
+COLUMN, WHOLE = "hooks", "whole"
+Variants = dict[str, list[str]]
+"""Overrides without a seed, of the whole recipe and by "without <hook>"."""
 
 
 @dataclass
 class Options:
-    """All options."""
+    """The options; see `USAGE`."""
 
-    overrides: list[str]  # what every run gets
-    seeds: tuple[int, ...]  # of each variant
-    out: Path  # directory for the runs
-    metrics: str | None  # names of metrics, or None for all of the test split
+    seeds: str = "0,1,2"
+    out: str = ""
+    metrics: str | None = None
+    overrides: list[str] = field(default_factory=list, init=False)  # what every run gets
+
+    @property
+    def directory(self) -> Path:
+        """Return the directory for the runs."""
+        if self.out:
+            return user_path(self.out, "out")
+        recipes = [text.partition("=")[2] for text in self.overrides if text.startswith("recipe=")]
+        return Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
+
+    def jobs(self, overrides: Sequence[str]) -> list[list[str]]:
+        """Return the command line of a variant with each seed."""
+        return [[*overrides, f"seed={seed}"] for seed in parse_seeds(self.seeds)]
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -77,88 +77,62 @@ def parse(arguments: Sequence[str]) -> Options:
     for argument in arguments:
         if argument.partition("=")[0] in TAKEN or argument.startswith("-"):
             raise UserError(f"'{argument}' received. Expected seeds=0,1,2 and out=<directory>; see --help.")
-    ours = [each for each in arguments if each.partition("=")[0] in Own.__dataclass_fields__]
-    own, overrides = parse_options(ours, Own), [each for each in arguments if each not in ours]
-    recipes = [text.partition("=")[2] for text in overrides if text.startswith("recipe=")]
-    default = Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
-    out = user_path(own.out, "out") if own.out else default
-    return Options(overrides, parse_seeds(own.seeds), out, own.metrics)
+    own = [each for each in arguments if each.partition("=")[0] in ("seeds", "out", "metrics")]
+    options = parse_options(own, Options)
+    options.overrides = [each for each in arguments if each not in own]
+    parse_seeds(options.seeds)
+    return options
 
 
-def reasons_against(jobs: Sequence[Sequence[str]]) -> list[str | None]:
-    """Return why command lines cannot run, one line each; None if they can. Nothing is trained or written."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
-        return process.submit(_reasons, [list(job) for job in jobs]).result()
-
-
-def _reasons(jobs: Sequence[list[str]]) -> list[str | None]:
-    from hookline.trainer.quiet import plain_warnings, quiet_start
-
-    with quiet_start():
-        from hookline.trainer.run.machine import released_graphs
-        from hookline.trainer.run.session import prepare
-    reasons: list[str | None] = []
-    for job in jobs:
-        try:
-            with plain_warnings(), released_graphs():
-                prepare(check(job)[0].config)
-            reasons.append(None)
-        except UserError as error:
-            reasons.append(str(error))
-    return reasons
-
-
-WHOLE = "whole"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to run a recipe."""
-
-    name: str  # "whole", or "without <hook>"
-    overrides: tuple[str, ...]  # without a seed
-    reason: str | None = None  # why it cannot run; None if it can, as far as is known
-
-    def job(self, seed: int) -> list[str]:
-        """Return the overrides of a job."""
-        return [*self.overrides, f"seed={seed}"]
-
-
-def variants_of(overrides: Sequence[str], seed: int) -> list[Variant]:
-    """Return the recipe as it is, and without each of its technique hooks."""
-    whole = Variant(WHOLE, tuple(overrides))
-    (job,) = check(whole.job(seed))
+def variants_of(overrides: Sequence[str]) -> Variants:
+    """Return the recipe as it is, and without each of its technique hooks and what the user set for it."""
+    (job,) = check(overrides)
     hooks = technique_hooks(job.config["hooks"])
     if not hooks:
         raise UserError(
             f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
         )
-    return [whole, *(_without(name, overrides, seed) for name in hooks)]
+    variants = {WHOLE: list(overrides)}
+    for hook in hooks:
+        key = f"hooks.{hook}"
+        kept = [text for text in overrides if not text.lstrip("+").partition("=")[0].startswith(f"{key}.")]
+        is_users_own = any(text.startswith(f"+{key}.") for text in overrides)
+        variants[f"without {hook}"] = [*kept, *([] if is_users_own else [f"{key}=null"])]
+    return variants
 
 
-def _without(hook: str, overrides: Sequence[str], seed: int) -> Variant:
-    """Return the recipe without a hook, and so without what the user set for it."""
-    key = f"hooks.{hook}"
-    kept = [text for text in overrides if not text.lstrip("+").partition("=")[0].startswith(f"{key}.")]
-    is_users_own = any(text.startswith(f"+{key}.") for text in overrides)
-    variant = Variant(f"without {hook}", (*kept, *([] if is_users_own else [f"{key}=null"])))
-    try:
-        check(variant.job(seed))
-    except UserError as error:
-        return Variant(variant.name, variant.overrides, str(error))
-    return variant
+def reasons_against(variants: Variants) -> dict[str, str]:
+    """Return why variants cannot run, one line each, for those that cannot. Nothing is trained or written."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
+        return process.submit(_reasons, variants).result()
+
+
+def _reasons(variants: Variants) -> dict[str, str]:
+    from hookline.trainer.quiet import plain_warnings, quiet_start
+
+    with quiet_start():
+        from hookline.trainer.run.machine import released_graphs
+        from hookline.trainer.run.session import prepare
+    reasons = {}
+    for name, overrides in variants.items():
+        try:
+            with plain_warnings(), released_graphs():
+                prepare(check(overrides)[0].config)
+        except UserError as error:
+            reasons[name] = str(error)
+    return reasons
 
 
 def run_missing(
     directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
 ) -> int:
-    """Run the jobs whose runs are not complete; return the worst exit code."""
+    """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
     sweep = _open(directory, jobs)
     make_directory(directory, "out=")
     with locked(directory):
         wanted = [list(overrides) for overrides in jobs.values()]
         missing = [job for job in missing_jobs(sweep) if job.overrides in wanted]
-        found = preflight_each(Command(()), [job.overrides for job in missing])
+        found = preflight_each(command_of(sweep), [job.overrides for job in missing])
         checked = {job.number: each for job, each in zip(missing, found, strict=True)}
         slots = divide(max(1, len(missing)), None)
         sweep.threads = sweep.threads or slots.threads
@@ -168,24 +142,13 @@ def run_missing(
         return run.run() if missing else 0
 
 
-def is_made(directory: Path, overrides: Sequence[str]) -> bool:
-    """Return whether a job has come to its end."""
-    if not (directory / FILE_NAME).exists():
-        return False
-    sweep = read_sweep(directory)
-    return any(job.overrides == list(overrides) and is_done(sweep, job) for job in sweep.jobs)
-
-
 def _open(directory: Path, jobs: Mapping[str, Sequence[str]]) -> Sweep:
     """Return the sweep of the jobs, with what an earlier one of the same jobs knows."""
-    if (directory / FILE_NAME).exists():
-        sweep = read_sweep(directory)
-    elif directory.exists() and any(directory.iterdir()):
+    sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
+    if not sweep.jobs and directory.exists() and any(directory.iterdir()):
         raise UserError(
             f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
         )
-    else:
-        sweep = Sweep(directory)
     taken = {job.run: job.overrides for job in sweep.jobs}
     made = list(taken.values())
     for name, overrides in jobs.items():
@@ -200,64 +163,47 @@ def _open(directory: Path, jobs: Mapping[str, Sequence[str]]) -> Sweep:
 def _command(options: Options) -> int:
     from hookline.hooks.monitors.console import open_console
 
-    console = open_console()
+    console, out = open_console(), options.directory
     say = partial(console.print, soft_wrap=True)
-    variants = without_impossible(options, variants_of(options.overrides, options.seeds[0]))
-    jobs = {
-        run_name(variant, seed): variant.job(seed)
-        for variant in variants
-        if variant.reason is None
-        for seed in options.seeds
+    seeds = parse_seeds(options.seeds)
+    variants = variants_of(options.overrides)
+    sweep = read_sweep(out) if (out / FILE_NAME).exists() else Sweep(out)
+    made = [job.overrides for job in sweep.jobs if is_done(sweep, job)]  # what has been run can run
+    unmade = {
+        name: overrides
+        for name, overrides in variants.items()
+        if not any(job in made for job in options.jobs(overrides))
     }
-    code = run_missing(options.out, jobs, say)
-    show(console, options, variants)
-    say(f"runs: {options.out}")
+    reasons = reasons_against(unmade) if unmade else {}
+    if WHOLE in reasons:
+        raise UserError(reasons[WHOLE])
+    able = {name: options.jobs(overrides) for name, overrides in variants.items() if name not in reasons}
+    names = {name: f"{name.replace(' ', '_')}_seed_" for name in able}
+    jobs = {f"{names[name]}{seed}": job for name in able for seed, job in zip(seeds, able[name], strict=True)}
+    code = run_missing(out, jobs, say)
+    comparison = comparison_of(out, able, options.metrics)
+    whole = next((group for group in comparison.groups if group.settings[COLUMN] == WHOLE), None)
+    console.print()
+    print_comparison(console, comparison, whole)
+    for name, reason in reasons.items():
+        say(f"{name}: cannot run. {reason}")
+    say(f"runs: {out}")
     return code
 
 
-def show(console: Console, options: Options, variants: Sequence[Variant]) -> None:
-    """Print the tables, and why variants cannot run."""
-    comparison = comparison_of(options, [variant for variant in variants if variant.reason is None])
-    console.print()
-    whole = next((group for group in comparison.groups if group.settings[COLUMN] == variants[0].name), None)
-    print_comparison(console, comparison, whole)
-    for variant in variants:
-        if variant.reason is not None:
-            console.print(f"{variant.name}: cannot run. {variant.reason}", soft_wrap=True)
-
-
-def without_impossible(options: Options, variants: Sequence[Variant]) -> list[Variant]:
-    """Return variants with the reason of those that cannot run; those with a complete run can."""
-    open_ones = [
-        variant
-        for variant in variants
-        if variant.reason is None and not any(is_made(options.out, variant.job(seed)) for seed in options.seeds)
-    ]
-    reasons = reasons_against([variant.job(options.seeds[0]) for variant in open_ones]) if open_ones else []
-    known = {variant.name: reason for variant, reason in zip(open_ones, reasons, strict=True) if reason is not None}
-    if variants[0].name in known:
-        raise UserError(known[variants[0].name])
-    return [replace(variant, reason=known.get(variant.name, variant.reason)) for variant in variants]
-
-
-def run_name(variant: Variant, seed: int) -> str:
-    """Return the name of a run's directory, such as "without_prune_seed_0"."""
-    return f"{variant.name.replace(' ', '_')}_seed_{seed}"
-
-
-def comparison_of(options: Options, variants: Sequence[Variant]) -> Comparison:
+def comparison_of(out: Path, able: Mapping[str, Sequence[Sequence[str]]], names: str | None) -> Comparison:
     """Return the variants side by side; a run that is not at its end is in no average."""
-    found = find_runs([str(options.out)])
+    found = find_runs([str(out)])
     groups, unfinished = [], []
-    for variant in variants:
-        jobs = {tuple(variant.job(seed)) for seed in options.seeds}
+    for variant, listed in able.items():
+        jobs = {tuple(job) for job in listed}
         runs = [run for run in found.runs if run.overrides in jobs]
         complete = tuple(run for run in runs if run.is_complete)
         unfinished += [run for run in runs if not run.is_complete]
         if complete:
-            groups.append(Group({COLUMN: variant.name}, complete, len(jobs) - len(complete)))
+            groups.append(Group({COLUMN: variant}, complete, len(jobs) - len(complete)))
     kept = [run for group in groups for run in group.runs]
-    metrics = default_metrics(kept) if options.metrics is None or not kept else parse_metrics(options.metrics, kept)
+    metrics = default_metrics(kept) if names is None or not kept else parse_metrics(names, kept)
     return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=found.unreadable)
 
 

@@ -18,9 +18,8 @@ from typing import Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
+from hookline.scripts.benchmarks.contender import Contender, Settings, Worker, find_contenders
 from hookline.scripts.benchmarks.figures import Row, as_rows, print_rows, write_chart
-from hookline.scripts.benchmarks.process import Worker, interpreter
 from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
@@ -102,7 +101,7 @@ def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row
     case, workers, left_out = contenders[0].case, list[Worker](), dict[str, str]()
     try:
         for each in contenders:
-            if (python := interpreter(each, options.environments)) is None:
+            if (python := each.interpreter(options.environments)) is None:
                 where = f" in {options.environments}" if options.environments else " (see environments= in --help)"
                 left_out[each.name] = f"{each.environment} is not installed{where}."
                 continue

@@ -131,7 +131,7 @@ def write(
     """Write under another name, check that it loads and is as good as the run, then rename it."""
     from hookline.deploy.compare import compare
 
-    with put_in_place(path, form) as temporary:
+    with put_in_place(path) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))
         with own_classes(plugins):
             predict = form.load(temporary)

@@ -35,17 +35,21 @@ class Findings:
     notes: list[str] = field(default_factory=list)  # what is worth knowing and not wrong, a line each
     checkpoints: int = 0  # how many are sound
 
-    def read(self, path: Path, what: type) -> Any:
+    def read(self, path: Path) -> dict[str, Any] | None:
         """Return what a JSON or YAML file holds; None, and a damage, where it holds something else."""
+        damage = f"{path} is damaged: it is not what a run writes."
         try:
-            content = _yaml(path) if path.suffix == ".yaml" else read_json(path)
+            content = read_yaml(path) if path.suffix == ".yaml" else read_json(path)
+            if isinstance(content, dict):
+                return content
+        except OSError as error:
+            damage = f"{path} cannot be read: {error.strerror}."
         except DamagedError as error:
-            self.damages.append(str(error))
-            return None
-        if not isinstance(content, what):
-            self.damages.append(f"{path} is damaged: it is not what a run writes.")
-            return None
-        return content
+            damage = str(error)
+        except ValueError:
+            damage = f"{path} is damaged: it is not YAML that a run writes."
+        self.damages.append(damage)
+        return None
 
 
 def examine(directory: Path) -> Findings:
@@ -58,14 +62,14 @@ def examine(directory: Path) -> Findings:
         read_text(directory / OVERRIDES)
     except (OSError, ValueError) as error:
         found.damages.append(f"{directory / OVERRIDES} cannot be read: {getattr(error, 'strerror', error)}.")
-    config = found.read(directory / CONFIG, dict)
-    found.read(directory / ENVIRONMENT, dict)
+    config = found.read(directory / CONFIG)
+    found.read(directory / ENVIRONMENT)
     hooks = (config or {}).get("hooks") or {}
     if not isinstance(hooks, dict):
         found.damages.append(f"{directory / CONFIG} is damaged: its hooks are not what a run writes.")
         hooks = {}
     targets = [node.get("_target_") for node in hooks.values() if isinstance(node, dict)]
-    summary = found.read(directory / SUMMARY, dict) if (directory / SUMMARY).exists() else None
+    summary = found.read(directory / SUMMARY) if (directory / SUMMARY).exists() else None
     complete = summary is not None and summary.get("status") in COMPLETE
     if summary is None and not (directory / SUMMARY).exists():
         found.notes.append(f"There is no {SUMMARY}: the run was killed, or is training.")
@@ -96,15 +100,6 @@ def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoi
             f"{path} has changed since {', '.join(changed)} {'was' if len(changed) == 1 else 'were'} written. It must "
             "be as it was to resume; for another run from these weights, use init_from=."
         )
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        return read_yaml(path)
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise DamagedError(f"{path} is damaged: it is not YAML that a run writes.") from error
 
 
 def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:

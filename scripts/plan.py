@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,37 +34,25 @@ Nothing is trained or written, and run_dir is not looked at. A step whose update
 refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted. For recipes, hooks
 and values see python train.py --help.
 """
-TEXT, FULL, DOT, MERMAID = "", "--full", "--dot", "--mermaid"
-FORMS = (FULL, DOT, MERMAID)
-SWEEP = ("-m", "--multirun")
+FORMS = FULL, DOT, MERMAID = ("--full", "--dot", "--mermaid")
 NAME = 26
 """How long names in the first column may be before they break."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options."""
-
-    job: Job | None  # the run to plan; None if the command line only shows a config, and has done so
-    form: str  # `TEXT`, `FULL`, `DOT` or `MERMAID`
-
-
-def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line."""
+def parse(arguments: Sequence[str]) -> tuple[Job | None, str]:
+    """Return the run to plan, None if the command line only shows a config, and has done so; and the form."""
     forms = sorted({*arguments} & {*FORMS})
     if len(forms) > 1:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
-    if any(argument in SWEEP for argument in arguments):
+    if {*arguments} & {"-m", "--multirun"}:
         raise UserError("A sweep (-m) received. Expected one run, without -m and with one value for each key.")
     jobs = check([argument for argument in arguments if argument not in FORMS], directories=False)
-    return Options(jobs[0] if jobs else None, forms[0] if forms else TEXT)
+    return jobs[0] if jobs else None, forms[0] if forms else ""
 
 
-def _command(options: Options) -> int | None:
-    if options.job is None:
-        return None
-    code, _ = run_job(options.job, lambda job: show_plan(job, options.form))
-    return code
+def _command(asked: tuple[Job | None, str]) -> int | None:
+    job, form = asked
+    return None if job is None else run_job(job, lambda job: show_plan(job, form))[0]
 
 
 def show_plan(job: Job, form: str) -> dict[str, Any]:
@@ -73,16 +60,15 @@ def show_plan(job: Job, form: str) -> dict[str, Any]:
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
+        from hookline.scripts.planning.drawing import as_dot, as_mermaid
         from hookline.scripts.planning.trace import plan_run
         from hookline.trainer.run.session import prepare
-    with plain_warnings():
-        plan = plan_run(prepare(job.config, job.recipe))
     from hookline.hooks.monitors.console import open_console
 
+    with plain_warnings():
+        plan = plan_run(prepare(job.config, job.recipe))
     console = open_console()
     if form in (DOT, MERMAID):
-        from hookline.scripts.planning.drawing import as_dot, as_mermaid
-
         console.file.write(as_dot(plan) if form == DOT else as_mermaid(plan))
     else:
         print_plan(console, plan, full=form == FULL)

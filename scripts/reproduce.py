@@ -7,23 +7,48 @@ recipes/results.json and to the table recipes/RESULTS.md.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction.jobs import commands_of
-from hookline.scripts.reproduction.session import Session
-from hookline.scripts.reproduction.table import CHART, FILE, TABLE, points_of, read_results, write_chart, write_table
-from hookline.scripts.reproduction.targets import DATA, Target, read_targets
+from hookline.scripts.reproduction.rows import (
+    append_conditions,
+    conditions_now,
+    make_export,
+    make_row,
+    read_conditions,
+)
+from hookline.scripts.reproduction.table import (
+    CHART,
+    FILE,
+    TABLE,
+    merge,
+    points_of,
+    read_results,
+    render_short,
+    write_chart,
+    write_results,
+    write_table,
+)
+from hookline.scripts.reproduction.targets import DATA, Target, Variant, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
+from hookline.scripts.sweep.open import job_arguments, make_directory, quoted
+from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
+from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
 from hookline.train import say
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import preflight_each
+from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.run.directory import LOCK, locked
 
 USAGE = """python scripts/reproduce.py [key=value ...]
 
@@ -42,6 +67,10 @@ USAGE = """python scripts/reproduce.py [key=value ...]
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
 FLAGS = {"--list": "list=true", "--render": "render=true"}
+ANY = "\0"
+"""Stands for any text of an override."""
+OURS = ("run_dir=", "trainer.threads=")
+"""Overrides that this command adds."""
 
 
 @dataclass
@@ -91,40 +120,235 @@ def places_of(options: Options) -> dict[str, Path]:
     return places
 
 
-def _command(options: Options) -> int:
-    results, out = user_path(options.results, "results"), user_path(options.out, "out")
-    seeds = parse_seeds(options.seeds) if options.seeds is not None else None
+class Runs(Sweep):
+    """Runs that are not recorded as a sweep; each has its log beside its directory."""
+
+    def log(self, job: SweepJob, worker: int = 0) -> Path:
+        """Return the file that holds what a job's processes print."""
+        return self.directory / f"{job.run}.log"
+
+
+class Session:
+    """One call of the command: which runs are done, which are made, which rows are kept.
+
+    Nothing is recorded but the runs themselves: a run belongs to a variant if it has its name and its command line.
+    """
+
+    def __init__(self, options: Options, say: Callable[[str], None], script: Path = TRAIN) -> None:
+        self.out, self.results = user_path(options.out, "out"), user_path(options.results, "results")
+        self.targets = read_targets(user_path(options.targets, "targets"))
+        self.chosen = chosen(options.only, self.targets)
+        self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
+        self.places = places_of(options)
+        self.checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
+        self.say, self._script = say, script
+        self._settled: set[str] = set()  # names of targets
+        self._failed = False
+        self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
+        self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
+        able = [self._runs[target.name] for target in self.chosen if self._lacks(target) is None]
+        self._able = {name: run for runs in able for name, run in runs.items()}
+
+    def run(self, at_once: int) -> int:
+        """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
+        make_directory(self.out, "out=")
+        names = {each.name for each in self.out.iterdir()}
+        if names and LOCK not in names:
+            raise UserError(
+                f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one made by this."
+            )
+        with locked(self.out):
+            if self.checks:
+                check(variant for variant, _ in self._able.values())
+            self._keep_not_run()
+            self._settle()
+            missing = [name for name in self._able if not self.is_done(name)]
+            self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
+            code = self._make(missing, at_once) if missing else 0
+        for target in self.chosen:
+            self.say(f"{target.name}: {self.standing(target)}")
+        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(TABLE)}")
+        return code if code in ENDED else int(self._failed)
+
+    def _tries(self, name: str) -> tuple[Path | None, Path]:
+        """Return the latest run that was made by the command line of a variant, and a free place for another one."""
+        variant, seed = self._all[name]
+        places = dict.fromkeys(variant.data, ANY)  # data may have moved since
+        places |= {key: f"{ANY}{self._directory(each.run(seed))}" for key, each in variant.needs.items()}
+        filled = [*variant.filled(places), f"seed={seed}"]
+        expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
+        found, path, number_of_try = None, self.out / name, 1
+        while path.exists():
+            given = [text.rstrip("'") for text in read_overrides(path) if not text.startswith(OURS)]
+            if len(given) == len(expected) and all(map(re.fullmatch, expected, given)):
+                found = path
+            number_of_try += 1
+            path = self.out / f"{name}_try{number_of_try}"
+        return found, path
+
+    def _directory(self, name: str) -> str:
+        """Return where the run of a variant is in `out`, or will be."""
+        found, free = self._tries(name)
+        return str((found or free).relative_to(self.out))
+
+    def path(self, name: str) -> Path:
+        """Return the directory of a run."""
+        return self.out / self._directory(name)
+
+    def is_done(self, name: str) -> bool:
+        """Return whether a run is complete."""
+        return is_complete(read_summary(self.path(name)))
+
+    def _make(self, missing: Sequence[str], at_once: int) -> int:
+        """Make runs, as soon as those that they begin from are complete; return the worst exit code."""
+        slots = divide(len(missing), at_once)
+        waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
+        runs = Runs(self.out, list(waiting.values()))
+        begun: dict[int, dict[str, Any]] = {}
+
+        def next_job() -> SweepJob | None:
+            for name, job in waiting.items():
+                variant, seed = self._all[name]
+                if all(self.is_done(each.run(seed)) for each in variant.needs.values()):
+                    job.run, job.overrides = self._directory(name), self._overrides(variant, seed)
+                    self.path(name).parent.mkdir(parents=True, exist_ok=True)
+                    return waiting.pop(name)
+            return None
+
+        def arguments(job: SweepJob) -> list[str]:
+            begun[job.number] = conditions_now()
+            has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
+            given = job_arguments(runs, job, None if at_once == 1 or has_threads else slots.threads)
+            is_resumed = given[0].startswith("resume=")  # the data may have moved
+            return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
+
+        def ended(job: SweepJob) -> None:
+            append_conditions(self.out, job.run, begun[job.number])
+            self._failed |= not is_complete(read_summary(runs.run_directory(job))) or bool(job.exit_code)
+            self._settle()
+
+        run = SweepRun(
+            runs,
+            slots,
+            next_job,
+            arguments,
+            label=lambda job: job.run,
+            say=self.say,
+            ended=ended,
+            script=self._script,
+            record=lambda sweep, job: None,
+        )
+        code = run.run()
+        for name in waiting if code not in ENDED else ():
+            variant, seed = self._all[name]
+            needed = next(each.run(seed) for each in variant.needs.values() if not self.is_done(each.run(seed)))
+            self.say(f"left out: {name}, which begins from {needed}")
+        return code
+
+    def _overrides(self, variant: Variant, seed: int) -> list[str]:
+        """Return the overrides of a run, with the places of its data and of the runs that it begins from."""
+        places = {name: quoted(self.places[name]) for name in variant.data}
+        places |= {key: quoted(self.path(each.run(seed))) for key, each in variant.needs.items()}
+        return [*variant.filled(places), f"seed={seed}"]
+
+    def _lacks(self, target: Target) -> str | None:
+        """Return why a target cannot be run, or None."""
+        missing = [f"{name}=<path>" for name in target.needs if name not in self.places]
+        return f"needs {' and '.join(missing)}, which was not given" if missing else None
+
+    def standing(self, target: Target) -> str:
+        """Return how a target stands, in one line."""
+        if (reason := self._lacks(target)) is not None:
+            return f"not run: {reason}"
+        runs = self._runs[target.name]
+        return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
+
+    def _settle(self) -> None:
+        """Keep the rows that have become complete."""
+        for target in self.chosen:
+            if target.name in self._settled or self._lacks(target) is not None:
+                continue
+            if not all(map(self.is_done, self._runs[target.name])):
+                continue
+            self._settled.add(target.name)
+            try:
+                self._keep(target)
+            except UserError as error:
+                self._failed = True
+                self.say(f"{target.name}: no row. {error}")
+
+    def _keep(self, target: Target) -> None:
+        seeds = self.seeds or target.seeds
+        for export in target.exports.values():
+            for seed in seeds:
+                make_export(self.path(target.runs[export.run].run(seed)), export)
+        noted = read_conditions(self.out)
+        row = make_row(target, seeds, self.path, {name: noted.get(self._directory(name), []) for name in self._all})
+        self.say(render_short(row))
+        if absent := [str(seed) for seed in target.seeds if seed not in seeds]:
+            self.say(f"{target.name}: not kept in {self.results.name}: seed {', '.join(absent)} is not among the runs")
+        else:
+            self._write(row)
+
+    def _keep_not_run(self) -> None:
+        for target in self.chosen:
+            if (reason := self._lacks(target)) is not None:
+                self.say(f"{target.name}: not run: {reason}")
+                facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
+                self._write({**facts, "not_run": reason})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        before = read_results(self.results)
+        rows = merge(before, row, list(self.targets))
+        (write_table if rows == before else write_results)(self.results, rows)
+
+
+def check(variants: Iterable[Variant]) -> None:
+    """Compose the command line of each variant."""
+    filled = {
+        each.name: [*each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere")), "seed=0"] for each in variants
+    }
+    try:
+        preflight_each(Command(()), list(filled.values()))
+    except UserError:
+        for name, overrides in filled.items():  # which of them it is
+            try:
+                preflight_each(Command(()), [overrides])
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from error
+        raise
+
+
+def _render(options: Options) -> None:
+    """Write the table and the chart again."""
+    results = user_path(options.results, "results")
     rows = read_results(results)
+    if not rows:
+        raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
+    write_table(results, rows)
+    print(f"table: {results.with_name(TABLE)}")
+    if points := list(points_of(rows, read_targets(user_path(options.targets, "targets")))):
+        chart = CHART if results == FILE else results.with_suffix(".png")
+        write_chart(points, chart)
+        print(f"chart: {chart}")
+
+
+def _command(options: Options) -> int:
     if options.render:
-        if not rows:
-            raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
-        write_table(results, rows)
-        print(f"table: {results.with_name(TABLE)}")
-        if points := list(points_of(rows, read_targets(user_path(options.targets, "targets")))):
-            chart = CHART if results == FILE else results.with_suffix(".png")
-            write_chart(points, chart)
-            print(f"chart: {chart}")
+        _render(options)
         return 0
-    if not results.parent.is_dir():
-        raise UserError(f"results={results} received, but {results.parent} is not a folder. Expected a file in one.")
-    targets = read_targets(user_path(options.targets, "targets"))
-    session = Session(
-        out=out,
-        targets=targets,
-        chosen=chosen(options.only, targets),
-        seeds=seeds,
-        places=places_of(options),
-        results=results,
-        own_targets=options.targets != str(TARGETS),
-        say=say,
-    )
-    if options.list:
-        for target in session.chosen:
-            print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
-            for line in commands_of(target, targets, seeds or target.seeds):
-                print(f"  {line}")
-        return 0
-    return session.run(options.jobs)
+    session = Session(options, say)
+    read_results(session.results)  # a damaged file is seen before a run is made
+    if not session.results.parent.is_dir():
+        folder = session.results.parent
+        raise UserError(f"results={session.results} received, but {folder} is not a folder. Expected a file in one.")
+    if not options.list:
+        return session.run(options.jobs)
+    for target in session.chosen:
+        print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
+        for line in commands_of(target, session.seeds or target.seeds):
+            print(f"  {line}")
+    return 0
 
 
 main = make_main(USAGE, parse, _command)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
@@ -67,42 +67,32 @@ def _command(options: Options) -> int:
 
 def _replay(options: Options, directory: Path, steps: int) -> list[str]:
     """Train again, print the outcome, and return what is damaged."""
-    pair = choose_pair(directory / CHECKPOINTS, steps)
+    older, newer = choose_pair(directory / CHECKPOINTS, steps)
     config = read_config(options.run, options.plugins)
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
         import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
     with plain_warnings():
-        outcome = replay(config, *pair)
-    if not outcome.differing:
-        print(f"Steps {outcome.start} to {outcome.end} give the same bits again: sha256 {outcome.found}.")
+        found = replay(config, older, newer)
+    what = f"Steps {older.step} to {newer.step} give"
+    if not found.differing:
+        print(f"{what} the same bits again: sha256 {found.digest}.")
         return []
-    return [describe(outcome)]
-
-
-def describe(outcome: Replay) -> str:
-    """Return one line on a replay that gave other bits."""
-    shown = ", ".join(f"'{key}'" for key in outcome.differing[:SHOWN])
-    others = len(outcome.differing) - SHOWN
+    shown = ", ".join(f"'{key}'" for key in found.differing[:SHOWN])
+    others = len(found.differing) - SHOWN
     more = f" and {others} others" if others > 0 else ""
-    changes = f" Changed since: {'; '.join(outcome.changes)}." if outcome.changes else ""
-    return (
-        f"Steps {outcome.start} to {outcome.end} give other bits, sha256 {outcome.found} in place of "
-        f"{outcome.expected}: {shown}{more} differ.{changes}"
-    )
+    changes = f" Changed since: {'; '.join(found.changes)}." if found.changes else ""
+    return [f"{what} other bits, sha256 {found.digest} in place of {found.expected}: {shown}{more} differ.{changes}"]
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(NamedTuple):
     """The outcome."""
 
-    start: int  # step of the older checkpoint
-    end: int  # step of the newer one
-    expected: str  # sha256 of the newer one's variables
-    found: str  # sha256 of the same variables, trained again
+    expected: str  # sha256 of the newer checkpoint's variables
+    digest: str  # of the same variables, trained again
     differing: tuple[str, ...]  # keys of those that are not the same, bit for bit
-    changes: tuple[str, ...]  # how this environment differs from the one that wrote the newer checkpoint
+    changes: list[str]  # how this environment differs from the one that wrote the newer checkpoint
 
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
@@ -144,14 +134,11 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     between = changed_replicas(start, run.trainer.replica.count)
     bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
     differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]
-    return Replay(
-        start.step,
-        end.step,
-        tensors_digest(end.tensors),
-        tensors_digest(found),
-        tuple(differing),
-        (*_changes(end.environment, environment()), *([between] if between else [])),
-    )
+    now = environment()
+    known = {key: (was, now[key]) for key, was in end.environment.items() if key in now}
+    changes = [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
+    changes += [between] if between else []
+    return Replay(tensors_digest(end.tensors), tensors_digest(found), tuple(differing), changes)
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
@@ -192,11 +179,6 @@ def _lower_rates(run: Run, factor: float) -> None:
         for trainer in run.loop.trainers:
             for network in trainer.networks.values():
                 network.lower_rate(factor)
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    known = {key: (before[key], value) for key, value in now.items() if key in before}
-    return [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
 
 
 parse = partial(parse_options, make=Options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookline.scripts.command import new_figure, plain_table
 
 if TYPE_CHECKING:
-    from hookline.scripts.benchmarks.process import Worker
+    from hookline.scripts.benchmarks.contender import Worker
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
             {
                 "case": each.contender.case,
                 "contender": each.contender.name,
-                "unit": f"{each.contender.unit}/s",
+                "unit": "steps/s" if each.contender.what == "training" else "batches/s",
                 "median": _median(each),
                 "lowest": min(each.speeds),
                 "highest": max(each.speeds),

@@ -9,13 +9,11 @@ from typing import Any
 from hookline.scripts.benchmarks import training_hookline as hookline
 from hookline.scripts.benchmarks import training_others as others
 from hookline.scripts.benchmarks.contender import Contender, Work
-from hookline.scripts.benchmarks.training_hookline import Case
+from hookline.scripts.benchmarks.training_hookline import BINARY, Case
 
 PLAIN = ("hooks.fused_batch_norm=null",)
 """Batch norm by Keras' own ops."""
 HALF = ("trainer.precision=bfloat16",)
-BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "hooks.bnn_rounding.all_binary=true")
-"""Larq's tutorial to the letter: no activation before its quantizers, no scale in its last batch norm."""
 PRUNED = (
     "+hooks=prune",
     f"hooks.prune.final_sparsity={hookline.PRUNED}",
@@ -41,7 +39,7 @@ def _one(case: Case, name: str, way: Callable[..., Work], **more: Any) -> Conten
     """Return a contender; what `Contender` does not know of `more` is for `way`."""
     own = {key: more.pop(key) for key in OWN if key in more}
     prepare = partial(way, case=case, **more)
-    return Contender("training", case.name, name, prepare, unit="steps", batch_size=case.batch_size, **own)
+    return Contender("training", case.name, name, prepare, batch_size=case.batch_size, **own)
 
 
 def _ours(case: Case, variants: dict[str, tuple[str, ...]], *always: str, baseline: bool = False) -> list[Contender]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks.contender import Settings, Work
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from hookline.train import Job
-    from hookline.trainer.run.control import Report
     from hookline.trainer.run.run import Run
 
 CLASSES = 10
@@ -47,6 +44,8 @@ class Case:
     many: int = 20  # `steps_per_execution` of Keras, where it runs several steps at once: more gain nothing
 
 
+BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "hooks.bnn_rounding.all_binary=true")
+"""Larq's tutorial to the letter: no activation before its quantizers, no scale in its last batch norm."""
 LENET_300_100 = Case("lenet_300_100", "lenet_300_100", many=100)
 LENET_5 = Case("lenet_5", "lenet_5")
 CNN = Case("cnn", "plain_cnn", images=COLOURED, many=5)
@@ -92,7 +91,7 @@ def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Wo
     """Return steps of a run without files and evaluations."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *WATCHING)]
     run = start(settings, case, [f"trainer.evaluate_every_epochs={TOTAL}", *silent, *overrides])
-    train = gated(run)
+    train = steps_of(run)
 
     def work(count: int) -> None:
         train(count)
@@ -107,7 +106,7 @@ def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
     """Return steps of a run in whole epochs, evaluated; with a checkpoint at each, or without host hooks."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *(() if watched else WATCHING))]
     run = start(settings, case, [*silent, "hooks.checkpoint.every_seconds=0"] if watched else silent)
-    train, made = gated(run), 0
+    train, made = steps_of(run), 0
 
     def work(count: int) -> float:
         nonlocal made
@@ -121,48 +120,16 @@ def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
     return work
 
 
-def gated(run: Run) -> Callable[[int], None]:
-    """Start a fit in a thread, held at its beginning; return what lets it make so many steps."""
-    from hookline.trainer.hook import HostHook
-
-    requests: SimpleQueue[int] = SimpleQueue()
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
-
-    class Gate(HostHook):
-        """A run after each piece of work. State saved: none."""
-
-        name, end = "gate", 0
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def next_step(self, step: int) -> int:
-            return self.end
-
-        def on_fit_begin(self, run: Run) -> None:
-            done.put(None)
-            self.end = run.step + requests.get()
-
-        def on_chunk_end(self, run: Run, report: Report | None) -> None:
-            if run.step == self.end:
-                self.on_fit_begin(run)
-
-    def fit() -> None:
-        try:
-            run.fit()
-            raise RuntimeError("The run ended.")
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            done.put(error)
+def steps_of(run: Run) -> Callable[[int], None]:
+    """Begin a fit, and return what makes so many of its steps; it is `Run.fit` in pieces."""
+    run._begin()
 
     def train(steps: int) -> None:
-        requests.put(steps)
-        if (error := done.get()) is not None:
-            raise error
+        end = run.step + steps
+        while run.step < end:
+            edge = run.cadence.next_edge(run.step, run.host_hooks, run.times.seconds_per_step)
+            run._train_to(min(end, edge))
 
-    run.hooks = [*run.hooks, Gate()]
-    threading.Thread(target=fit, daemon=True).start()
-    if (error := done.get()) is not None:
-        raise error
     return train
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,13 @@ from hookline.trainer.run.results import short_name
 FILE_NAME = "metrics.jsonl"
 Curve = dict[int, float]
 """Values by step."""
+Curves = dict[tuple[str, str], Curve]
+"""Of one run, by split and name of the metric."""
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What one metrics.jsonl says of some metrics."""
-
-    values: dict[tuple[str, str], Curve]  # by split and name of the metric
-    damaged: int  # lines that could not be read; one that was cut off at the end is not counted
-
-
-def read_curves(directory: Path, names: Sequence[str]) -> Curves:
-    """Return the curves of a run."""
-    values: dict[tuple[str, str], Curve] = {}
+def read_curves(directory: Path, names: Sequence[str]) -> tuple[Curves, int]:
+    """Return the curves of a run, and how many lines could not be read; one that was cut off is not counted."""
+    curves: Curves = {}
     damaged = 0
     for line in read_lines(directory / FILE_NAME):
         if not line.endswith("\n"):
@@ -43,32 +36,19 @@ def read_curves(directory: Path, names: Sequence[str]) -> Curves:
             continue
         for name in names:
             if (value := number(report.get(name))) is not None:
-                values.setdefault((split, name), {})[step] = value
-    return Curves(values, damaged)
+                curves.setdefault((split, name), {})[step] = value
+    return curves, damaged
 
 
-@dataclass(frozen=True)
-class Band:
-    """The mean of curves where all of them have a value."""
+def average(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the steps that all curves have, int [points], and there their mean and standard deviation.
 
-    steps: np.ndarray  # int [points]
-    mean: np.ndarray  # float [points]
-    deviation: np.ndarray  # float [points], the standard deviation (divided by n - 1); 0 for a lone curve
-
-
-def average(curves: Sequence[Curve]) -> Band:
-    """Return the mean of curves over the steps that all of them have."""
+    The deviation is divided by n - 1; it is 0 for a lone curve.
+    """
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
     deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
-    return Band(np.array(steps, dtype=int), values.mean(axis=0), deviation)
-
-
-def tail(curve: Curve, band: Band) -> Curve:
-    """Return the end of a curve beyond a mean, from the mean's last step on; empty if it ends there."""
-    last = int(band.steps[-1]) if len(band.steps) else -1
-    rest = {step: value for step, value in curve.items() if step >= last}
-    return rest if len(rest) > 1 else {}
+    return np.array(steps, dtype=int), values.mean(axis=0), deviation
 
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
@@ -109,33 +89,33 @@ def _read(groups: Sequence[Group], names: Sequence[str]) -> tuple[dict[str, Curv
     curves, notes = {}, []
     for run in (run for group in groups for run in group.runs):
         try:
-            found = read_curves(run.directory or Path(), names)
+            found, damaged = read_curves(run.directory or Path(), names)
         except OSError as error:
             notes.append(f"Not in the chart: {run.name} ({error.filename}: {error.strerror})")
             continue
-        if not found.values:
+        if not found:
             notes.append(f"Not in the chart: {run.name} (its metrics.jsonl has none of: {', '.join(names)})")
             continue
         curves[run.name] = found
-        if found.damaged:
-            notes.append(f"{run.name}: {found.damaged} damaged lines of metrics.jsonl were left out")
+        if damaged:
+            notes.append(f"{run.name}: {damaged} damaged lines of metrics.jsonl were left out")
     return curves, notes
 
 
 def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str) -> None:
     for split, style in STYLES.items():
-        curves: list[Curve] = [run.values[split, name] for run in runs if (split, name) in run.values]
+        curves = [run[split, name] for run in runs if (split, name) in run]
         if not curves:
             continue
-        band = average(curves)
-        marker = "o" if len(band.steps) == 1 else None
+        steps, mean, deviation = average(curves)
+        marker = "o" if len(steps) == 1 else None
         text = f"{label} (n={len(curves)})" if split == "validation" else None
-        axes.plot(band.steps, band.mean, style, color=colour, linewidth=1.6, marker=marker, label=text)
-        low, high = band.mean - band.deviation, band.mean + band.deviation
-        axes.fill_between(band.steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        for curve in curves:
-            rest = tail(curve, band)
-            axes.plot(np.array([*rest]), np.array([*rest.values()]), style, color=colour, linewidth=0.6)
+        axes.plot(steps, mean, style, color=colour, linewidth=1.6, marker=marker, label=text)
+        axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        for curve in curves:  # those that go on beyond the mean
+            rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
+            if len(rest) > 1:
+                axes.plot([*rest], [*rest.values()], style, color=colour, linewidth=0.6)
 
 
 def _dress(axes: Any, name: str) -> None:

@@ -169,7 +169,7 @@ def compare(
     groups = [
         Group(
             {key: settings[key][index] for key in keys},
-            tuple(sorted(group, key=_by_seed)),
+            tuple(sorted(group, key=lambda run: -1 if run.seed is None else run.seed)),
             lost[identity],
         )
         for index, (identity, group) in enumerate(members.items())
@@ -229,7 +229,3 @@ def _latest_of_each_seed(
         latest[identities[id(run)], run.seed] = run
     kept = {id(run) for run in latest.values()}
     return [run for run in runs if id(run) in kept], [run for run in runs if id(run) not in kept]
-
-
-def _by_seed(run: StoredRun) -> int:
-    return -1 if run.seed is None else run.seed

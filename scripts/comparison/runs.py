@@ -71,6 +71,11 @@ def is_run(directory: Path) -> bool:
     return (directory / FILE_NAME).is_file() and (directory / OVERRIDES).is_file()
 
 
+def is_sweep(directory: Path) -> bool:
+    """Return whether a directory is that of a sweep."""
+    return (directory / SWEEP_FILE).exists()
+
+
 def read_run(directory: Path, name: str | None = None) -> StoredRun:
     """Return a run."""
     config, recipe = _read_config(directory)
@@ -207,12 +212,21 @@ def find_runs(paths: Sequence[str]) -> Found:
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise UserError(f"{text} {what}. Expected the directory of a run, of a sweep, or one with runs below it.")
-        if (path / SWEEP_FILE).exists():
-            _add_sweep(path, found)
-        elif is_run(path):
-            found.runs.append(read_run(path))
-        else:
-            _add_below(path, found)
+        before = len(found.runs) + len(found.unreadable)
+        for directory in _walk(path):
+            try:
+                if is_sweep(directory):
+                    _add_sweep(directory, found)
+                else:
+                    found.runs.append(read_run(directory))
+            except UserError as error:
+                if directory == path:
+                    raise
+                found.unreadable.append(str(error))
+        if len(found.runs) + len(found.unreadable) == before:
+            raise UserError(
+                f"{path} holds no run. Expected the directory of a run, of a sweep, or one with runs below it."
+            )
     kept: dict[Any, StoredRun] = {}
     for run in found.runs:
         kept.setdefault(run.directory.resolve() if run.directory else id(run), run)
@@ -220,26 +234,12 @@ def find_runs(paths: Sequence[str]) -> Found:
     return found
 
 
-def _add_below(top: Path, found: Found) -> None:
-    before = len(found.runs) + len(found.unreadable)
-    for directory in _walk(top):
-        try:
-            if (directory / SWEEP_FILE).exists():
-                _add_sweep(directory, found)
-            else:
-                found.runs.append(read_run(directory))
-        except UserError as error:
-            found.unreadable.append(str(error))
-    if len(found.runs) + len(found.unreadable) == before:
-        raise UserError(f"{top} holds no run. Expected the directory of a run, of a sweep, or one with runs below it.")
-
-
 def _walk(top: Path) -> Iterator[Path]:
-    """Yield the runs and sweeps below a directory, in order; what lies within them is theirs."""
-    for folder, inner, files in os.walk(top):
+    """Yield a directory, or the runs and sweeps below it, in order; what lies within them is theirs."""
+    for folder, inner, _ in os.walk(top):
         here = Path(folder)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if SWEEP_FILE in files or is_run(here):
+        if is_sweep(here) or is_run(here):
             inner.clear()
             yield here
 

@@ -1,11 +1,11 @@
-"""Hooks as their docstrings, config files and classes describe them."""
+"""Hooks as their docstrings, config files and classes describe them, and what their documentation lacks."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,45 +59,45 @@ KEY = re.compile(r"  (?P<key>\w+):\s*(?P<default>\"[^\"]*\"|.*?)(?:\s+#\s*(?P<co
 FURTHER = re.compile(r"\s+#\s*(?P<comment>.*)")
 
 
-@dataclass
-class Option:
-    """A key of a config file."""
-
-    key: str
-    default: str  # as it is written
-    comment: str  # behind it and on the lines below it; empty for none
-
-
-def read_options(path: Path) -> list[Option]:
-    """Return the keys of a hook's config file, in their order, without the target."""
-    options: list[Option] = []
+def read_options(path: Path) -> dict[str, tuple[str, str]]:
+    """Return default, as it is written, and comment of each key of a hook's config file, without the target."""
+    options: dict[str, tuple[str, str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith(" "):
             continue  # what the file is for, and the hook's name
         if (more := FURTHER.fullmatch(line)) and options:
-            options[-1].comment = f"{options[-1].comment} {more['comment']}".strip()
+            key, (default, comment) = list(options.items())[-1]
+            options[key] = (default, f"{comment} {more['comment']}".strip())
         elif found := KEY.fullmatch(line):
-            options.append(Option(found["key"], found["default"], found["comment"] or ""))
+            options[found["key"]] = (found["default"], found["comment"] or "")
         else:
             raise ValueError(f"{path.name}: '{line.strip()}' is not a 'key: value  # comment' in one line.")
-    return [option for option in options if option.key != "_target_"]
+    options.pop("_target_", None)
+    return options
 
 
 @dataclass(frozen=True)
 class Description:
     """What is known of a hook."""
 
-    name: str  # its key under `hooks`
-    purpose: str  # one line
+    entry: HookEntry
     hook_class: type[Hook]
     docstring: Docstring  # of the class
     arguments: Mapping[str, str]  # what the constructor's docstring says of each
-    options: list[Option]
+    options: Mapping[str, tuple[str, str]]  # default and comment of each key of its config
     state: Mapping[str, str]  # what it saves, by name: type and shape
     declared: Mapping[str, tuple[str, ...]]  # names that it reads, writes, projects and freezes
     source: Path  # its file, relative to the project
     config: Path  # its config file, relative to the project
-    is_default: bool  # whether every run has it
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def is_default(self) -> bool:
+        """Return whether every run has it."""
+        return self.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
 
     @property
     def group(self) -> str:
@@ -105,30 +105,29 @@ class Description:
         return self.docstring.sections.get("Group", "")
 
     @property
+    def overridden(self) -> list[str]:
+        """Return the public methods that it overrides, in the order in which `trainer/hook.py` lists them."""
+        interfaces: tuple[type[Any], ...] = (Hook, GraphHook, HostHook)
+        return [
+            name
+            for interface in interfaces
+            if issubclass(self.hook_class, interface)
+            for name, method in vars(interface).items()
+            if inspect.isfunction(method) and name[0] != "_" and getattr(self.hook_class, name) is not method
+        ]
+
+    @property
     def stages(self) -> list[str]:
         """Return the stages that it overrides."""
-        return [name for name in overridden(self.hook_class) if name not in DECLARATIONS]
-
-
-def overridden(hook_class: type[Hook]) -> list[str]:
-    """Return the public methods that a hook overrides, in the order in which `trainer/hook.py` lists them."""
-    interfaces: tuple[type[Any], ...] = (Hook, GraphHook, HostHook)
-    return [
-        name
-        for interface in interfaces
-        if issubclass(hook_class, interface)
-        for name, method in vars(interface).items()
-        if inspect.isfunction(method) and not name.startswith("_") and getattr(hook_class, name) is not method
-    ]
+        return [name for name in self.overridden if name not in DECLARATIONS]
 
 
 def describe_hooks() -> list[Description]:
     """Return the project's own hooks, in alphabetical order. This imports and builds them, and so TensorFlow."""
-    return [describe(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.plugin is None]
+    return [_describe(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.plugin is None]
 
 
-def describe(entry: HookEntry) -> Description:
-    """Return what is known of a hook."""
+def _describe(entry: HookEntry) -> Description:
     hook_class = load(entry.name)
     source = Path(inspect.getfile(hook_class)).resolve().relative_to(ROOT)
     try:
@@ -137,20 +136,9 @@ def describe(entry: HookEntry) -> Description:
     except ValueError as error:
         raise ValueError(f"{source}, docstring of {hook_class.__name__}: {error}") from error
     node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
-    state, declared = _declared(build_hook(entry.name, node[entry.name]))
-    return Description(
-        name=entry.name,
-        purpose=entry.purpose,
-        hook_class=hook_class,
-        docstring=docstring,
-        arguments=arguments,
-        options=read_options(entry.config_file),
-        state=state,
-        declared=declared,
-        source=source,
-        config=entry.config_file.relative_to(ROOT),
-        is_default=entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults,
-    )
+    declared = _declared(build_hook(entry.name, node[entry.name]))
+    config, options = entry.config_file.relative_to(ROOT), read_options(entry.config_file)
+    return Description(entry, hook_class, docstring, arguments, options, *declared, source, config)
 
 
 CLASSES = 10
@@ -167,26 +155,21 @@ def _declared(hook: Hook) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     variables = _build(hook).variables
     declared = hook.declare()
 
-    def owner(name: str) -> str:
-        return next((each for each in variables if name.endswith(f"/{each}")), "")
-
-    def general(name: str) -> str:
-        return f"{name.removesuffix(owner(name))}<variable>" if owner(name) else name
-
-    def in_order(names: Iterable[str]) -> tuple[str, ...]:
-        chosen = {*names}
-        return tuple(each for each in variables if each in chosen)
+    def general(name: str) -> tuple[str, Any]:
+        owner = next((each for each in variables if name.endswith(f"/{each}")), "")
+        return (f"{name.removesuffix(owner)}<variable>", variables[owner]) if owner else (name, None)
 
     for name, value in declared.state.items():
+        shown, owner = general(name)
         form = f"{value.dtype.name} {value.shape.as_list()}" if value.shape.rank else str(value.dtype.name)
-        if owner(name) and tuple(value.shape) == tuple(variables[owner(name)].shape):
+        if owner is not None and tuple(value.shape) == tuple(owner.shape):
             form = f"{value.dtype.name}, of the variable's shape"
-        state[general(name)] = form
+        state[shown] = form
     return state, {
         "reads": hook.reads,
-        "writes": tuple(dict.fromkeys(map(general, declared.writes))),
-        "projects": in_order(declared.projected),
-        "freezes": in_order(declared.frozen),
+        "writes": tuple(dict.fromkeys(general(name)[0] for name in declared.writes)),
+        "projects": tuple(name for name in variables if name in declared.projected),
+        "freezes": tuple(name for name in variables if name in declared.frozen),
     }
 
 
@@ -194,14 +177,12 @@ def _build(hook: GraphHook) -> Network:
     """Let a hook rebuild a small network and build itself for it; return the network."""
     keras.utils.set_random_seed(0)
     inputs = features = keras.Input((8, 8, 1), name="images")
-    for number in (1, 2):
-        features = keras.layers.Conv2D(4, 3, use_bias=False, name=f"conv_{number}")(features)
-        features = keras.layers.BatchNormalization(name=f"norm_{number}")(features)
+    layers = [keras.layers.Conv2D(4, 3, use_bias=False, name=f"conv_{number}") for number in (1, 2)]
+    layers += [keras.layers.Dense(16, use_bias=False, name="dense_1")]
+    for number, layer in enumerate(layers, start=1):
+        flat = keras.layers.Flatten(name="flatten")(features) if layer.name == "dense_1" else features
+        features = keras.layers.BatchNormalization(name=f"norm_{number}")(layer(flat))
         features = keras.layers.Activation("hard_tanh", name=f"activation_{number}")(features)
-    features = keras.layers.Flatten(name="flatten")(features)
-    features = keras.layers.Dense(16, use_bias=False, name="dense_1")(features)
-    features = keras.layers.BatchNormalization(name="norm_3")(features)
-    features = keras.layers.Activation("hard_tanh", name="activation_3")(features)
     small = keras.Model(inputs, keras.layers.Dense(CLASSES, name="logits")(features), name="small")
     model = hook.rebuild_model(small)
     network = Network("model", model, keras.optimizers.Adam())

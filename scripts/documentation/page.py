@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from hookline.scripts.documentation.description import LAYERS, ROOT, Description, overridden
+from hookline.scripts.documentation.description import LAYERS, ROOT, Description
 from hookline.scripts.planning.trace import DECLARATIONS
 from hookline.trainer.hook import GraphHook, HostHook
 
@@ -34,14 +33,14 @@ SECTIONS = {
 """The sections of a hook's docstring, in the order of the page, and what to write into them."""
 
 
-def find_gaps(hook: Description, root: Path = ROOT) -> list[str]:
+def find_gaps(hook: Description) -> list[str]:
     """Return a line for everything that a hook's documentation lacks or states wrongly."""
     where = f"{hook.source}, docstring of {hook.hook_class.__name__}:"
-    lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook, root))]
-    if differing := {*hook.arguments} ^ ({option.key for option in hook.options} - {"objective"}):
+    lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook))]
+    if differing := {*hook.arguments} ^ ({*hook.options} - {"objective"}):
         names = ", ".join(sorted(differing))
         lines.append(f"{where} {names} must be both in the Args of __init__ and in {hook.config}.")
-    bare = [option.key for option in hook.options if not option.comment]
+    bare = [key for key, (_, comment) in hook.options.items() if not comment]
     return lines + [f"{hook.config}: add a comment behind '{key}:' that says what it is." for key in bare]
 
 
@@ -66,18 +65,16 @@ def _section_gaps(hook: Description) -> Iterator[str]:
         yield f"'{hook.group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}."
 
 
-def _entry_gaps(hook: Description, root: Path) -> Iterator[str]:
+def _entry_gaps(hook: Description) -> Iterator[str]:
     try:
-        state, _, _, pitfalls = (
-            hook.docstring.entries(heading) for heading in ("State", "Scalars", "Pictures", "Pitfalls")
-        )
+        state, pitfalls, *_ = map(hook.docstring.entries, ("State", "Pitfalls", "Scalars", "Pictures"))
     except ValueError as error:
         yield str(error)
         return
     if hook.state and state.keys() != hook.state.keys():
         yield f"'State:' names {', '.join(state)}. Expected what the hook saves: {', '.join(hook.state)}."
     for file in pitfalls:
-        if not (root / file).is_file():
+        if not (ROOT / file).is_file():
             yield f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it."
 
 
@@ -116,7 +113,9 @@ def make_page(hooks: Sequence[Description]) -> str:
 
 
 def _overview(title: str, hooks: Iterable[Description]) -> str:
-    rows = [(f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}", _text(hook.purpose)) for hook in hooks]
+    rows = [
+        (f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}", _text(hook.entry.purpose)) for hook in hooks
+    ]
     return f"**{title}**\n\n" + _table(("hook", "what it does"), rows)
 
 
@@ -145,8 +144,7 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     cls = hook.hook_class
     yield "class", f"[{cls.__name__}](../{hook.source}), {_kind(cls)}"
     yield "stages", _names(hook.stages)
-    listed = [name for name in overridden(cls) if name in DECLARATIONS - UNLISTED]
-    if listed:
+    if listed := [name for name in hook.overridden if name in DECLARATIONS - UNLISTED]:
         yield "declares", _names(listed)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])
@@ -163,7 +161,7 @@ def _kind(hook_class: type) -> str:
 
 
 def _options(hook: Description) -> str:
-    rows = [(f"`{option.key}`", f"`{option.default}`", _text(option.comment)) for option in hook.options]
+    rows = [(f"`{key}`", f"`{default}`", _text(comment)) for key, (default, comment) in hook.options.items()]
     return _table(("key", "default", ""), rows)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,8 @@ def site_pages(root: Path = ROOT) -> dict[str, str]:
     sources = {target: source for source, target in PAGES.items()}
     found = {target: _linked(text, sources.get(target, CATALOGUE), target) for target, text in texts.items()}
     found |= {f"{NOTEBOOKS}/{path.stem}.md": _notebook(path) for path in sorted((root / NOTEBOOKS).glob("*.ipynb"))}
-    return found | {"reference.md": "\n".join(_reference())}
+    parts = ["\n".join([f"**{title}**\n", *(f"::: {name}\n" for name in names)]) for title, names in PUBLIC.items()]
+    return found | {"reference.md": "\n".join(["# Reference\n", *parts])}
 
 
 def _linked(text: str, source: str, target: str) -> str:
@@ -85,13 +85,6 @@ def _notebook(path: Path) -> str:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     parts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     return "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in parts)
-
-
-def _reference() -> Iterator[str]:
-    yield "# Reference\n"
-    for title, names in PUBLIC.items():
-        yield f"**{title}**\n"
-        yield from (f"::: {name}\n" for name in names)
 
 
 def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hookline.deploy.formats import put_in_place
 from hookline.scripts.command import csv_text, new_figure, plain_table
 from hookline.scripts.evaluation.measures import Measures, Reliability
-from hookline.trainer.errors import UserError, printable
+from hookline.trainer.errors import printable
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
 
 MOST_NUMBERED = 25
@@ -30,6 +29,7 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
     """Write a PNG file: a row for each true class, coloured by the share that goes to each predicted class."""
     side = min(max(LEAST, CELL * len(names) + 2.0), LARGEST)
     figure = new_figure(side + 0.8, side)
+    small = 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
     axes = figure.subplots()
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
@@ -38,7 +38,7 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
         for (row, column), count in np.ndenumerate(confusion):
             if count:
                 colour = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=_small(confusion))
+                axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=small)
     ticks = range(len(names)) if len(names) <= MOST_NAMED else ()
     shown = [_short(names[each]) for each in ticks]
     long = max(map(len, shown), default=0) > 3
@@ -77,10 +77,6 @@ def write_reliability(bins: Reliability, error: float, title: str, path: Path) -
     figure.savefig(path, dpi=110, format="png")
 
 
-def _small(confusion: np.ndarray) -> float:
-    return 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
-
-
 def _short(name: str) -> str:
     shown = printable(name)
     return _written(shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 3]}...")
@@ -101,22 +97,12 @@ def write_evaluation(
     directory: Path, facts: Mapping[str, Any], measures: Measures | None, names: Sequence[str]
 ) -> list[str]:
     """Write a folder under another name and rename it, so that it exists as a whole or not at all."""
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
-    replaced = directory.with_name(f".{directory.name}.{os.getpid()}.old")
-    try:
-        temporary.mkdir(parents=True)
+    with put_in_place(directory) as temporary:
+        temporary.mkdir()
         content = {**facts, **({} if measures is None else measures.as_json())}
         (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if measures is not None:
             _write_classes(measures, names, str(facts["title"]), temporary)
-        if directory.exists():
-            os.replace(directory, replaced)
-        os.replace(temporary, directory)
-    except OSError as error:
-        raise UserError(f"{directory} cannot be written: {error.strerror}. Expected a place that can.") from error
-    finally:
-        for left in (temporary, replaced):
-            shutil.rmtree(left, ignore_errors=True)
     return sorted(each.name for each in directory.iterdir())
 
 
@@ -139,37 +125,29 @@ def print_evaluation(
 
     console = open_console()
     console.print(str(facts["title"]), style="bold", soft_wrap=True)
-    for name, value in _metrics(facts["metrics"]) if measures is None else _overall(measures.overall):
+    for name, value in _shown(facts["metrics"]) if measures is None else _overall(measures.overall):
         console.print(f"{name:<28}{value}")
     if measures is not None:
-        classes = [each for each in measures.classes if each["support"] or len(measures.classes) <= MOST_CLASSES]
-        if len(measures.classes) > MOST_CLASSES:
+        many = len(measures.classes) > MOST_CLASSES
+        classes = [each for each in measures.classes if each["support"] or not many]
+        if many:
             classes = sorted(classes, key=lambda each: each["f1"])[:MOST_CLASSES]
-        rows = [
-            (
-                printable(each["class"]),
-                *(f"{each[name]:.4f}" for name in SHARES),
-                *(f"{each[name]:,}" for name in COUNTS),
-            )
-            for each in classes
-        ]
+        cells = [[f"{each[name]:.4f}" for name in SHARES] + [f"{each[name]:,}" for name in COUNTS] for each in classes]
+        rows = [(printable(each["class"]), *row) for each, row in zip(classes, cells, strict=True)]
         console.print()
         console.print(plain_table(("class", *SHARES, *COUNTS), rows))
-        if len(measures.classes) > MOST_CLASSES:
+        if many:
             console.print(f"The {MOST_CLASSES} of {len(measures.classes)} classes with the lowest f1.")
     console.print(f"{directory}: {', '.join(files)}", soft_wrap=True)
 
 
-def _overall(overall: Mapping[str, float]) -> list[tuple[str, str]]:
-    return [
-        (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else format_value(value))
-        for name, value in overall.items()
-    ]
+def _shown(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield what a recipe measured, as text."""
+    for name, value in metrics.items():
+        if is_metric(name) or is_total_loss(name):
+            yield short_name(name), format_value(value)
 
 
-def _metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    return [
-        (short_name(name), format_value(value))
-        for name, value in metrics.items()
-        if is_metric(name) or is_total_loss(name)
-    ]
+def _overall(overall: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    for name, value in overall.items():
+        yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else format_value(value)

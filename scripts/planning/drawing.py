@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hookline.scripts.planning.plan import NETWORK, UNKNOWN, ObjectivePlan, Plan, group_names, shorten
 from hookline.trainer.step.writes import BEGIN, FORWARD, TRAINER
@@ -20,53 +21,49 @@ KINDS = {
     APPLY: ("box", "filled,bold", "#d9efd6", "[[", "]]"),
 }
 """Kinds of boxes: shape and style in DOT, the colour, and what stands around a label in Mermaid."""
-CONTROL, VETO = "control dependency", "unless vetoed"
+CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
 
 
-@dataclass(frozen=True)
-class Box:
-    """A box; its label is free text."""
-
-    key: str  # unique in the chart; letters, digits and underscores
-    lines: tuple[str, ...]
-    kind: str
+FRAME, END = "frame", "end"
+"""Kinds of parts that begin a frame around the boxes that follow, and end it."""
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The beginning of a frame around boxes; its title is free text."""
+class Part(NamedTuple):
+    """A box, or the beginning or the end of a frame; its lines are free text."""
 
-    key: str
-    title: str
+    kind: str  # of `KINDS`, or `FRAME` or `END`
+    key: str = ""  # unique in the chart; letters, digits and underscores
+    lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Arrow:
+class Arrow(NamedTuple):
     """An arrow between boxes; one of control only orders, as a control dependency does."""
 
     start: str
     end: str
     label: str = ""
-    control: bool = False
+
+    @property
+    def control(self) -> bool:
+        return self.label in (CONTROL, VETO, THEN)
 
 
 @dataclass
 class Chart:
     """A step as boxes, in frames, and arrows."""
 
-    parts: list[Box | Frame | None] = field(default_factory=list)  # None ends a frame
+    parts: list[Part] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
 
     def box(self, key: str, kind: str, lines: Iterable[str], after: Iterable[str] = (), label: str = "") -> str:
         """Add a box with arrows from others, and return its key."""
-        self.parts.append(Box(key, tuple(lines), kind))
+        self.parts.append(Part(kind, key, tuple(lines)))
         self.connect(after, key, label)
         return key
 
     def connect(self, starts: Iterable[str], end: str, label: str = "") -> None:
         """Add arrows; those that carry data have the label of what they carry, or none."""
-        control = label in (CONTROL, VETO, "then")
-        self.arrows += [Arrow(start, end, label, control) for start in starts]
+        self.arrows += [Arrow(start, end, label) for start in starts]
 
 
 def step_chart(plan: Plan) -> Chart:
@@ -81,12 +78,10 @@ def step_chart(plan: Plan) -> Chart:
     for number, objective in enumerate(plan.objectives):
         key, place = f"objective_{number}", len(chart.parts) + 1
         often = f", {objective.times} times a step" if objective.times > 1 else ""
-        chart.parts.append(Frame(key, f"objective {objective.name}{often}"))
+        chart.parts.append(Part(FRAME, key, (f"objective {objective.name}{often}",)))
         end = _Drawing(chart, objective, key).draw([sources[name] for name in objective.runs])
-        chart.parts.append(None)
-        first = chart.parts[place]
-        if last and isinstance(first, Box):
-            chart.connect([last], first.key, "then")
+        chart.parts.append(Part(END))
+        chart.connect([last] if last else [], chart.parts[place].key, THEN)
         last = end
     return chart
 
@@ -134,7 +129,7 @@ class _Drawing:
         if not updates:
             return []
         keys = []
-        self.chart.parts.append(Frame(f"{self.key}_updates", "UPDATE_OPS"))
+        self.chart.parts.append(Part(FRAME, f"{self.key}_updates", ("UPDATE_OPS",)))
         for number, update in enumerate(updates):
             lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
             layers = update.by.startswith(TRAINER)
@@ -142,7 +137,7 @@ class _Drawing:
             keys.append(self._box(f"updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
             if update.by != FORWARD:  # what the forward pass writes, no veto stops
                 self.chart.connect(vetoes, keys[-1], VETO)
-        self.chart.parts.append(None)
+        self.chart.parts.append(Part(END))
         return keys
 
     def _apply(self, gradients: Sequence[str], updates: Sequence[str], vetoes: Sequence[str]) -> str:
@@ -171,13 +166,13 @@ def as_dot(plan: Plan) -> str:
     chart, lines = step_chart(plan), ["digraph step {"]
     for part, size in (("graph", 11), ("node", 11), ("edge", 9)):
         lines.append(f'{part} [fontname="Helvetica", fontsize={size}];')
-    for each in chart.parts:
-        if isinstance(each, Box):
-            shape, style, colour, *_ = KINDS[each.kind]
-            look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
-            lines.append(f"{each.key} [label={_quoted(each.lines)}, {look}];")
-        else:
-            lines.append("}" if each is None else f"subgraph cluster_{each.key} {{ label={_quoted([each.title])};")
+    for kind, key, texts in chart.parts:
+        if kind in (FRAME, END):
+            lines.append("}" if kind == END else f"subgraph cluster_{key} {{ label={_quoted(texts)};")
+            continue
+        shape, style, colour, *_ = KINDS[kind]
+        look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
+        lines.append(f"{key} [label={_quoted(texts)}, {look}];")
     for arrow in chart.arrows:
         look = f"label={_quoted([arrow.label])}, style={'dashed' if arrow.control else 'solid'}"
         lines.append(f"{arrow.start} -> {arrow.end} [{look}];")
@@ -193,12 +188,12 @@ def _quoted(lines: Iterable[str]) -> str:
 def as_mermaid(plan: Plan) -> str:
     """Return the step as a flowchart: solid arrows carry data, dotted ones are control dependencies."""
     chart, lines = step_chart(plan), ["flowchart TB"]
-    for each in chart.parts:
-        if isinstance(each, Box):
-            *_, left, right = KINDS[each.kind]
-            lines.append(f"{each.key}{left}{_entities(each.lines)}{right}:::{each.kind}")
-        else:
-            lines.append("end" if each is None else f"subgraph {each.key}[{_entities([each.title])}]")
+    for kind, key, texts in chart.parts:
+        if kind in (FRAME, END):
+            lines.append("end" if kind == END else f"subgraph {key}[{_entities(texts)}]")
+            continue
+        *_, left, right = KINDS[kind]
+        lines.append(f"{key}{left}{_entities(texts)}{right}:::{kind}")
     for arrow in chart.arrows:
         label = f"|{_entities([arrow.label])}|" if arrow.label else ""
         lines.append(f"{arrow.start} {'-.->' if arrow.control else '-->'}{label} {arrow.end}")

@@ -57,8 +57,12 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     for hook in dict.fromkeys(variable.owner for variable in plan.variables_of(HOOK)):
         found.append(_table(f"State of hook '{hook}'", plan.variables_of(HOOK, hook), full))
     found.append(Section("Metrics", pair, tuple(_metric_rows(plan, full))))
-    if meanings := _meanings(plan):
-        found.append(Section("What their names mean", pair, meanings))
+    hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
+    scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
+    if meanings := explain([*plan.training, *plan.evaluation], hooks=hooks, scopes=scopes):
+        found.append(
+            Section("What their names mean", pair, tuple((f"{each}/", text) for each, text in meanings.items()))
+        )
     return [*found, _memory_section(plan)] if plan.memory else found
 
 
@@ -136,13 +140,6 @@ def _metric_rows(plan: Plan, full: bool) -> Iterator[Row]:
         yield label, ", ".join(names if full else shorten(names, SHOWN_METRICS)) or NONE
     if plan.monitor:
         yield "monitor", plan.monitor
-
-
-def _meanings(plan: Plan) -> tuple[Row, ...]:
-    hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
-    scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
-    names = [*plan.training, *plan.evaluation]
-    return tuple((f"{each}/", text) for each, text in explain(names, hooks=hooks, scopes=scopes).items())
 
 
 def _memory_section(plan: Plan) -> Section:

@@ -143,7 +143,10 @@ def _plan_objective(commit: Commit, updates: Sequence[Change], trainer: Trainer,
     applies = []
     for name, gradients in commit.gradients.items():
         trained = tuple(variable for variable, gradient in gradients.items() if gradient is not None)
-        applies.append(Change("apply", f"{_optimizer_name(trainer.networks[name])} of {name}", trained))
+        optimizer = trainer.networks[name].optimizer
+        inner = getattr(optimizer, "inner_optimizer", None)
+        shown = type(optimizer).__name__ + ("" if inner is None else f"({type(inner).__name__})")
+        applies.append(Change("apply", f"{shown} of {name}", trained))
     projections = []
     for hook in changed:
         if "project" in own_stages(hook):
@@ -154,13 +157,6 @@ def _plan_objective(commit: Commit, updates: Sequence[Change], trainer: Trainer,
     runs = tuple(commit.runs)
     changed_by = (tuple(updates), tuple(applies), tuple(projections))
     return ObjectivePlan(commit.objective, runs, changes, hooks, *changed_by, times)
-
-
-def _optimizer_name(network: Network) -> str:
-    optimizer = network.optimizer
-    inner = getattr(optimizer, "inner_optimizer", None)
-    outer = type(optimizer).__name__
-    return outer if inner is None else f"{outer}({type(inner).__name__})"
 
 
 def plan_run(run: Run) -> Plan:

@@ -71,7 +71,9 @@ def list_files(path: str) -> list[str]:
         return names
     given = user_path(path, "images")
     if given.is_dir():
-        found = [str(each) for each in given.rglob("*") if _is_image(each.relative_to(given)) and each.is_file()]
+        inside = {each: each.relative_to(given).parts for each in given.rglob("*")}
+        shown = [each for each, parts in inside.items() if not any(part.startswith(".") for part in parts)]
+        found = [str(each) for each in shown if each.suffix.lower() in IMAGE_SUFFIXES and each.is_file()]
         if not found:
             raise UserError(f"The folder '{given}' holds no {', '.join(IMAGE_SUFFIXES)}. Expected images in it.")
         return sorted(found, key=natural_order)
@@ -84,10 +86,6 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return a key by which numbers in names count as numbers."""
     parts = CHUNKS.split(name)
     return [(0, int(part), part) if number % 2 else (1, 0, part) for number, part in enumerate(parts)]
-
-
-def _is_image(name: Path) -> bool:
-    return name.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in name.parts)
 
 
 def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -56,62 +56,57 @@ class Predictions:
     values: np.ndarray  # probabilities [examples, top], or outputs [examples, outputs]
     classes: Sequence[str] = ()  # what each label is called, or each output
 
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns of a CSV file."""
-        if self.labels is None:
-            return ["example", *self.classes]
-        numbers = range(self.values.shape[1])
-        return ["example", *(f"{what}_{number + 1}" for number in numbers for what in ("class", "probability"))]
-
-    def row(self, index: int) -> list[str]:
-        """Return a row of a CSV file."""
-        if self.labels is None:
-            return [self.names[index], *(repr(float(value)) for value in self.values[index].astype(np.float32))]
-        pairs = zip(self.labels[index], self.values[index], strict=True)
-        return [self.names[index], *(text for label, p in pairs for text in (self.classes[label], f"{p:.{DIGITS}f}"))]
-
-    def record(self, index: int) -> dict[str, Any]:
-        """Return an entry of a JSON file."""
-        if self.labels is None:
-            return {"example": self.names[index], "outputs": [float(value) for value in self.values[index]]}
-        pairs = zip(self.labels[index], self.values[index], strict=True)
-        found = [
-            {"class": self.classes[label], "label": int(label), "probability": round(float(p), DIGITS)}
-            for label, p in pairs
-        ]
-        return {"example": self.names[index], "predictions": found}
+    def __iter__(self) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+        """Yield name, and label and value of each entry; the label of an output is its place."""
+        for index, name in enumerate(self.names):
+            values = self.values[index].astype(np.float32 if self.labels is None else np.float64)
+            labels = range(len(values)) if self.labels is None else self.labels[index]
+            yield name, [(int(label), float(value)) for label, value in zip(labels, values, strict=True)]
 
 
 def as_csv(predictions: Predictions) -> str:
     """Return predictions as CSV with a line of names above."""
-    return csv_text([predictions.columns, *map(predictions.row, range(len(predictions.names)))])
+    if predictions.labels is None:
+        heads: list[str] = list(predictions.classes)
+        rows = [[name, *(repr(value) for _, value in found)] for name, found in predictions]
+    else:
+        numbers = range(1, predictions.values.shape[1] + 1)
+        heads = [f"{what}_{number}" for number in numbers for what in ("class", "probability")]
+        rows = [
+            [name, *(text for label, p in found for text in (predictions.classes[label], f"{p:.{DIGITS}f}"))]
+            for name, found in predictions
+        ]
+    return csv_text([["example", *heads], *rows])
 
 
 def as_json(predictions: Predictions) -> str:
     """Return predictions as a JSON list, an object for each example."""
-    return json.dumps([predictions.record(index) for index in range(len(predictions.names))], indent=1) + "\n"
+    records: list[dict[str, Any]] = []
+    for name, found in predictions:
+        if predictions.labels is None:
+            records.append({"example": name, "outputs": [value for _, value in found]})
+        else:
+            classes = [
+                {"class": predictions.classes[label], "label": label, "probability": round(p, DIGITS)}
+                for label, p in found
+            ]
+            records.append({"example": name, "predictions": classes})
+    return json.dumps(records, indent=1) + "\n"
 
 
 def as_table(predictions: Predictions) -> str:
     """Return predictions as lines with aligned columns."""
-    rows = [_shown(predictions, index) for index in range(len(predictions.names))]
-    header = ["example", "outputs" if predictions.labels is None else "prediction"]
-    columns = list(itertools.zip_longest(header, *rows, fillvalue=""))
+    rows = [["example", "outputs" if predictions.labels is None else "prediction"]]
+    for name, found in predictions:
+        if predictions.labels is None:
+            more = " ..." if len(found) > SHOWN_OUTPUTS else ""
+            cells = [" ".join(f"{value:.4g}" for _, value in found[:SHOWN_OUTPUTS]) + more]
+        else:
+            cells = [text for label, p in found for text in (printable(predictions.classes[label]), f"{100 * p:.1f} %")]
+        rows.append([printable(name), *cells])
+    columns = list(itertools.zip_longest(*rows, fillvalue=""))
     widths, lines = [max(map(len, column)) for column in columns], zip(*columns, strict=True)
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines) + "\n"
-
-
-def _shown(predictions: Predictions, index: int) -> list[str]:
-    example, values = printable(predictions.names[index]), predictions.values[index]
-    if predictions.labels is None:
-        more = " ..." if len(values) > SHOWN_OUTPUTS else ""
-        return [example, " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more]
-    pairs = zip(predictions.labels[index], values, strict=True)
-    return [
-        example,
-        *(text for label, p in pairs for text in (printable(predictions.classes[label]), f"{100 * p:.1f} %")),
-    ]
 
 
 def print_whole(text: str) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 from hookline.deploy.inference.container import PACKED, SPARSE, read_container
 from hookline.deploy.inference.sparse_file import NETWORK
 from hookline.scripts.comparison.runs import StoredRun, nested, number, read_run
-from hookline.scripts.reproduction.jobs import commands_of, job_name
-from hookline.scripts.reproduction.targets import Export, Goal, Measure, Target
+from hookline.scripts.reproduction.targets import Export, Measure, Target, commands_of
 from hookline.scripts.sweep.record import usable_cores
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_json, read_text
@@ -36,29 +35,25 @@ Row = dict[str, Any]
 Conditions = dict[str, Any]
 """Of one process of a run, as conditions.jsonl holds them."""
 Directory = Callable[[str], Path]
-"""Of a job, by its name."""
+"""Of a run, by its name."""
 
 
 def make_export(run: Path, export: Export, scripts: Path = SCRIPTS) -> None:
     """Write and evaluate the export of a run, if it does not exist."""
-    path = _export_path(run, export)
+    path, evaluation = _export_paths(run, export)
     if not path.exists():
         _call(scripts / "export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
-    if not _evaluation_path(run, export).exists():
+    if not evaluation.exists():
         _call(scripts / "evaluate.py", f"model={path}", f"name={export.name}")
 
 
-def _export_path(run: Path, export: Export) -> Path:
-    return run / "export" / f"{export.name}{export.ending}"
-
-
-def _evaluation_path(run: Path, export: Export) -> Path:
-    return run / "evaluation" / export.name / "evaluation.json"
+def _export_paths(run: Path, export: Export) -> tuple[Path, Path]:
+    """Return where the export of a run lies, and its evaluation."""
+    return run / "export" / f"{export.name}{export.ending}", run / "evaluation" / export.name / "evaluation.json"
 
 
 def _call(script: Path, *arguments: str) -> None:
-    command: Sequence[str] = [sys.executable, str(script), *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     if found.returncode:
         last = found.stderr.strip().rpartition("\n")[2] or "it said nothing"
         raise UserError(f"{script.name} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
@@ -66,10 +61,10 @@ def _call(script: Path, *arguments: str) -> None:
 
 def _read_export(run: Path, export: Export, value: str) -> float | None:
     """Return a measure of an export; None if there is none that can be read."""
-    path = _export_path(run, export)
+    path, evaluation = _export_paths(run, export)
     try:
         if value == "accuracy":
-            return number(read_json(_evaluation_path(run, export))["overall"]["accuracy"])
+            return number(read_json(evaluation)["overall"]["accuracy"])
         if value != "bytes":
             content = path.read_bytes()
             return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
@@ -135,14 +130,10 @@ def _is_clean() -> bool | None:
 
 
 def make_row(
-    target: Target,
-    targets: Mapping[str, Target],
-    seeds: Sequence[int],
-    directory: Directory,
-    conditions: Mapping[str, Sequence[Conditions]],
+    target: Target, seeds: Sequence[int], directory: Directory, conditions: Mapping[str, Sequence[Conditions]]
 ) -> Row:
-    """Return the row of a target whose runs are complete and whose exports are made; conditions by name of the job."""
-    names = {(name, seed): job_name(variant, seed) for name, variant in target.runs.items() for seed in seeds}
+    """Return the row of a target whose runs are complete and whose exports are made; conditions by name of the run."""
+    names = {(name, seed): variant.run(seed) for name, variant in target.runs.items() for seed in seeds}
     stored = {key: read_run(directory(name)) for key, name in names.items()}
     measures = [_measured(measure, target, seeds, stored, directory) for measure in target.measures.values()]
     means = {each["name"]: each["mean"] for each in measures}
@@ -155,7 +146,7 @@ def make_row(
         "recipe": target.recipe,
         "data": target.data,
         "seeds": list(seeds),
-        "commands": commands_of(target, targets, seeds),
+        "commands": commands_of(target, seeds),
         "measures": measures,
         "goals": [_judged(goal, means) for goal in target.goals],
         "bytes": round(_median(run.summary["bytes"]["deployed"] for run in own)) if target.size else None,
@@ -163,7 +154,9 @@ def make_row(
             variant: _median(run.summary["seconds"] for (name, _), run in stored.items() if name == variant)
             for variant in target.runs
         },
-        "threads": max(_threads(run) for run in own),
+        "threads": max(
+            int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0) for run in own
+        ),
         # A run that a kill has cut out of the record may have had other work beside it.
         "under_load": any(
             not each or any(map(_is_under_load, each)) for (name, _), each in noted.items() if name == first
@@ -183,7 +176,7 @@ def _measured(
     for seed in seeds:
         if measure.export:
             export = target.exports[measure.export]
-            where = directory(job_name(target.runs[export.run], seed))
+            where = directory(target.runs[export.run].run(seed))
             found = _read_export(where, export, measure.value)
         else:
             run = stored[measure.run, seed]
@@ -204,24 +197,23 @@ def _measured(
     }
 
 
-def _judged(goal: Goal, means: Mapping[str, float]) -> Row:
-    figure = means[goal.figure] if isinstance(goal.figure, str) else float(goal.figure)
-    ours = means[goal.measure]
+def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
+    """Return a goal with its figure, which may be another measure of ours, and whether it is reached."""
+    at_least = "at_least" in goal
+    given, ours = goal["at_least" if at_least else "at_most"], means[goal["measure"]]
+    named = isinstance(given, str)
+    figure = means[given] if named else float(given)
     return {
-        "measure": goal.measure,
-        "relation": "at least" if goal.at_least else "at most",
+        "measure": goal["measure"],
+        "relation": "at least" if at_least else "at most",
         "figure": figure,
-        "source": goal.source,
-        "reached": ours >= figure if goal.at_least else ours <= figure,
+        "source": goal.get("source") or (f"our {given}" if named else ""),
+        "reached": ours >= figure if at_least else ours <= figure,
     }
 
 
 def _median(values: Iterable[float]) -> float:
     return round(statistics.median(values), 1)
-
-
-def _threads(run: StoredRun) -> int:
-    return int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0)
 
 
 def _stored_environment(run: StoredRun) -> dict[str, Any]:

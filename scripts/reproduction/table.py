@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hookline.scripts.command import new_figure
+from hookline.scripts.command import new_figure, write_file
 from hookline.scripts.reproduction.rows import Row
-from hookline.scripts.reproduction.targets import Target
+from hookline.scripts.reproduction.targets import SIZE, Target
 from hookline.trainer.errors import UserError
-from hookline.trainer.files import read_json, write_whole
+from hookline.trainer.files import read_json
 from hookline.trainer.run.results import format_bytes
 
 HEAD = """# Results
@@ -182,31 +182,18 @@ def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
     """Write results.json, and the table beside it."""
-    _write(path, json.dumps({"version": VERSION, "rows": list(rows)}, indent=1, ensure_ascii=False) + "\n")
+    write_file(path, json.dumps({"version": VERSION, "rows": list(rows)}, indent=1, ensure_ascii=False) + "\n")
     write_table(path, rows)
 
 
 def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table."""
-    try:
-        text = render(rows)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is of another format ({type(error).__name__}: {error}). {REMEDY}") from error
-    _write(path.with_name(TABLE), text)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}. Give another with results=.") from error
+    """Write the table beside the file of the rows."""
+    write_file(path.with_name(TABLE), render(rows))
 
 
 CHART = Path(__file__).resolve().parents[2] / ".github" / "pictures" / "accuracy_and_bytes.png"
 """Of our own results; pages show it."""
 BYTES = {"KB": 1000, "KiB": 1024}
-SIZE = "size"
-"""In `points` of a target: what the row's column "size" says."""
 WIDTH, HEIGHT = 9.0, 3.6
 """Inches, of the picture and of a panel."""
 
@@ -249,7 +236,8 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlim(own[0].size / 1.5, own[-1].size * 4)  # labels are to the right of their points
         axes.margins(y=0.15)
-        ticks = [size for size in (10**n * m for n in range(3, 8) for m in (1, 2, 5)) if _within(size, axes.get_xlim())]
+        low, high = axes.get_xlim()
+        ticks = [size for size in (10**n * m for n in range(3, 8) for m in (1, 2, 5)) if low <= size <= high]
         axes.set_xticks(ticks, [f"{size / 1000:,.0f} KB" for size in ticks])
         axes.minorticks_off()
         axes.set_ylabel("test accuracy, %")
@@ -257,7 +245,3 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
-
-
-def _within(value: float, limits: tuple[float, float]) -> bool:
-    return limits[0] <= value <= limits[1]

@@ -1,12 +1,12 @@
-"""The targets of the results table: which runs, what is measured, and what it is compared with."""
+"""The targets of the results table: which runs are made, what is measured, and what it is compared with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -18,18 +18,20 @@ IMAGES = Path(__file__).parent / "targets_images.yaml"
 DATA = ("mnist", "cifar10", "clothing")
 """Data that the user gives the place of."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-"""In an override: the place of data, or another variant; a mapping such as {dense_1: 0.9} is none."""
+"""In an override: the place of data, or another run; a mapping such as {dense_1: 0.9} is none."""
 EXPORT_VALUES = ("bytes", "file", "gzip", "accuracy")
+RELATIONS = ("at_least", "at_most")
+SIZE = "size"
+"""In `points` of a target: what the row's column "size" says."""
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """How a value is shown."""
 
     scale: float  # that the value is multiplied by
-    complement: bool  # whether one less the value is meant
     text: str  # behind the number
     decimals: int
+    complement: bool = False  # whether one less the value is meant
 
     def of(self, value: float) -> float:
         """Return a value as it is shown, but for rounding."""
@@ -37,11 +39,11 @@ class Unit:
 
 
 UNITS = {
-    "percent": Unit(100, complement=False, text="%", decimals=1),
-    "error": Unit(100, complement=True, text="%", decimals=2),
-    "number": Unit(1, complement=False, text="", decimals=3),
-    "KB": Unit(1 / 1000, complement=False, text="KB", decimals=1),
-    "KiB": Unit(1 / 1024, complement=False, text="KiB", decimals=2),
+    "percent": Unit(100, "%", 1),
+    "error": Unit(100, "%", 2, complement=True),
+    "number": Unit(1, "", 3),
+    "KB": Unit(1 / 1000, "KB", 1),
+    "KiB": Unit(1 / 1024, "KiB", 2),
 }
 
 
@@ -49,14 +51,24 @@ UNITS = {
 class Variant:
     """One way to train, made with every seed."""
 
-    target: str  # that owns the runs
-    name: str  # of the variant in that target
-    overrides: tuple[str, ...] = ()  # of train.py, with placeholders, without a seed; empty if another target owns it
+    name: str  # "<target>/<variant>"
+    overrides: tuple[str, ...]  # of train.py, with placeholders, without a seed
+    data: tuple[str, ...]  # data whose place it takes
+    needs: Mapping[str, Variant]  # what it begins from, by placeholder
 
-    @property
-    def placeholders(self) -> tuple[str, ...]:
-        """Return the names in braces."""
-        return tuple(name for text in self.overrides for name in PLACEHOLDER.findall(text))
+    def run(self, seed: int) -> str:
+        """Return the name of a run, which is that of its directory, such as "bnn/bnn_0"."""
+        return f"{self.name}_{seed}"
+
+    def filled(self, places: Mapping[str, str]) -> list[str]:
+        """Return the overrides with the names in braces replaced by places."""
+        return [PLACEHOLDER.sub(lambda found: places[found[1]], text) for text in self.overrides]
+
+    def chain(self) -> Iterator[Variant]:
+        """Yield what it begins from, and itself last."""
+        for each in self.needs.values():
+            yield from each.chain()
+        yield self
 
 
 @dataclass(frozen=True)
@@ -88,16 +100,6 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What a measure is compared with."""
-
-    measure: str
-    at_least: bool  # whether the measure shall be at least the figure; else at most
-    figure: float | str  # a number, or the name of another measure
-    source: str  # of the figure
-
-
-@dataclass(frozen=True)
 class Target:
     """A row of the table before it is measured; the file says what each entry is."""
 
@@ -110,26 +112,26 @@ class Target:
     measures: Mapping[str, Measure]
     needs: Sequence[str] = ()
     exports: Mapping[str, Export] = field(default_factory=dict)
-    goals: Sequence[Goal] = ()
+    goals: Sequence[Mapping[str, Any]] = ()
     points: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by label: measures of accuracy and of bytes
     size: bool = True
 
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
     """Return the targets of a file, in its order; ours are in two."""
-    targets: dict[str, Target] = {}
+    content: dict[str, Any] = {}
     name: Any = "the file"
     try:
         for file in (path, IMAGES) if path == FILE else (path,):
-            for name, entry in yaml.safe_load(file.read_text(encoding="utf-8")).items():
-                if not str(name).startswith("_"):  # shared by others of the file
-                    targets[name] = _target(name, entry)
-        for name in targets:
-            _check(name, targets)
+            content |= yaml.safe_load(file.read_text(encoding="utf-8"))
+        targets = {}
+        for name, entry in content.items():
+            if not str(name).startswith("_"):  # shared by others of the file
+                targets[name] = _target(name, entry, content)
     except (OSError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or "it is not YAML"
         raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"targets={path} has a mistake in '{name}': {type(error).__name__}: {error}. Expected the form at the top "
             f"of {FILE.name}."
@@ -137,20 +139,24 @@ def read_targets(path: Path = FILE) -> dict[str, Target]:
     return targets
 
 
-def _target(name: str, entry: Mapping[str, Any]) -> Target:
-    parts = {
-        "runs": {key: _variant(name, key, value) for key, value in entry["runs"].items()},
-        "exports": {key: Export(**value) for key, value in entry.get("exports", {}).items()},
-        "measures": {key: _measure(key, **value) for key, value in entry["measures"].items()},
-        "goals": [_goal(**value) for value in entry.get("goals", ())],
-    }
-    return Target(name=name, **{**entry, **parts})
+def _target(name: str, entry: Mapping[str, Any], content: Mapping[str, Any]) -> Target:
+    runs = {key: _variant(name, key, content) for key in entry["runs"]}
+    exports = {key: Export(**value) for key, value in entry.get("exports", {}).items()}
+    measures = {key: _measure(key, **value) for key, value in entry["measures"].items()}
+    target = Target(name=name, **{**entry, "runs": runs, "exports": exports, "measures": measures})
+    _check(target, content)
+    return target
 
 
-def _variant(target: str, name: str, value: Any) -> Variant:
+def _variant(target: str, name: str, content: Mapping[str, Any]) -> Variant:
+    value = content[target]["runs"][name]
     if isinstance(value, Mapping):
-        return Variant(value["of"], value["variant"])
-    return Variant(target, name, tuple(_flat(value)))
+        return _variant(value["of"], value["variant"], content)
+    overrides = tuple(_flat(value))
+    named = [each for text in overrides for each in PLACEHOLDER.findall(text)]
+    data = tuple(each for each in named if each in content[target].get("needs", ()))
+    needs = {each: _variant(target, each, content) for each in named if each not in data}
+    return Variant(f"{target}/{name}", overrides, data, needs)
 
 
 def _flat(values: Sequence[Any]) -> list[str]:
@@ -163,34 +169,65 @@ def _flat(values: Sequence[Any]) -> list[str]:
 
 def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
     unit = UNITS[value.pop("as")]
-    return Measure(name, unit if decimals is None else replace(unit, decimals=decimals), **value)
+    return Measure(name, unit if decimals is None else unit._replace(decimals=decimals), **value)
 
 
-def _goal(measure: str, source: str = "", **relation: Any) -> Goal:
-    ((word, figure),) = relation.items()
-    at_least = {"at_least": True, "at_most": False}[word]
-    return Goal(measure, at_least, figure, source or (f"our {figure}" if isinstance(figure, str) else ""))
-
-
-def _check(name: str, targets: Mapping[str, Target]) -> None:
+def _check(target: Target, content: Mapping[str, Any]) -> None:
     """Refuse a target that refers to what does not exist."""
-    target = targets[name]
-    for variant in target.runs.values():
-        owner = targets[variant.target].runs[variant.name]
-        known = {*targets[variant.target].needs, *targets[variant.target].runs}
-        _refuse("placeholder", [each for each in owner.placeholders if each not in known])
     measures, exports = target.measures.values(), target.exports.values()
-    runs = [*(each.run for each in exports), *(each.run for each in measures if each.run)]
-    _refuse("needs", [each for each in target.needs if each not in DATA])
-    _refuse("run", [each for each in runs if each not in target.runs])
-    _refuse("export", [each.export for each in measures if not each.run and each.export not in target.exports])
-    _refuse("value", [each.value for each in measures if each.export and each.value not in EXPORT_VALUES])
-    named = [each.figure for each in target.goals if isinstance(each.figure, str)]
-    named += [each.measure for each in target.goals]
-    named += [each for pair in target.points.values() for each in pair]
-    _refuse("measure", [each for each in named if each not in (*target.measures, "size")])
+    named = {"measure": {each["measure"] for each in target.goals}}
+    named["measure"] |= {each for pair in target.points.values() for each in pair} - {SIZE}
+    relations = [key for goal in target.goals for key in goal if key not in ("measure", "source")]
+    figures = [goal[key] for goal in target.goals for key in goal if key in RELATIONS]
+    named["measure"] |= {each for each in figures if isinstance(each, str)}
+    for what, names, known in (
+        ("needs", target.needs, DATA),
+        ("run", [*(each.run for each in exports), *(each.run for each in measures if each.run)], target.runs),
+        ("export", [each.export for each in measures if not each.run], target.exports),
+        ("value", [each.value for each in measures if each.export], EXPORT_VALUES),
+        ("relation", relations, RELATIONS),
+        ("measure", named["measure"], target.measures),
+    ):
+        if unknown := [each for each in names if each not in known]:
+            raise ValueError(f"{what}: '{unknown[0]}' does not exist")
 
 
-def _refuse(what: str, unknown: Sequence[str]) -> None:
-    if unknown:
-        raise ValueError(f"{what}: '{unknown[0]}' does not exist")
+def runs_of(target: Target, seeds: Sequence[int]) -> dict[str, tuple[Variant, int]]:
+    """Return variant and seed of each run that a target needs, by name: all of a seed, then those of the next."""
+    ordered = ((each, seed) for seed in seeds for variant in target.runs.values() for each in variant.chain())
+    return {variant.run(seed): (variant, seed) for variant, seed in ordered}
+
+
+def commands_of(target: Target, seeds: Sequence[int]) -> list[str]:
+    """Return the command lines that make the runs and exports of a target, as a user types them."""
+    variants = [variant for variant, _ in runs_of(target, seeds[:1]).values()]
+    named = {each.name for variant in variants for each in variant.needs.values()}
+    exported: dict[str, list[Export]] = {}
+    for export in target.exports.values():
+        exported.setdefault(target.runs[export.run].name, []).append(export)
+    if not named and not exported and len(seeds) > 1:
+        several = ",".join(map(str, seeds))
+        return [_line(variant, "-m --jobs 1 ", several, ()) for variant in variants]
+    seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
+    lines = []
+    for variant in variants:
+        lines.append(_line(variant, "", seed, (*named, *exported)))
+        own = exported.get(variant.name, ())
+        for export in own:
+            run, alone = f"runs/{variant.name}_{seed}", len(own) == 1  # one of several needs a path of its own
+            path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
+            output = [] if alone else [f"output={path}"]
+            lines.append(" ".join([f"python scripts/export.py run={run}", *export.options, *output]))
+            lines.append(f"python scripts/evaluate.py model={path}")
+    if len(seeds) == 1:
+        return lines
+    return [f"for seed in {' '.join(map(str, seeds))}; do", *(f"    {line}" for line in lines), "done"]
+
+
+def _line(variant: Variant, flags: str, seed: str, named: Collection[str]) -> str:
+    """Return the command of a run; it has a run_dir= where others name it."""
+    places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
+    places |= {key: f"runs/{each.name}_{seed}" for key, each in variant.needs.items()}
+    words = [f'"{word}"' if set("{}[]*' ") & set(word) else word for word in variant.filled(places)]
+    own = [f"run_dir=runs/{variant.name}_{seed}"] if variant.name in named else []
+    return f"python train.py {flags}{' '.join([*words, f'seed={seed}', *own])}"

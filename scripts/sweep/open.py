@@ -130,7 +130,11 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
     if command.storage is not None and not searches:
         raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
-    check_own_keys(command.overrides)
+    for override in command.overrides:
+        if override.partition("=")[0].lstrip("+") == "run_dir":
+            raise UserError(
+                f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
+            )
     if recorded is not None and not command.overrides:
         _check_record(command, recorded)
         command = replace(command, overrides=tuple(recorded.space))
@@ -240,12 +244,3 @@ def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> l
     """Return the overrides of a job that not all jobs have."""
     shared = set.intersection(*map(set, lists))
     return [each for each in overrides if each not in shared]
-
-
-def check_own_keys(overrides: Sequence[str]) -> None:
-    """Refuse what a sweep itself sets."""
-    for override in overrides:
-        if override.partition("=")[0].lstrip("+") == "run_dir":
-            raise UserError(
-                f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
-            )

@@ -85,7 +85,7 @@ def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_pa
     path = tmp_path / "deep" / "er" / f"net{form.suffix}"
     for content in ("first", "second"):
         check_place(path, form, overwrite=content == "second")
-        with put_in_place(path, form) as temporary:
+        with put_in_place(path) as temporary:
             assert temporary.parent.parent == path.parent  # of one file system
             assert temporary.name.endswith(form.suffix)
             assert not os.path.lexists(temporary)
@@ -103,7 +103,7 @@ def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: 
     write(old, "old", form)
     for path in (old, new):
         wanted = UserError if isinstance(error, OSError) else type(error)
-        with pytest.raises(wanted), put_in_place(path, form) as temporary:  # noqa: PT012
+        with pytest.raises(wanted), put_in_place(path) as temporary:  # noqa: PT012
             write(temporary, "half", form)
             raise error
     assert read(old) == "old"
@@ -121,7 +121,7 @@ def test_a_directory_that_cannot_be_exchanged_keeps_its_old_content(tmp_path: Pa
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(UserError, match="Input/output error"), put_in_place(path, DIRECTORY) as temporary:
+    with pytest.raises(UserError, match="Input/output error"), put_in_place(path) as temporary:
         write(temporary, "new", DIRECTORY)
     assert read(path) == "old"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]

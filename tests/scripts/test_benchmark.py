@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -13,13 +14,13 @@ import pytest
 
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100
 from hookline.scripts import benchmark
-from hookline.scripts.benchmarks import inputs, process
+from hookline.scripts.benchmarks import contender as module
+from hookline.scripts.benchmarks import inputs
 from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
 from hookline.scripts.benchmarks.figures import as_rows, print_rows, write_chart
 from hookline.scripts.benchmarks.training_hookline import CNN, DIGITS, LENET_5, compose, products
 from hookline.scripts.benchmarks.training_others import build
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.session import prepare
 from tests.support.refusals import assert_one_line
 
 
@@ -53,7 +54,7 @@ def test_contenders_run_in_processes_of_their_own(tmp_path, capsys, monkeypatch)
     (row,) = written["results"]
     assert len(row["speeds"]) == 2
     assert min(row["speeds"]) > 0
-    monkeypatch.setattr(process, "WORKER", Path(__file__).with_name("missing.py"))
+    monkeypatch.setattr(module, "WORKER", Path(__file__).with_name("missing.py"))
     for contender, word in ((ELSEWHERE, "torch is not installed"), (BASELINE, r"ended: .*missing\.py")):
         with pytest.raises(UserError, match=word):
             benchmark.compare([contender], benchmark.Options("input"))
@@ -73,7 +74,7 @@ def test_other_frameworks_get_the_examples_without_tensorflow(tmp_path) -> None:
 
 
 def result(name: str, speeds: list[float], *, products: int | None = None, **more) -> SimpleNamespace:
-    contender = Contender("training", "a", name, lambda settings: lambda count: None, unit="steps", **more)
+    contender = Contender("training", "a", name, lambda settings: lambda count: None, **more)
     return SimpleNamespace(contender=contender, settings=Settings(batch_size=10), speeds=speeds, products=products)
 
 
@@ -108,5 +109,7 @@ def test_our_runs_and_keras_train_the_same_models_and_products_are_counted(tmp_p
     convolutions = 1024 * 9 * 3 * 24 + 256 * 9 * 24 * 48 + 64 * 9 * 48 * 96 + 16 * 9 * 96 * 128 + 1280
     assert products(build(CNN)) == 3 * convolutions - 1024 * 9 * 3 * 24
     for case in (LENET_5, CNN):
-        (network,) = prepare(compose(Settings(), case, [], tmp_path).config).networks.values()
-        assert [each.shape for each in network.model.weights] == [each.shape for each in build(case).weights]
+        node = dict(compose(Settings(), case, [], tmp_path).config["model"])
+        module, _, name = node.pop("_target_").rpartition(".")
+        model = getattr(importlib.import_module(module), name)(case.images, 10, **node)
+        assert [each.shape for each in model.weights] == [each.shape for each in build(case).weights]

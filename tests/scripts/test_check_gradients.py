@@ -28,18 +28,19 @@ def test_every_kind_of_overridden_gradient_is_judged(capsys):
     found = check(["recipe=bnn", *SMALL])
     assert [(each.name, each.verdict) for each in found] == [("ste_sign", "surrogate")] * 2
     assert "/dense_2_input_quantizer" in found[1].op
-    found = check([*ON_LAYERS, "hooks.gradient_override.layers=dense_2", "hooks.gradient_override.backward=reverse"])
-    assert [(each.name, each.verdict) for each in found] == [("gradient_override_dense_2", "on purpose")]
 
 
-def test_a_wrong_gradient_fails_with_its_name(tmp_path, monkeypatch, capsys):
+def test_a_wrong_gradient_fails_and_one_changed_on_purpose_does_not(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_backwards.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
+    second = ("_target_=hookline.hooks.gradient_override.GradientOverride", "layers=dense_2", "backward=reverse")
+    both = [*ON_LAYERS, "plugins=[my_backwards]", *(f"+hooks.second.{each}" for each in second)]
     for factor, code in ((1.0, 0), (0.9, 1)):
         backward = f"hooks.gradient_override.backward={{_target_:my_backwards.hard_tanh,factor:{factor}}}"
-        layers = "hooks.gradient_override.layers=[activation_1,activation_2]"
-        assert main([*ON_LAYERS, "plugins=[my_backwards]", layers, backward]) == code
+        assert main([*both, "hooks.gradient_override.layers=[activation_1,activation_2]", backward]) == code
         out = capsys.readouterr().out
+        assert "second_dense_2" in out
+        assert out.count("on purpose") == 1
         assert ("2 wrong: gradient_override_activation_1, gradient_override_activation_2" in out) == (code == 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hookline.scripts.compare import main
-from hookline.scripts.comparison.chart import average, read_curves, tail
+from hookline.scripts.comparison.chart import average, read_curves
 from tests.support.refusals import assert_one_line
 from tests.support.stored_runs import config_of, summary_of, write_run, write_sweep
 
@@ -55,7 +55,8 @@ def test_a_csv_file_holds_plain_numbers_and_every_setting_that_differs(runs, tmp
     path.write_text("mine")
     assert main([str(runs), f"csv={path}"]) == 2
     assert path.read_text() == "mine"
-    assert main([str(runs), f"csv={path}", "overwrite=true"]) == 0
+    assert main([str(runs), f"csv={path}", f"chart={tmp_path / 'curves.png'}", "overwrite=true"]) == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     first, second = csv.DictReader(path.read_text().splitlines())
     keys = ("optimizer.learning_rate", "n", "unfinished", "seeds", "bytes", "parameters")
     assert [first[key] for key in keys] == ["0.1", "2", "1", "0 1", "2048.0", "1000.0"]
@@ -98,18 +99,15 @@ def test_curves_are_read_by_split_and_damaged_lines_are_counted(tmp_path):
     more = '3\n{"step": "x", "split": "train"}\n{"step": Infinity, "split": "train"}\n'
     more += '{"step": 30, "split": "train", "loss/cross_entropy": null}\n{"step": 4'
     (path / "metrics.jsonl").write_text((path / "metrics.jsonl").read_text() + more)
-    found = read_curves(path, ["loss/cross_entropy", "none"])
-    assert found.values == {(split, "loss/cross_entropy"): {10: 1.0, 20: 0.5} for split in ("train", "validation")}
-    assert found.damaged == 3  # the line that was cut off at the end is not: the run was killed, or is running
+    found, damaged = read_curves(path, ["loss/cross_entropy", "none"])
+    assert found == {(split, "loss/cross_entropy"): {10: 1.0, 20: 0.5} for split in ("train", "validation")}
+    assert damaged == 3  # the line that was cut off at the end is not: the run was killed, or is running
 
 
 def test_a_mean_goes_as_far_as_all_curves_do():
-    long, short = {1: 1.0, 2: 2.0, 3: 9.0, 4: 8.0}, {1: 3.0, 2: 2.0}
-    band = average([long, short])
-    np.testing.assert_array_equal(band.steps, [1, 2])
-    np.testing.assert_allclose(band.mean, [2.0, 2.0])
-    np.testing.assert_allclose(band.deviation, [2**0.5, 0.0])
-    assert (tail(long, band), tail(short, band)) == ({2: 2.0, 3: 9.0, 4: 8.0}, {})
-    np.testing.assert_array_equal(average([{1: 1.0, 5: 2.0}]).deviation, [0.0, 0.0])
-    band = average([{1: 1.0, 3: 1.0}, {2: 1.0}])  # no step in common
-    assert band.steps.size == band.mean.size == 0
+    steps, mean, deviation = average([{1: 1.0, 2: 2.0, 3: 9.0, 4: 8.0}, {1: 3.0, 2: 2.0}])
+    np.testing.assert_array_equal(steps, [1, 2])
+    np.testing.assert_allclose(mean, [2.0, 2.0])
+    np.testing.assert_allclose(deviation, [2**0.5, 0.0])
+    np.testing.assert_array_equal(average([{1: 1.0, 5: 2.0}])[2], [0.0, 0.0])
+    assert [part.size for part in average([{1: 1.0, 3: 1.0}, {2: 1.0}])] == [0, 0, 0]  # no step in common

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,9 @@ LOGITS = 3.0 * np.eye(3, dtype=np.float32)[PREDICTED]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(small_bnn, tmp_path_factory) -> Path:
     """Return a small run of a binary network that has exported itself."""
-    directory = tmp_path_factory.mktemp("evaluate") / "bnn"
-    run_small("bnn", run_dir=directory)
+    directory = Path(shutil.copytree(small_bnn, tmp_path_factory.mktemp("evaluate") / "bnn"))
     finished = restore(str(directory), read_config(str(directory)))
     (directory / "export").mkdir()
     write_keras(finished, "model", directory / "export" / "model.keras", ExportOptions())
@@ -85,7 +85,7 @@ def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, c
 
 
 def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
-    summary = run_small("retrieval", run_dir=tmp_path / "retrieval")
+    summary = run_small("retrieval", "trainer.epochs=1", run_dir=tmp_path / "retrieval")
     assert main([f"run={tmp_path / 'retrieval'}"]) == 0
     metrics = found(tmp_path / "retrieval" / "evaluation" / "test")["metrics"]
     assert metrics["metric/recall@1"] == pytest.approx(summary["test"]["metric/recall@1"])

@@ -66,36 +66,22 @@ INPUTS = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
 
 RUNS = {
     "frozen_mask": ("frozen_mask", "optimizer.use_ema=true", "optimizer.ema_momentum=0.9"),
-    "bnn": ("bnn",),
     "averages": ("frozen_mask", "+hooks=ema", "hooks.ema.decay=0.9"),
 }
 NAMES = ("frozen_mask", "bnn")
 ELSEWHERE_TOO = [form for form in FORMATS.values() if not form.suffix.endswith(".safetensors")]
 
 
-class Runs:
-    """Make a small run of a technique when a test asks for its path: what no test asks for costs no time."""
-
-    def __init__(self, directory: Path, *, exported: bool) -> None:
-        self.directory, self._exported = directory, exported
-
-    def __truediv__(self, path: str) -> Path:
-        run = self.directory / path.partition("/")[0]
-        if not run.exists():
-            run_small(*RUNS[run.name], run_dir=run)
-        if self._exported and not (run / "export").exists():
-            assert main([f"run={run}"]) == 0
-        return self.directory / path
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("export"), exported=False)
-
-
-@pytest.fixture(scope="module")
-def exported(runs: Runs) -> Runs:
-    return Runs(runs.directory, exported=True)
+def runs(tmp_path_factory, small_bnn: Path) -> Path:
+    """Return a directory with runs that have exported themselves."""
+    directory = tmp_path_factory.mktemp("export")
+    shutil.copytree(small_bnn, directory / "bnn")
+    for name, (recipe, *overrides) in RUNS.items():
+        run_small(recipe, *overrides, run_dir=directory / name)
+    for name in ("bnn", *RUNS):
+        assert main([f"run={directory / name}"]) == 0
+    return directory
 
 
 def kernels_of(path: Path) -> dict[str, np.ndarray]:
@@ -115,10 +101,10 @@ def variables_of(run: Run) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def files(runs: Runs) -> Path:
+def files(runs: Path) -> Path:
     """Return a directory with a run in every format that is read elsewhere."""
     run = restore(str(runs / "frozen_mask"), read_config(str(runs / "frozen_mask")))
-    place = runs.directory / "files"
+    place = runs / "files"
     place.mkdir()
     before = variables_of(run)
     for form in FORMATS.values():
@@ -128,10 +114,10 @@ def files(runs: Runs) -> Path:
     return place
 
 
-def test_files_are_read_without_the_project_and_give_the_same_outputs(exported: Runs, files: Path, tmp_path):
+def test_files_are_read_without_the_project_and_give_the_same_outputs(runs: Path, files: Path, tmp_path):
     np.save(tmp_path / "inputs.npy", INPUTS)
     paths = [files / f"net{form.suffix}" for form in ELSEWHERE_TOO]
-    paths += [files / "int8.tflite", *(exported / name / "export" / "model.keras" for name in NAMES)]
+    paths += [files / "int8.tflite", *(runs / name / "export" / "model.keras" for name in NAMES)]
     environment = {**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-I", "-c", ELSEWHERE, *map(str, paths)],
@@ -141,7 +127,7 @@ def test_files_are_read_without_the_project_and_give_the_same_outputs(exported: 
     found = {Path(path): np.array(outputs) for path, outputs in json.loads(done.stdout).items()}
     assert len(found) == len(paths)
     for path, outputs in found.items():
-        same = path if path.name == "model.keras" else exported / "frozen_mask" / "export" / "model.keras"
+        same = path if path.name == "model.keras" else runs / "frozen_mask" / "export" / "model.keras"
         expected = keras.saving.load_model(same)(INPUTS).numpy()
         if path.name == "int8.tflite":
             assert 1e-4 < np.abs(outputs - expected).max() < 0.3 * np.abs(expected).max()
@@ -149,8 +135,8 @@ def test_files_are_read_without_the_project_and_give_the_same_outputs(exported: 
             np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5, err_msg=str(path))
 
 
-def test_files_are_read_here_by_the_loaders_of_their_formats(exported: Runs, files: Path):
-    expected = keras.saving.load_model(exported / "frozen_mask" / "export" / "model.keras")(INPUTS).numpy()
+def test_files_are_read_here_by_the_loaders_of_their_formats(runs: Path, files: Path):
+    expected = keras.saving.load_model(runs / "frozen_mask" / "export" / "model.keras")(INPUTS).numpy()
     assert (files / "int8.tflite").stat().st_size < (files / "net.tflite").stat().st_size
     for path in files.iterdir():
         predict = format_of(path).load(path)
@@ -169,20 +155,20 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
             form.load(path)
 
 
-def test_weights_are_the_best_ones_with_exact_zeros_and_signs(exported: Runs):
-    found, saved = kernels_of(exported / "frozen_mask/export/model.keras"), latent_kernels(exported / "frozen_mask")
+def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):
+    found, saved = kernels_of(runs / "frozen_mask/export/model.keras"), latent_kernels(runs / "frozen_mask")
     assert found.keys() == {"dense_1", "dense_2", "logits"}
     for name, kernel in found.items():
         assert (kernel == 0).sum() == round(0.9 * kernel.size)
         assert not np.signbit(kernel[kernel == 0]).any()
         np.testing.assert_array_equal(kernel, saved[name])
-    found, latent = kernels_of(exported / "bnn/export/model.keras"), latent_kernels(exported / "bnn")
+    found, latent = kernels_of(runs / "bnn/export/model.keras"), latent_kernels(runs / "bnn")
     np.testing.assert_array_equal(found["dense_2"], np.where(latent["dense_2"] >= 0, 1.0, -1.0))
     np.testing.assert_array_equal(found["logits"], latent["logits"])
 
 
-def test_the_table_holds_the_numbers_of_the_summary(exported: Runs, tmp_path, capsys):
-    run = exported / "frozen_mask"
+def test_the_table_holds_the_numbers_of_the_summary(runs: Path, tmp_path, capsys):
+    run = runs / "frozen_mask"
     capsys.readouterr()
     assert main([f"run={run}", f"output={tmp_path / 'a b.keras'}"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -194,8 +180,8 @@ def test_the_table_holds_the_numbers_of_the_summary(exported: Runs, tmp_path, ca
     assert lines[6].endswith(f": accuracy {summary['test']['metric/accuracy']:.4f}")
 
 
-def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(exported: Runs, tmp_path):
-    run = exported / "frozen_mask"
+def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: Path, tmp_path):
+    run = runs / "frozen_mask"
     assert main([f"run={run}", "checkpoint=last", "average=true", f"output={tmp_path}/average.keras"]) == 0
     tensors = CheckpointStore(run / "checkpoints").load("last").tensors
     for name, kernel in kernels_of(tmp_path / "average.keras").items():
@@ -205,8 +191,8 @@ def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(exporte
         assert (kernel != latent_kernels(run, "last")[name]).any()
 
 
-def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(exported: Runs):
-    run = exported / "averages"
+def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(runs: Path):
+    run = runs / "averages"
     tensors = CheckpointStore(run / "checkpoints").load("best").tensors
     own, kept = "network/model/", "hook/ema/average/"
     averages = {key.removeprefix(kept): value for key, value in tensors.items() if key.startswith(kept)}
@@ -223,17 +209,17 @@ def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(exported: R
         assert np.abs(found - latent).max() > 1e-4, "averages differ here"
 
 
-def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_path, monkeypatch, capsys):
+def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.keras").mkdir()
     (tmp_path / "kept.keras").write_text("precious")
     run, bare = f"run={runs / 'bnn'}", f"run={tmp_path / 'bare'}"
     shutil.copytree(runs / "bnn", tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints", "export"))
-    before = sorted(tmp_path.rglob("*")), sorted(runs.directory.rglob("*"))
+    before = sorted(tmp_path.rglob("*")), sorted(runs.rglob("*"))
 
     def refused(word: str, *arguments: str) -> None:
         assert_one_line(main, arguments, word, capsys)
-        assert (sorted(tmp_path.rglob("*")), sorted(runs.directory.rglob("*"))) == before
+        assert (sorted(tmp_path.rglob("*")), sorted(runs.rglob("*"))) == before
 
     refused("No run")
     refused("'onnx'", "run=a", "format=onx")

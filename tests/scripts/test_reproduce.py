@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts import reproduce
-from hookline.scripts.reproduction.jobs import commands_of, jobs_of
-from hookline.scripts.reproduction.session import check
+from hookline.scripts.reproduce import check
 from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
-from hookline.scripts.reproduction.targets import read_targets
+from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
@@ -41,7 +40,7 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
     assert "/home" not in table + FILE.read_text()
     for row in found:
         if "not_run" not in row:
-            assert row["commands"] == commands_of(OURS[row["name"]], OURS, row["seeds"])
+            assert row["commands"] == commands_of(OURS[row["name"]], row["seeds"])
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
     unmeasured = {"multi_label", "regression", "segmentation", "bop", "fine_tuning", "weight_clustering"}
     assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
@@ -58,18 +57,18 @@ def test_the_chart_shows_accuracy_against_bytes(tmp_path) -> None:
 
 
 def test_every_key_of_every_target_composes():
-    """Check few jobs that have every choice (data=mnist) and every key (trainer.epochs) of all, by recipe."""
-    jobs = [job for target in OURS.values() for job in jobs_of(target, OURS, target.seeds[:1]).values()]
+    """Check few command lines that have every choice (data=mnist) and every key (trainer.epochs) of all, by recipe."""
+    runs = {name: each for target in OURS.values() for name, (each, _) in runs_of(target, target.seeds[:1]).items()}
     seen: set[tuple[str, str]] = set()
     chosen = []
-    for job in sorted(jobs, key=lambda job: -len(job.overrides)):
-        recipe = next(text for text in job.overrides if text.startswith("recipe="))
-        keys = {text.partition("=")[0] if "." in text.partition("=")[0] else text for text in job.overrides[:-1]}
+    for variant in sorted(runs.values(), key=lambda variant: -len(variant.overrides)):
+        recipe = next(text for text in variant.overrides if text.startswith("recipe="))
+        keys = {text.partition("=")[0] if "." in text.partition("=")[0] else text for text in variant.overrides}
         if new := {(recipe, key) for key in keys} - seen:
             seen |= new
-            chosen.append(job)
+            chosen.append(variant)
     check(chosen)
-    wrong = replace(chosen[0], overrides=("recipe=bn", "seed=0"), needs={}, data=())
+    wrong = replace(chosen[0], overrides=("recipe=bn",), needs={}, data=())
     with pytest.raises(UserError, match=f"^{wrong.name}: .*'bnn'"):
         check([wrong])
 
@@ -124,23 +123,23 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
     lines: list[str] = []
-    assert open_session(tmp_path, ["first", "second"], lines).run(1) == 1
-    assert any("failed" in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
+    assert open_session(tmp_path, "first,second", lines).run(1) == 1
+    assert any(" failed " in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
     assert "left out: second/pruned_0, which begins from first/twin_0" in lines
-    assert sum("completed" in line for line in lines) == 4
+    assert sum("] completed " in line for line in lines) == 4
     assert not (tmp_path / "results.json").exists()
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
-    assert open_session(tmp_path, ["first", "second"]).run(1) == 0
+    assert open_session(tmp_path, "first,second").run(1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
 
 
 def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
-    assert open_session(tmp_path, ["second"]).run(1) == 0
+    assert open_session(tmp_path, "second").run(1) == 0
     changed = deepcopy(TARGETS)
     changed["first"]["runs"]["twin"].append("trainer.epochs=3")
-    assert open_session(tmp_path, ["second"], content=changed).run(1) == 0
+    assert open_session(tmp_path, "second", content=changed).run(1) == 0
     overrides = (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text().splitlines()
     assert overrides[1] == f"init_from={tmp_path}/out/first/twin_0_try2"
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from hookline.scripts.reproduction.session import Session
-from hookline.scripts.reproduction.targets import read_targets
+from hookline.scripts.reproduce import Options, Session
 
 FAKE = Path(__file__).parent / "fake_measured.py"
 ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}
@@ -53,11 +52,10 @@ def write_targets(path, content=None):
     return path
 
 
-def open_session(directory, only=(), lines=None, **options):
+def open_session(directory, only="*", lines=None, content=None):
     """Return a session in a directory; what it says goes to `lines`; `content` is of the file of targets."""
-    targets = read_targets(write_targets(directory / "targets.yaml", options.pop("content", None)))
-    said = [] if lines is None else lines
-    values = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
-    chosen = [targets[name] for name in only or targets]
-    out = directory / "out"
-    return Session(out=out, targets=targets, chosen=chosen, results=directory / "results.json", **values)
+    targets = write_targets(directory / "targets.yaml", content)
+    options = Options(f"{directory}/out", only=only, results=f"{directory}/results.json", targets=str(targets))
+    session = Session(options, [].append if lines is None else lines.append, FAKE)
+    session.checks = False
+    return session

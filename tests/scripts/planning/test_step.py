@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 import tensorflow as tf
 
-from hookline.scripts.planning.drawing import Frame, step_chart
-from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan
+from hookline.scripts.planning.drawing import FRAME, Part, as_dot, as_mermaid, step_chart
+from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan, Plan, Stage
 from hookline.scripts.planning.text import sections
-from hookline.trainer.hook import Declaration
+from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES
+from hookline.trainer.hook import Declaration, GraphHook, Hook, HostHook
 from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.plan import Clip, plan_of
@@ -91,5 +95,60 @@ def test_each_objective_shows_its_copies_and_how_often_it_runs():
     assert order.rows == (("judge", "source", "source, made", "1"), ("follows", "messenger", "messenger, made", "2"))
     assert {each.role for each in plan.variables_of(NETWORK, "made")} == {UNTRAINED}
     chart = step_chart(plan)
-    assert Frame("objective_1", "objective follows, 2 times a step") in chart.parts
+    assert Part(FRAME, "objective_1", ("objective follows, 2 times a step",)) in chart.parts
     assert ("objective_1_begin", "objective_1_forward") in {(arrow.start, arrow.end) for arrow in chart.arrows}
+
+
+ODD = (
+    'one " alone', "back\\slash", "\\n \\l", "a|b|c", "[x](y)", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "semi;colon",
+    "`md`", "end", "a->b --> c -.-> d", "two\nlines", "%% comment // # x", ":::kind",
+)  # fmt: skip
+"""Names that mean something in one of the languages."""
+
+
+def test_no_name_breaks_a_drawing():
+    for name in ODD:
+        objective = ObjectivePlan(
+            name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Change(name, name, (name,)),),
+            (Change(name, name, (name,)),), (Change(name, name, (name,)),),
+        )  # fmt: skip
+        odd = Plan((Stage("step", "transform_weights", (name,)),), (objective,), {name: name}, ())
+        plain = as_dot(odd).replace("\\\\", "").replace('\\"', "")
+        assert all(line.count('"') % 2 == 0 for line in plain.splitlines())
+        shown = as_mermaid(odd)
+        labels = [line for line in shown.splitlines() if '"' in line]
+        assert all(line.count('"') == 2 for line in labels)
+        assert not any(re.search(r"<(?!br/>)|[`\\]|&", line.split('"')[1]) for line in labels)
+
+
+STAGES = [stage for stages in PHASES.values() for stage in stages]
+
+
+def test_every_method_of_a_hook_is_a_stage_or_a_declaration():
+    methods = {
+        name
+        for base in (Hook, GraphHook, HostHook)
+        for name, value in vars(base).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert methods == {*STAGES, *DECLARATIONS}
+    assert not DECLARATIONS & set(STAGES)
+    assert len(STAGES) == len(set(STAGES))
+
+
+def test_the_stages_of_a_step_stand_in_the_order_of_tracing():
+    called: list[str] = []
+
+    def record(stage: str):
+        original = getattr(GraphHook, stage)
+
+        def call(self, *arguments):
+            called.append(stage)
+            return original(self, *arguments)
+
+        return call
+
+    hook = type("Recorder", (StatelessHook,), {stage: record(stage) for stage in STEP_STAGES})()
+    toy_loop([hook]).run(0, 1)
+    second = STEP_STAGES.index("gradient_point") + 1  # a hook that has it gets a second forward pass
+    assert called == [*STEP_STAGES[:second], "transform_weights", "around_forward", "add_losses", *STEP_STAGES[second:]]
