@@ -15,8 +15,8 @@ from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
-from hookline.trainer.run.checkpoint import CheckpointStore, read_checkpoint
-from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import read_checkpoint, read_manifests
 from hookline.trainer.run.resume import restore_run
 from hookline.trainer.run.workers import Workers
 from tests.support.poison import Once, Poison

@@ -11,7 +11,7 @@ import pytest
 
 from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
-from hookline.trainer.run.checkpoint import write_checkpoint
+from hookline.trainer.run.checkpoint_files import write_checkpoint
 from hookline.trainer.run.directory import locked
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.resume import changed_environment

@@ -25,7 +25,7 @@ from hookline.trainer.run.state import assign_variables, share_variables
 from hookline.trainer.step.stage import in_stage
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.checkpoint import Checkpoint
+    from hookline.trainer.run.checkpoint_files import Checkpoint
     from hookline.trainer.run.run import Run
 
 MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")

@@ -17,8 +17,8 @@ from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_st
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
-from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
-from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
 from hookline.trainer.run.finished import without_initial
 from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts

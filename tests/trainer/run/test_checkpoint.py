@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hookline.trainer.run.checkpoint import BackgroundWriter, CheckpointStore, Snapshot
-from hookline.trainer.run.checkpoint_files import checkpoint_names, leftovers, set_aside, step_of
+from hookline.trainer.run.checkpoint import BackgroundWriter, CheckpointStore
+from hookline.trainer.run.checkpoint_files import Snapshot, checkpoint_names, leftovers, set_aside, step_of
 
 
 def tensors(value):

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.checkpoint_files import DamagedError
-from hookline.trainer.run.checkpoint_index import read_manifest
+from hookline.trainer.run.checkpoint_files import DamagedError, read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
 from tests.support.refusals import assert_refused
 
