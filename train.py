@@ -81,12 +81,10 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
     from hookline.trainer.config.command import parse_command
     from hookline.trainer.config.compose import show
-    from hookline.trainer.config.preflight import check_display, preflight
+    from hookline.trainer.config.preflight import check_display, explain, preflight
 
     command = parse_command(arguments)
     if command.explain:
-        from hookline.trainer.config.explain import explain
-
         say(explain(command))
         return []
     if command.display:
@@ -127,7 +125,7 @@ def train_job(job: Job) -> dict[str, Any]:
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
         from hookline.trainer.run.times import process_began
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began())
+        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began()).summary
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

@@ -41,7 +41,7 @@ def tensors(run, tag="last"):
 
 def resume(run, *overrides):
     (job,) = preflight(parse_command([f"resume={run}", *overrides]))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary
 
 
 def parts_of(recipe, *overrides):

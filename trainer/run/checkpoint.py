@@ -131,11 +131,7 @@ class CheckpointStore:
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the background and let the tags mean it; see `BackgroundWriter` for when this waits."""
-        text = None
-        try:
-            text = to_json(dict(state), "The state of the run and its hooks")
-        except UserError as error:
-            self._fail(step, error)
+        text = to_json(dict(state), "The state of the run and its hooks")
         self._writer.submit(Snapshot(frozenset(tags), step, tensors, text))
 
     def wait(self) -> None:
@@ -209,13 +205,14 @@ class CheckpointStore:
 
     def _write(self, snapshot: Snapshot) -> bool:
         """Write a checkpoint and the index, and remove what is not kept; called in the background."""
-        if snapshot.state is None:  # `save` has reported it
-            return False
         try:
             path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
             write_checkpoint(path, snapshot, index.number + 1, self._environment)
         except Exception as error:  # noqa: BLE001 - training continues, whatever the disk does
-            self._fail(snapshot.step, error)
+            self._reason = _reason(error)
+            self._problem(
+                f"The checkpoint of step {snapshot.step} could not be written: {self._reason}. Earlier ones stay."
+            )
             return False
         try:
             index = index.with_checkpoint(read_manifest(path))
@@ -267,10 +264,6 @@ class CheckpointStore:
             except OSError as error:
                 self._problem(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
         return index
-
-    def _fail(self, step: int, error: Exception) -> None:
-        self._reason = _reason(error)
-        self._problem(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
 
     def _problem(self, line: str) -> None:
         self._problems.setdefault(line, False)

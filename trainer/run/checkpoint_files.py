@@ -204,13 +204,8 @@ def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str,
                 f"{path} is damaged: '{key}' is {found!r:.120} in {info.file_size:,} bytes. "
                 f"Its manifest says {dtype} of shape {list(shape)!s:.80}."
             )
-        array = np.empty(shape, stored)
-        left = array.reshape(-1).view(np.uint8).data
-        while left and (count := member.readinto(left[: 2**24])):  # type: ignore[attr-defined]  # of a ZipExtFile
-            left = left[count:]
-        if left or member.read(1):  # reading to the end compares the checksum
-            raise DamagedError(f"{path} is damaged: '{key}' has another length than it says.")
-    return array.view(BFLOAT16) if dtype == "bfloat16" else array
+        content = member.read()  # to the end, which compares the checksum
+    return np.frombuffer(content, BFLOAT16 if dtype == "bfloat16" else stored).reshape(shape)
 
 
 def _header(member: IO[bytes]) -> str:
@@ -374,7 +369,7 @@ class Snapshot:
     tags: frozenset[str]
     step: int
     tensors: Mapping[str, np.ndarray]  # read from the variables on access, until it is submitted
-    state: bytes | None  # None if it is too large to be written
+    state: bytes
 
 
 @dataclass(frozen=True)
@@ -400,7 +395,7 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
             write_tensors(file, snapshot.tensors)
             file.flush()
             os.fsync(file.fileno())
-        write_synced(temporary / STATE, snapshot.state or b"")
+        write_synced(temporary / STATE, snapshot.state)
         write_manifest(temporary, content)
         sync_folder(temporary)
         replace_synced(temporary, path)

@@ -59,15 +59,6 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
         )
 
 
-def check_place(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse data from another place for a run without a checkpoint, whose fingerprint is unknown."""
-    if read_stored(str(directory), "resume")["data"] != config["data"]:
-        raise UserError(
-            f"{directory} has no checkpoint yet, so it is unknown whether the data at another place is the same. "
-            "Expected the data where it was, or a new run."
-        )
-
-
 def changed_environment(directory: Path) -> list[str]:
     """Return, in words, what differs from where the run was started and may change its bits."""
     plugins = used_plugins(read_stored(str(directory), "resume"))
@@ -121,7 +112,7 @@ def _arrays(batch: Batch) -> dict[str, np.ndarray]:
 def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
     own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
-    return {**own, "data": run.fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
+    return {**own, "data": run._fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
 
 
 def _outside(run: Run) -> dict[str, str]:
@@ -133,7 +124,7 @@ def _outside(run: Run) -> dict[str, str]:
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
     state = checkpoint.state["run"]
-    if state["data"] != run.fingerprint:
+    if state["data"] != run._fingerprint:
         raise UserError(
             "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
             "data, in the same order. For another run from these weights, use init_from=."

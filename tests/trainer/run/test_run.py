@@ -84,15 +84,15 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     run.best.mode, run.best.monitor = "min", "metric/clock"  # the first one stays the best
     run.fit()
     assert (run.best.step, run.step, counter.variable.numpy()) == (4, 24, 24)
-    assert run.store.tags() == {"best": "step_00000004"}
-    best = run.store.load("best")
+    assert run._store.tags() == {"best": "step_00000004"}
+    best = run._store.load("best")
     kernel = run.networks["model"].variables["toy/hidden/kernel"]
     kernel.assign(np.zeros(kernel.shape))
     test = run.finish()
     assert (test["weights"], test["metric/clock"], counter.variable.numpy()) == ("best", 4.0, 4)
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
     assert best.state["hooks"]["diary"]["calls"] > 0
-    assert run.store.keep_last == 3
+    assert run._store.keep_last == 3
 
 
 def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_path):
@@ -131,7 +131,7 @@ def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, 
         (run.fit(), run.finish())
     assert len({str(each.message) for each in caught}) == len(caught)
     run.name_what_is_saved()
-    assert (run.best.step, run.best.values) == (4, run.store.load("best").state["run"]["best"]["values"])
+    assert (run.best.step, run.best.values) == (4, run._store.load("best").state["run"]["best"]["values"])
     full_disk(monkeypatch, lambda step: False)
     unsaved = toy_run(tmp_path / "full", [SaveBest()])
     with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match="No checkpoint .* the start"):
@@ -151,7 +151,7 @@ def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp
         (run.fit(), run.wait_for_checkpoints())
     full_disk(monkeypatch, lambda step: True)
     assert run.finish()["weights"] == "best"
-    assert run.store.load("best").step == run.best.step
+    assert run._store.load("best").step == run.best.step
 
 
 def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
