@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
 
-from hookline.trainer.config.help import help_text
+from hookline.scripts.help import help_text
 from hookline.trainer.errors import (
     NonFiniteError,
     UnsavedError,
@@ -72,7 +72,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     names = arguments[arguments.index(flag) + 1 :]
     if not names or names[0].startswith("-"):
         return help_text()
-    from hookline.trainer.config.help import entry_text
+    from hookline.scripts.help import entry_text
 
     return entry_text(names[0])
 
@@ -81,10 +81,12 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
     from hookline.trainer.config.command import parse_command
     from hookline.trainer.config.compose import show
-    from hookline.trainer.config.preflight import check_display, explain, preflight
+    from hookline.trainer.config.preflight import check_display, preflight
 
     command = parse_command(arguments)
     if command.explain:
+        from hookline.scripts.explain import explain
+
         say(explain(command))
         return []
     if command.display:

@@ -11,10 +11,10 @@ import keras
 import pytest
 import yaml
 
+from hookline.scripts.help import purpose
 from hookline.trainer.config.build import bind, parameters_of, resolve
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.compose import CONFIG_DIR
-from hookline.trainer.config.help import purpose
 from hookline.trainer.config.preflight import preflight, preflight_each
 from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from hookline.trainer.errors import UserError

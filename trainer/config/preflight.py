@@ -14,23 +14,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, Composer, open_composer, typed, with_values
-from hookline.trainer.config.explain import Layer, chain_of, explain_key, layers_of, override_layer
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
+from hookline.trainer.config.layers import chain_of, layers_of
 from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
 from hookline.trainer.config.stored import (
-    FILE_NAME,
     FREE,
     check_plugins,
     is_free,
     is_place,
-    read_overrides,
     read_stored,
     recipe_name,
     recipe_of,
 )
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import plain_warnings, quiet_start
 
 RESUME = "resume"
@@ -71,23 +69,6 @@ def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
         ours = [override for override in overrides if not override.is_hydra_override()]
         for texts in expand_sweep(ours, command.sweep):
             _compose(parse_overrides(texts, composer.loader), composer, {})
-
-
-def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
-    """Return what decides the keys that `--explain` names."""
-    with open_composer(command, config_dir) as composer:
-        (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
-        job = check_job(texts, composer, {})
-        overrides = parse_overrides(texts, composer.loader)
-        notes: list[str] = []
-        if (run := resumed_run(overrides)) is None:
-            layers = layers_of(overrides, composer)
-        else:  # its own config, and what the command line changes in it
-            path = user_path(run, RESUME) / FILE_NAME
-            setting = [each for each in overrides if not is_group_choice(each, composer)]
-            layers = [Layer(str(path), read_stored(run, RESUME), path), *map(override_layer, setting)]
-            notes = read_overrides(path.parent)
-        return "\n\n".join(explain_key(key, job.config, layers, notes, composer) for key in command.explain)
 
 
 def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:

@@ -233,7 +233,7 @@ def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
     from omegaconf import OmegaConf
 
-    from hookline.trainer.config.explain import read_places
+    from hookline.trainer.config.layers import read_places
 
     places = read_places(path)
     for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):

@@ -1,9 +1,8 @@
-"""Where each value of a config comes from, and what `--explain <key>` says of it."""
+"""Where each value of a config comes from: the files and overrides that set it, in the order of composition."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +14,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.compose import CONFIG_DIR, SCHEMA_NAME, Composer
-from hookline.trainer.config.help import SETTINGS, settings, terminal_width
-from hookline.trainer.config.keys import find_value, is_group_choice
-from hookline.trainer.config.schema import follow, is_interpolation, is_part, leaves, lookup, visible
-from hookline.trainer.errors import UserError
+from hookline.trainer.config.keys import is_group_choice
+from hookline.trainer.config.schema import follow
 
 COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
 """A comment after a value: not a # within quotes or within a word."""
@@ -136,77 +133,3 @@ def _relative(path: Path) -> str:
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return str(path)
-
-
-def explain_key(
-    key: str, config: Mapping[str, Any], layers: Sequence[Layer], notes: Sequence[str], composer: Composer
-) -> str:
-    """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
-    chain = chain_of(key, layers)
-    if not chain:
-        _refuse(key, config, composer)
-    value, last = lookup(config, key), chain[-1]
-    if isinstance(value, Mapping) and value:
-        return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
-    removed = value is None and (last.removes or is_part(key))
-    lines = [f"{key} is not part of this run" if removed else f"{key} = {visible(value)}", *_help_lines(key, chain)]
-    if is_interpolation(last.value):
-        lines.append(f"  it refers to another value: {last.value}")
-    lines += _chain_lines(chain, key)
-    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
-    return "\n".join(lines)
-
-
-def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
-    """Say that a key does not exist, with the nearest one that does."""
-    if composer.is_group(key):
-        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
-    try:
-        find_value(key, config, composer)
-    except UserError as error:
-        raise UserError(f"--explain {key}: {error}") from error
-    raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
-
-
-def _sets(override: str, key: str) -> bool:
-    """Return whether an override that a run was begun with may have set a key: +hooks=ema those of any hook."""
-    name = override.lstrip("+~").partition("=")[0]
-    return f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
-
-
-def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
-    """Return what the setting is for: the schema's help, or the first comment beside it."""
-    section, _, name = key.rpartition(".")
-    known = dict(settings(section)) if section in SETTINGS else {}
-    text = known.get(name) or next((step.comment for step in chain if step.comment), "")
-    return textwrap.wrap(text, terminal_width(), initial_indent="  ", subsequent_indent="  ")
-
-
-def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
-    """Return a line for each step; all but the last are overridden."""
-    places, texts = [step.place for step in chain], [_said(step, key) for step in chain]
-    wide, long = max(map(len, places)), max(map(len, texts))
-    lines = [f"  set by {places[-1]}"]
-    if len(chain) > 1:
-        lines.append("  in the order of composition:")
-        for step, place, text in zip(chain, places, texts, strict=True):
-            stands = "stands" if step is chain[-1] else "replaced by the next"
-            comment = f"  # {step.comment}" if step.comment else ""
-            lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
-    return lines
-
-
-def _said(step: Step, key: str) -> str:
-    if step.value is None and (step.removes or is_part(key)):
-        return f"removes {step.path}"
-    return visible(step.value)
-
-
-def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
-    """Return a line for each key below: its value, and what set it."""
-    rows = []
-    for leaf, each in leaves(value, key):
-        chain = chain_of(leaf, layers)
-        rows.append((leaf, visible(each), chain[-1].place if chain else "?"))
-    wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]

@@ -1,0 +1,109 @@
+"""`--explain <key>`: the value, what set it, and all that set it before. Imports neither TensorFlow nor NumPy."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hookline.scripts.help import SETTINGS, settings, terminal_width
+from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
+from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer
+from hookline.trainer.config.keys import find_value, is_group_choice
+from hookline.trainer.config.layers import Layer, Step, chain_of, layers_of, override_layer
+from hookline.trainer.config.preflight import RESUME, check_job, resumed_run
+from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup, visible
+from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored
+from hookline.trainer.errors import UserError, user_path
+
+
+def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
+    """Return what decides the keys that `--explain` names."""
+    with open_composer(command, config_dir) as composer:
+        (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
+        job = check_job(texts, composer, {})
+        overrides = parse_overrides(texts, composer.loader)
+        notes: list[str] = []
+        if (run := resumed_run(overrides)) is None:
+            layers = layers_of(overrides, composer)
+        else:  # its own config, and what the command line changes in it
+            path = user_path(run, RESUME) / FILE_NAME
+            setting = [each for each in overrides if not is_group_choice(each, composer)]
+            layers = [Layer(str(path), read_stored(run, RESUME), path), *map(override_layer, setting)]
+            notes = read_overrides(path.parent)
+        return "\n\n".join(_explain_key(key, job.config, layers, notes, composer) for key in command.explain)
+
+
+def _explain_key(
+    key: str, config: Mapping[str, Any], layers: Sequence[Layer], notes: Sequence[str], composer: Composer
+) -> str:
+    """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
+    chain = chain_of(key, layers)
+    if not chain:
+        _refuse(key, config, composer)
+    value, last = lookup(config, key), chain[-1]
+    if isinstance(value, Mapping) and value:
+        return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
+    removed = value is None and (last.removes or is_part(key))
+    lines = [f"{key} is not part of this run" if removed else f"{key} = {visible(value)}", *_help_lines(key, chain)]
+    if is_interpolation(last.value):
+        lines.append(f"  it refers to another value: {last.value}")
+    lines += _chain_lines(chain, key)
+    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
+    return "\n".join(lines)
+
+
+def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
+    """Say that a key does not exist, with the nearest one that does."""
+    if composer.is_group(key):
+        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
+    try:
+        find_value(key, config, composer)
+    except UserError as error:
+        raise UserError(f"--explain {key}: {error}") from error
+    raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
+
+
+def _sets(override: str, key: str) -> bool:
+    """Return whether an override that a run was begun with may have set a key: +hooks=ema those of any hook."""
+    name = override.lstrip("+~").partition("=")[0]
+    return f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
+
+
+def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
+    """Return what the setting is for: the schema's help, or the first comment beside it."""
+    section, _, name = key.rpartition(".")
+    known = dict(settings(section)) if section in SETTINGS else {}
+    text = known.get(name) or next((step.comment for step in chain if step.comment), "")
+    return textwrap.wrap(text, terminal_width(), initial_indent="  ", subsequent_indent="  ")
+
+
+def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
+    """Return a line for each step; all but the last are overridden."""
+    places, texts = [step.place for step in chain], [_said(step, key) for step in chain]
+    wide, long = max(map(len, places)), max(map(len, texts))
+    lines = [f"  set by {places[-1]}"]
+    if len(chain) > 1:
+        lines.append("  in the order of composition:")
+        for step, place, text in zip(chain, places, texts, strict=True):
+            stands = "stands" if step is chain[-1] else "replaced by the next"
+            comment = f"  # {step.comment}" if step.comment else ""
+            lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
+    return lines
+
+
+def _said(step: Step, key: str) -> str:
+    if step.value is None and (step.removes or is_part(key)):
+        return f"removes {step.path}"
+    return visible(step.value)
+
+
+def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
+    """Return a line for each key below: its value, and what set it."""
+    rows = []
+    for leaf, each in leaves(value, key):
+        chain = chain_of(leaf, layers)
+        rows.append((leaf, visible(each), chain[-1].place if chain else "?"))
+    wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]
