@@ -1,8 +1,8 @@
 """Kill a save before each of its operations on the file system in turn, and look at what is left.
 
-Run as a file: `python killed_saves.py <directory>`. It cuts the first save and the fourth, by a kill and by a power cut,
-which loses contents and names that were not synced. Writes one line of JSON for each cut point. TensorFlow stays out
-of it, so that a process can fork.
+Run as a file: `python killed_saves.py <directory>`. It cuts the first save and the fourth, by a kill and by a power
+cut, which loses contents and names that were not synced. Writes one line of JSON for each cut point. TensorFlow stays
+out of it, so that a process can fork.
 """
 
 from __future__ import annotations
