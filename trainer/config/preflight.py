@@ -110,17 +110,18 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
     What the user typed stays, and so do mistakes in a file; both are refused later.
     """
     layers = layers_of(overrides, composer)
-    files = [layer.tree for layer in layers if layer.file is not None]
-    files += [with_values(composer.compose([f"recipe={name}"]), []) for name in recipe.split("+")]
-    typed_in = [layer.tree for layer in layers if layer.file is None]
+    recipes = [with_values(composer.compose([f"recipe={name}"]), []) for name in recipe.split("+")]
     nodes = [(config, name, name) for name in PARTS]
     nodes += [(config[section], name, f"{section}.{name}") for section in NAMED for name in config[section]]
     for parent, name, path in nodes:
         if (node := parent[name]) is None:
             continue
-        meant = [children(lookup(tree, path)) for tree in files]
-        others = {key for each in meant if each.get(TARGET, node[TARGET]) != node[TARGET] for key in each}
-        given = {key for tree in typed_in for key in children(lookup(tree, path))}
+        said = [children(lookup(layer.tree, path)) for layer in layers]
+        own = next(each for each in reversed(said) if TARGET in each)  # what stands beside the path of the part itself
+        typed_in = [each for layer, each in zip(layers, said, strict=True) if layer.file is None]
+        given = {key for each in (own, *typed_in) for key in each}
+        files = [*said, *(children(lookup(alone, path)) for alone in recipes)]
+        others = {key for each in files if each.get(TARGET, node[TARGET]) != node[TARGET] for key in each}
         foreign = [key for key in node if key in others and key not in given]
         if foreign and (left := _refused(node, foreign, path.partition(".")[0], config["plugins"])):
             parent[name] = {key: value for key, value in node.items() if key not in left}
