@@ -204,8 +204,13 @@ def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str,
                 f"{path} is damaged: '{key}' is {found!r:.120} in {info.file_size:,} bytes. "
                 f"Its manifest says {dtype} of shape {list(shape)!s:.80}."
             )
-        content = member.read()  # to the end, which compares the checksum
-    return np.frombuffer(content, BFLOAT16 if dtype == "bfloat16" else stored).reshape(shape)
+        array = np.empty(shape, stored)
+        left = array.reshape(-1).view(np.uint8).data
+        while left and (count := member.readinto(left[: 2**24])):  # type: ignore[attr-defined]  # of a ZipExtFile
+            left = left[count:]
+        if left or member.read(1):  # reading to the end compares the checksum
+            raise DamagedError(f"{path} is damaged: '{key}' has another length than it says.")
+    return array.view(BFLOAT16) if dtype == "bfloat16" else array
 
 
 def _header(member: IO[bytes]) -> str:
