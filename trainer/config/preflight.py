@@ -117,9 +117,7 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
         if (node := parent[name]) is None:
             continue
         said = [children(lookup(layer.tree, path)) for layer in layers]
-        own = next(
-            (each for each in reversed(said) if TARGET in each), {}
-        )  # what stands beside the path of the part itself
+        own: dict[str, Any] = next((each for each in reversed(said) if TARGET in each), {})  # beside the part's path
         typed_in = [each for layer, each in zip(layers, said, strict=True) if layer.file is None]
         given = {key for each in (own, *typed_in) for key in each}
         files = [*said, *(children(lookup(alone, path)) for alone in recipes)]
