@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
 
-from hookline.trainer.config.help import help_text
+from hookline.scripts.help import help_text
 from hookline.trainer.errors import (
     NonFiniteError,
     UnsavedError,
@@ -72,7 +72,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     names = arguments[arguments.index(flag) + 1 :]
     if not names or names[0].startswith("-"):
         return help_text()
-    from hookline.trainer.config.help import entry_text
+    from hookline.scripts.help import entry_text
 
     return entry_text(names[0])
 
@@ -85,7 +85,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
 
     command = parse_command(arguments)
     if command.explain:
-        from hookline.trainer.config.explain import explain
+        from hookline.scripts.explain import explain
 
         say(explain(command))
         return []
@@ -127,7 +127,7 @@ def train_job(job: Job) -> dict[str, Any]:
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
         from hookline.trainer.run.times import process_began
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began())
+        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began()).summary
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

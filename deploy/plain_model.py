@@ -15,6 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.graph import graph_calls, is_graph
 from hookline.trainer.network import Network
+from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.returned import checked
 from hookline.trainer.step.stage import in_stage
@@ -239,16 +240,3 @@ def check_single(model: keras.Model, format_name: str) -> None:
 
 def _is_of_keras(module: str | None) -> bool:
     return (module or "").partition(".")[0] == "keras"
-
-
-def foreign_parts(config: Any) -> Iterator[str]:
-    """Yield the names of a serialized model's external parts: functions, initializers, regularizers."""
-    if isinstance(config, Mapping):
-        if "module" in config and "class_name" in config and not _is_of_keras(config["module"]):
-            name = config["class_name"]
-            yield str(config["config"]) if name == "function" else str(name)
-        for value in config.values():
-            yield from foreign_parts(value)
-    elif isinstance(config, list | tuple):
-        for value in config:
-            yield from foreign_parts(value)

@@ -37,10 +37,11 @@ from hookline.deploy.inference.sparse_file import (
     tensor_name,
 )
 from hookline.deploy.options import Contents, ExportOptions, first_line
-from hookline.deploy.plain_model import architecture, card_of, check_plain, foreign_parts, plain_model, single_model
+from hookline.deploy.plain_model import architecture, card_of, check_plain, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
+from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.results import format_value, short_name
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ class Watch(HostHook):
             self._end_epoch(run)
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if isinstance(run.error, KeyboardInterrupt):
+        if summary["status"] in ("interrupted", "paused"):
             self._listeners.on_train_end(dict(self._logs))
         elif summary["status"] in ("completed", "stopped"):
             self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})

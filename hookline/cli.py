@@ -140,7 +140,7 @@ complete -o default -F _hookline hookline"""
 
 def completion_text(shell: Sequence[str]) -> str:
     """Return a script for a shell that completes commands, and names of recipes, hooks, data and the like."""
-    from hookline.trainer.config.help import TITLES, options_of
+    from hookline.scripts.help import TITLES, options_of
     from hookline.trainer.config.plugins import installed_plugins
     from hookline.trainer.config.schema import NAMED
 

@@ -25,7 +25,8 @@ from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.build_run import NOWHERE, build_run
-from hookline.trainer.run.checkpoint import Checkpoint, MemoryStore, Store
+from hookline.trainer.run.checkpoint import MemoryStore, Store
+from hookline.trainer.run.checkpoint_files import Checkpoint
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.interruption import Interruption
 from hookline.trainer.run.resume import data_fingerprint, restore_run

@@ -121,10 +121,10 @@ def _trained(job: Job, began: float) -> Outcome:
     with quiet_start():
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.interruption import Interrupted
-        from hookline.trainer.run.session import Outcome, carry_out
+        from hookline.trainer.run.session import Outcome, execute
     with plain_warnings():
         try:
-            return carry_out(job.config, job.recipe, job.overrides, plan=plan_text, began=began)
+            return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=began)
         except Interrupted as error:
             if error.signal_number is None and isinstance(error.outcome, Outcome):
                 return error.outcome

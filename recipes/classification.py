@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output, several_outputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import check_logits, take_off
-from hookline.trainer.model_checks import check_classes, check_inputs, check_one_output, several_outputs
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe

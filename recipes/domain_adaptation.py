@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from hookline.recipes import check_number
 from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
+from hookline.recipes.model_checks import check_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.input.data import Split
-from hookline.trainer.model_checks import check_inputs
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
     Batch,

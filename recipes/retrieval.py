@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes import check_choice, check_number, check_whole
+from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import HOST
-from hookline.trainer.model_checks import check_classes, check_inputs, check_one_output
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
     Batch,

@@ -24,11 +24,12 @@ from hookline.recipes.losses import (
     metrics_of,
     weights_of,
 )
+from hookline.recipes.model_checks import check_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import check_inputs, check_names
+from hookline.trainer.model_checks import check_names
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe

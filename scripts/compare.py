@@ -17,10 +17,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import check_output, make_main, parse_options
+from hookline.scripts.comparison.columns import show_setting
 from hookline.scripts.comparison.comparison import Comparison, Group, compare, sort
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
-from hookline.trainer.config.settings import show_setting
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
 USAGE = """python scripts/compare.py <directory> [<directory> ...] [key=value ...]

@@ -10,16 +10,19 @@ from typing import Any
 from hookline.trainer.config.stored import CONFIG_DIGEST, OVERRIDES, config_digest, read_yaml
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
-from hookline.trainer.run.checkpoint import Checkpoint, read_checkpoint
 from hookline.trainer.run.checkpoint_files import (
+    Checkpoint,
     DamagedError,
+    Index,
     checkpoint_names,
     leftovers,
+    read_checkpoint,
+    read_index,
     read_json,
+    read_manifest,
     set_aside,
     tensors_digest,
 )
-from hookline.trainer.run.checkpoint_index import Index, read_index, read_manifest
 from hookline.trainer.run.results import COMPLETE
 
 NAMES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")

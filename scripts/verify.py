@@ -23,8 +23,7 @@ from hookline.trainer.errors import UserError, one_line, user_path
 from hookline.trainer.run.finished import read_config
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.checkpoint import Checkpoint
-    from hookline.trainer.run.checkpoint_index import Manifest
+    from hookline.trainer.run.checkpoint_files import Checkpoint, Manifest
     from hookline.trainer.run.run import Run
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
@@ -97,7 +96,7 @@ class Replay(NamedTuple):
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
-    from hookline.trainer.run.checkpoint_index import read_manifests
+    from hookline.trainer.run.checkpoint_files import read_manifests
 
     manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
     if not manifests:
@@ -115,8 +114,7 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
 
 def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     """Train from one checkpoint to another, and compare."""
-    from hookline.trainer.run.checkpoint import read_checkpoint
-    from hookline.trainer.run.checkpoint_files import tensors_digest
+    from hookline.trainer.run.checkpoint_files import read_checkpoint, tensors_digest
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.resume import changed_replicas
     from hookline.trainer.run.session import prepare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import threading
@@ -10,21 +11,23 @@ from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ATTRIBUTE = "precheck"
 
 
 def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
-    """Give a data source, model, task or schedule a check of its arguments that runs before TensorFlow is imported.
-
-    The function itself must make the check as well: it may be called alone.
-    """
+    """Give a data source, model, task or schedule a check of its arguments: before it runs, and before TensorFlow."""
 
     def give(function: Function) -> Function:
-        setattr(function, ATTRIBUTE, check)
-        return function
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            run_precheck(checked, inspect.signature(function).bind(*args, **kwargs).arguments)
+            return function(*args, **kwargs)
+
+        setattr(checked, ATTRIBUTE, check)
+        return cast("Function", checked)
 
     return give
 

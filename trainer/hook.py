@@ -349,7 +349,7 @@ class HostHook(Hook):
         """
 
     def on_veto(self, run: Run) -> None:
-        """See which vetoes (`run.vetoes`) held back the step after `run.step`.
+        """See which vetoes (`run.control.vetoes`) held back the step after `run.step`.
 
         Call `run.control.skip_step()` or `run.control.roll_back()`; if no hook does, the run ends.
         """
@@ -361,4 +361,4 @@ class HostHook(Hook):
         """See the metrics of a split ("validation" or "test")."""
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        """Finish, also after `run.error`: `summary` is what `summary.json` holds. Close files here."""
+        """Finish, also after an error: `summary`, what `summary.json` holds, says how it ended. Close files here."""

@@ -61,10 +61,6 @@ def _refuse_attributes(hook: Hook) -> None:
             raise UserError(
                 f"The hook '{hook.name}' declares {attribute} = {names!r}. Expected a tuple of names, such as ('ema',)."
             )
-    for attribute in ("priority", "observed_examples"):
-        number = getattr(hook, attribute, 0)
-        if not isinstance(number, int):
-            raise UserError(f"The hook '{hook.name}' declares {attribute} = {number!r}. Expected a whole number.")
 
 
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:

@@ -85,7 +85,6 @@ def cosine(
 
     At the end it would be `final_fraction`, in [0, 1], of the full rate; the last step has nearly that.
     """
-    _check_cosine(final_fraction, 0, 0.0)
     warmup = _warmup_length(total_steps, warmup_steps, warmup_fraction)
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0 if warmup else learning_rate,
@@ -115,7 +114,6 @@ def exponential(
 
     It falls during the warm-up, too, which it is multiplied by.
     """
-    _check_exponential(final_fraction, 0, 0.0)
     falling = keras.optimizers.schedules.ExponentialDecay(learning_rate, total_steps, final_fraction)
     return _warmed(falling, _warmup_length(total_steps, warmup_steps, warmup_fraction))
 
@@ -142,7 +140,6 @@ def one_cycle(
     "Super-convergence" of Smith and Topin 2018 (arXiv 1708.07120), with the defaults of PyTorch's OneCycleLR. The full
     rate, which may be several times the usual one, is reached at `peak`, a share of all steps.
     """
-    _check_one_cycle(first_fraction, peak, final_fraction)
     from hookline.trainer.rate_schedules import OneCycle
 
     top = max(1, round(peak * total_steps))
@@ -161,5 +158,4 @@ def _warmup_length(total_steps: int, warmup_steps: int, warmup_fraction: float) 
         raise UserError(
             f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer than all steps."
         )
-    _check_warmup(warmup_steps, warmup_fraction)
     return warmup_steps or int(warmup_fraction * total_steps)

@@ -99,12 +99,12 @@ class NanGuard(GraphHook, HostHook):
         """Skip the withheld step, roll back, or raise an error that names step and variables."""
         if run.control.skip or run.control.rate_factor is not None:
             return  # the guard of another network has answered
-        own = [name for name in run.vetoes if OWN.match(name)]
+        own = [name for name in run.control.vetoes if OWN.match(name)]
         if not own:
             return
         withheld = "This update was withheld, and all after it in the step."
         message = f"NaN or infinity at step {run.step} in {first_of(own, SHOWN_NAMES)}. {withheld}"
-        if len(own) < len(run.vetoes) or not self._continues(run, message):
+        if len(own) < len(run.control.vetoes) or not self._continues(run, message):
             after = f" {len(self._skipped)} steps were skipped before it." if self._skipped else ""
             raise NonFiniteError(f"{message}{after} {_remedy(run)}")
 

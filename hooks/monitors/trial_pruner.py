@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.hooks.options import check_choice
 from hookline.trainer.errors import UserError, one_line
 from hookline.trainer.hook import HostHook
-from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
 
 if TYPE_CHECKING:
     from hookline.trainer.run.control import Report

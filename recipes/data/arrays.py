@@ -91,7 +91,6 @@ def arrays(
     The arguments are explained in `configs/data/arrays.yaml`.
     """
     options = dict(locals())
-    check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
     warn_of_unread(files, [*(name for each in names.values() for name in each.all), groups, keys])

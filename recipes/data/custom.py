@@ -165,7 +165,6 @@ def custom(
     The arguments are explained in `configs/data/custom.yaml`.
     """
     options = dict(locals())
-    _check(split, source, workers)
     readers = {}
     for part, option in zip(PARTS, ("source", "validation_source", "test_source"), strict=True):
         if (examples := options[option]) is not None:

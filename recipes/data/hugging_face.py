@@ -67,7 +67,6 @@ def hugging_face(
     The arguments are explained in `configs/data/hugging_face.yaml`.
     """
     options = dict(locals())
-    _check(split, streaming, examples, image_size, mode)
     size = None if image_size is None else sides_of(image_size)
     given = _load(path, config, cache_dir, streaming)
     first = next(iter(given.values()))

@@ -76,7 +76,6 @@ def image_folder(
     The arguments are explained in `configs/data/image_folder.yaml`.
     """
     options = dict(locals())
-    _check(**options)
     form, holding = image_form(image_size, fit, channels), Holding(cache, cache_dir, corrupt)
     listing = list_images(path)
     parts = _without_copies(listing, _split(listing, _intact(listing, corrupt), options), duplicates)

@@ -132,7 +132,6 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
 
     The arguments are explained in `configs/data/keras_dataset.yaml`.
     """
-    check_set(name, path)
     kind = SETS[name]
     if path is None:
         arrays, called = _download(kind), name

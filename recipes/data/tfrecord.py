@@ -88,7 +88,6 @@ def tfrecord(
     The arguments are explained in `configs/data/tfrecord.yaml`.
     """
     options = dict(locals())
-    _check(**options)
     holding, raw_shape = Holding(cache, cache_dir, corrupt), _raw_shape(encoding, shape)
     form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
     files = _files(options)

@@ -45,7 +45,6 @@ def keras_file(
     The arguments are explained in `configs/model/keras_file.yaml`; `packages` are the user's, with classes that the
     file names.
     """
-    check_file(path)
     try:
         check_parts(user_path(path, "model.path"), packages)
     except UserError as error:

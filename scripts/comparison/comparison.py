@@ -9,17 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
-from hookline.trainer.config.settings import (
+from hookline.scripts.comparison.columns import (
     RECIPE,
     choose_columns,
-    differing,
     ignored_keys,
     shorten_keys,
     show_setting,
-    spread_settings,
     without_parts,
 )
+from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
+from hookline.trainer.config.settings import differing, spread_settings
 from hookline.trainer.errors import printable, unknown_name
 from hookline.trainer.run.results import format_value
 

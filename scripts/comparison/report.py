@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from hookline.scripts.command import csv_text
+from hookline.scripts.comparison.columns import show_setting
 from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference
 from hookline.scripts.comparison.runs import StoredRun
-from hookline.trainer.config.settings import show_setting
 from hookline.trainer.errors import printable
 from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import format_bytes, short_name

@@ -14,6 +14,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.scripts.sweep.open import (
     JOURNAL,
     MAX_TRIALS,
@@ -45,7 +46,6 @@ from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError, one_line
 from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
-from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
 
 
 def begin_search(

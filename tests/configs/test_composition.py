@@ -11,10 +11,10 @@ import keras
 import pytest
 import yaml
 
+from hookline.scripts.help import purpose
 from hookline.trainer.config.build import bind, parameters_of, resolve
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.compose import CONFIG_DIR
-from hookline.trainer.config.help import purpose
 from hookline.trainer.config.preflight import preflight, preflight_each
 from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from hookline.trainer.errors import UserError
@@ -51,16 +51,21 @@ def read(path):
     return yaml.safe_load(path.read_text()) or {}
 
 
-@pytest.mark.parametrize("recipe", names("recipe"))
-def test_every_recipe_composes_and_its_parts_take_their_arguments(recipe):
-    config = compose(f"recipe={recipe}")
+def test_every_recipe_composes_from_its_header_and_its_parts_take_their_arguments(tmp_path):
+    texts = {name: (CONFIG_DIR / "recipe" / f"{name}.yaml").read_text() for name in names("recipe")}
+    commands = [re.search(r"^# Command: (.*)$", text, re.MULTILINE)[1] for text in texts.values()]
+    words = [shlex.split(re.sub("<[^>]*>", str(tmp_path), command)) for command in commands]
+    assert {tuple(each[:2]) for each in words} == {("python", "train.py")}
+    jobs = preflight_each(parse_command([]), [each[2:] for each in words])
+    assert [job.recipe for job in jobs] == list(texts)
     default = read(CONFIG_DIR / "hooks" / "default.yaml")["defaults"]
-    own = read(CONFIG_DIR / "recipe" / f"{recipe}.yaml").get("hooks", {})
-    assert set(default) - set(config["hooks"]) == {name for name, node in own.items() if node is None}
-    sections = {name: config[name] for name in ("task", "data", "model", "optimizer", "schedule")}
-    hooks = [("hooks", split_binding(hook)[0]) for hook in config["hooks"].values()]
-    for group, node in [*sections.items(), *hooks]:
-        bind(node, group=group, injected=INJECTED.get(group, set()))
+    for recipe, config in ((job.recipe, job.config) for job in jobs):
+        own = read(CONFIG_DIR / "recipe" / f"{recipe}.yaml").get("hooks", {})
+        assert set(default) - set(config["hooks"]) == {name for name, node in own.items() if node is None}
+        sections = {name: config[name] for name in ("task", "data", "model", "optimizer", "schedule")}
+        hooks = [("hooks", split_binding(hook)[0]) for hook in config["hooks"].values()]
+        for group, node in [*sections.items(), *hooks]:
+            bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
 def test_every_hook_and_every_augmentation_can_be_added():
@@ -147,11 +152,3 @@ def test_the_root_file_and_the_trainer_file_name_the_schema():
     assert {*root, *groups, "hooks"} - {"hydra", "recipe"} == {field.name for field in dataclasses.fields(TrainConfig)}
     trainer = {field.name: field.default for field in dataclasses.fields(TrainerConfig)}
     assert read(CONFIG_DIR / "trainer" / "default.yaml") == trainer
-
-
-def test_the_command_of_every_recipe_header_composes(tmp_path):
-    texts = {name: (CONFIG_DIR / "recipe" / f"{name}.yaml").read_text() for name in names("recipe")}
-    commands = {name: re.search(r"^# Command: (.*)$", text, re.MULTILINE)[1] for name, text in texts.items()}
-    words = [shlex.split(re.sub("<[^>]*>", str(tmp_path), command)) for command in commands.values()]
-    assert {tuple(each[:2]) for each in words} == {("python", "train.py")}
-    assert [job.recipe for job in preflight_each(parse_command([]), [each[2:] for each in words])] == list(commands)

@@ -42,7 +42,7 @@ def session(monkeypatch, begun):
         runs.append((recipe, config["seed"], overrides))
         if config["seed"] in failures:
             raise failures[config["seed"]]
-        return {"recipe": recipe}
+        return types.SimpleNamespace(summary={"recipe": recipe})
 
     monkeypatch.setitem(sys.modules, "hookline.trainer.run.session", types.SimpleNamespace(execute=execute))
     return runs

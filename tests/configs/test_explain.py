@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from hookline.scripts.explain import explain
 from hookline.trainer.config.command import Command, parse_command, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, open_composer
-from hookline.trainer.config.explain import explain
-from hookline.trainer.config.origins import chain_of, layers_of
+from hookline.trainer.config.layers import chain_of, layers_of
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.schema import leaves
 from hookline.trainer.errors import UserError

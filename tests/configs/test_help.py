@@ -7,8 +7,8 @@ import re
 import shlex
 
 from hookline import train
+from hookline.scripts.help import CONFIG_DIR, EXAMPLES, TITLES, entry_text, help_text, purpose
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.help import CONFIG_DIR, EXAMPLES, TITLES, entry_text, help_text, purpose
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.schema import TrainerConfig
 

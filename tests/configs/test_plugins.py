@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hookline.scripts.help import help_text
 from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.help import help_text
 from hookline.trainer.config.parts import check_path
 from hookline.trainer.config.plugins import installed_plugins, plugin_versions, trusted_packages, used_plugins
 from hookline.trainer.config.preflight import preflight
@@ -123,7 +123,7 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     for name, other in (("roaring", "loud"), ("loud", "roaring")):
         said = installed(tree)[name].problem or ""
         assert f"{name}/configs/hooks/roar.yaml has the name of" in said
-        assert f"of the plugin '{other}' ({other} 1.0)" in said
+        assert f"of the plugin '{other}'" in said
     assert "Unknown hook 'roar'" in refusal(tree, "+hooks=roar")
 
 

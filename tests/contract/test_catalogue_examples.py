@@ -51,4 +51,4 @@ def test_an_example_trains(command, tmp_path):
 
 def trained(overrides):
     (job,) = preflight(parse_command(overrides))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary

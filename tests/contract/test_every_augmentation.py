@@ -10,7 +10,7 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from hookline.hooks.monitors.randomness_guard import find_faults
-from hookline.trainer.config.help import purpose
+from hookline.scripts.help import purpose
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split

@@ -18,7 +18,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.checkpoint_files import read_manifests
 from hookline.trainer.run.finished import read_config
 from hookline.trainer.run.session import execute, prepare
 from tests.support.command import run_small
@@ -41,7 +41,7 @@ def tensors(run, tag="last"):
 
 def resume(run, *overrides):
     (job,) = preflight(parse_command([f"resume={run}", *overrides]))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary
 
 
 def parts_of(recipe, *overrides):

@@ -15,8 +15,8 @@ from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
-from hookline.trainer.run.checkpoint import CheckpointStore, read_checkpoint
-from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import read_checkpoint, read_manifests
 from hookline.trainer.run.resume import restore_run
 from hookline.trainer.run.workers import Workers
 from tests.support.poison import Once, Poison
@@ -70,7 +70,7 @@ def run_on(count, directory, fault, network=plain_network, **guard):
     loop = replica_loop(count, network=network, hooks=hooks)
     checkpoint = Checkpoint(every_epochs=0.5, every_seconds=0)
     checkpoint.name = "checkpoint"
-    given = {"store": PatientStore(directory / "checkpoints"), "workers": Told()}
+    given = {"_store": PatientStore(directory / "checkpoints"), "_workers": Told()}
     epochs = STEPS * BATCH / SIZE
     return toy_run(directory, [guards[0], checkpoint], loop=loop, epochs=epochs, report_every=2, **given)
 
@@ -103,7 +103,7 @@ def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place, tmp
     network = toy_network if place == "statistic" else plain_network
     two = trained(2, tmp_path / "two", fault, network=network, policy="skip")
     assert two.host_hooks[0].summary() == {"skipped": [3, 6]}
-    assert two.workers.orders == [("move", 4), ("move", 7)]
+    assert two._workers.orders == [("move", 4), ("move", 7)]
     if place == "data":
         assert_same_end(two, trained(1, tmp_path / "one", fault, policy="skip"))
 
@@ -123,7 +123,7 @@ def test_all_replicas_go_back_as_one_process_does(tmp_path):
     two, one = (trained(count, tmp_path / str(count), Stubborn, **options) for count in (2, 1))
     lowered = [{"to": 4, "rate_factor": 0.25}, {"to": 4, "rate_factor": 0.0625}]
     assert (two.journal.rolled_back, two.journal.returns) == ([5, 5], lowered)
-    assert two.workers.orders == [("take", 4)] * 2
+    assert two._workers.orders == [("take", 4)] * 2
     assert float(two.loop.trainers[1].networks["model"].rate_factor) == 0.0625
     assert_same_end(two, one)
 
@@ -152,7 +152,7 @@ def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
     found = values(again.loop)
     assert found
     assert all(np.array_equal(value, read_checkpoint(manifest).tensors[key]) for key, value in found.items())
-    again.workers = Workers()
+    again._workers = Workers()
     again.fit()
     assert again.journal.resumed_at == [10]
     assert_same_end(again, whole)

@@ -73,7 +73,7 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
         found = go_on(run, "trainer.strategy=none", "trainer.threads=null")
     (job,) = preflight(parse_command([*common, f"run_dir={whole}"]))
     with pytest.warns(UserWarning, match="It is skipped, . of 10"):
-        expected = execute(job.config, job.recipe, job.overrides)
+        expected = execute(job.config, job.recipe, job.overrides).summary
     check_same_run(run, whole)
     assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"] == [7, 33]
     assert "workers" not in summary_of(run)

@@ -23,8 +23,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from hookline.hooks import catalogue, load
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, HostHook
-from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore, read_checkpoint
-from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import Checkpoint, read_checkpoint, read_manifests
 from tests.support.command import IMAGE_MODEL, run_small
 from tests.support.copies import Copies
 from tests.support.resumed import PLUGIN, check_same, go_on

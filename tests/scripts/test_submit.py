@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from hookline.hooks.monitors.study import open_storage
 from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submit
 from hookline.scripts.sweep.command import SweepTask
 from hookline.scripts.sweep.record import read_sweep
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.study import open_storage
 from tests.scripts.sweep.conftest import FAKE
 from tests.support.refusals import assert_one_line
 

@@ -15,9 +15,14 @@ import pytest
 
 from hookline.scripts.verify import main, rate_changes, train_again
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.checkpoint import Checkpoint, Snapshot, read_checkpoint, write_checkpoint
-from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.checkpoint_index import read_manifest
+from hookline.trainer.run.checkpoint_files import (
+    Checkpoint,
+    Snapshot,
+    read_checkpoint,
+    read_manifest,
+    tensors_digest,
+    write_checkpoint,
+)
 from hookline.trainer.run.control import Cadence
 from tests.support.command import run_small
 

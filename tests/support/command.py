@@ -86,4 +86,4 @@ def run_small(recipe, *overrides, run_dir):
         defaults["hooks.tensorboard.graph"] = "false"
     texts = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     (job,) = preflight(parse_command([*texts, *overrides]))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary

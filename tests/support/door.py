@@ -77,4 +77,4 @@ def by_command_line(*hooks, folder, epochs=2, more=()):
         *(f"hooks.{name}.{key}={value}" for name in hooks for key, value in OPTIONS.get(name, {}).items()),
     ]
     (job,) = preflight(parse_command([*texts, *more]))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary

@@ -1,14 +1,15 @@
 """Kill a save before each of its operations on the file system in turn, and look at what is left.
 
-Run as a file: `python killed_saves.py <directory> <saves before> [power]`. With "power", the power goes, too: contents
-that were not synced are lost, and names whose directory was not. Writes one line of JSON for each cut point. TensorFlow
-stays out of it, so that a process can fork.
+Run as a file: `python killed_saves.py <directory>`. It cuts the first save and the fourth, by a kill and by a power
+cut, which loses contents and names that were not synced. Writes one line of JSON for each cut point. TensorFlow stays
+out of it, so that a process can fork.
 """
 
 from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import json
 import os
 import shutil
@@ -142,8 +143,10 @@ def main(directory, before, *, power):
         problems = save(here, before + 2)
         names = sorted(path.name for path in here.iterdir())
         then = {"problems": problems, **look(here), "names": names}
-        sys.stdout.write(json.dumps({"killed": killed, **found, "then": then}) + "\n")
+        case = {"before": before, "power": power, "killed": killed}
+        sys.stdout.write(json.dumps({**case, **found, "then": then}) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), power="power" in sys.argv)
+    for saves, cuts_power in itertools.product((0, 3), (False, True)):
+        main(Path(sys.argv[1]) / f"{saves}{cuts_power}", saves, power=cuts_power)

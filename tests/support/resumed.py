@@ -31,7 +31,7 @@ def signal_at(*steps, evaluation=False):
 
 def go_on(run_dir, *overrides):
     (job,) = preflight(parse_command([f"resume={run_dir}", PLUGIN, *overrides]))
-    return execute(job.config, job.recipe, job.overrides)
+    return execute(job.config, job.recipe, job.overrides).summary
 
 
 def metrics(run_dir):

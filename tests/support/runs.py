@@ -46,7 +46,7 @@ def seen_run(
         "hooks": [],
         "total_steps": 100,
         "best": Best("metric/accuracy", "max"),
-        "store": MemoryStore(),
+        "_store": MemoryStore(),
     }
     run = Run(directory, **{**given, **fields})
     shown = dict.fromkeys(("pictures", "embeddings", "distributions"), lambda *_: {})
@@ -63,7 +63,7 @@ def toy_run(directory, hooks=(), graph_hooks=(), *, loop=None, epochs=2, report_
     )
     held_out = {name: Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for name in ("validation", "test")}
     settings = {"evaluate_every_epochs": 1, "report_every_steps": report_every}
-    given = {"store": CheckpointStore(directory / "checkpoints"), **fields}
+    given = {"_store": CheckpointStore(directory / "checkpoints"), **fields}
     best = Best("metric/accuracy", "max")
     total = round(epochs * SIZE / BATCH)
     return Run(directory, "toy", {"trainer": settings}, None, pace, loop, held_out, list(hooks), total, best, **given)

@@ -111,4 +111,4 @@ def test_given_arguments_and_defaults_reach_the_check_once_all_are_there():
         assert_refused(f"^{said}$", run_precheck, opened, given)
     run_precheck(opened, {"size": 5})  # an argument is still to come
     run_precheck(lambda path: path, {"path": 1})  # no check
-    assert opened(path="x") == 3
+    assert_refused("^x 3$", opened, path="x")

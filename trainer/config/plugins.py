@@ -34,13 +34,6 @@ class Plugin:
     configs: Path | None = None  # its folder of configs, with recipe/, hooks/, model/, data/ and so on
     problem: str | None = None  # why its configs are not used, in one line; None if they are
 
-    @property
-    def label(self) -> str:
-        """Return the name, with the distribution and its version where it was installed."""
-        if self.distribution is None:
-            return f"plugins=[{self.name}]"
-        return f"'{self.name}' ({self.distribution} {self.version or 'without a version'})"
-
     def options(self, group: str) -> dict[str, Path]:
         """Return the files of a group by the names that choose them; none if the plugin has a problem."""
         return {} if self.problem else self.files(group)
@@ -188,5 +181,5 @@ def _clash(plugin: Plugin, plugins: Sequence[Plugin], config_dir: Path) -> str |
     for name, path in plugin.files().items():
         for other in others:
             if name in (files := other.files()):
-                return f"its {path} has the name of {files[name]} of the plugin {other.label}"
+                return f"its {path} has the name of {files[name]} of the plugin '{other.name}'"
     return None

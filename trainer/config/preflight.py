@@ -13,12 +13,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
+from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, Composer, open_composer, typed, with_values
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
-from hookline.trainer.config.origins import chooses_parts, without_leftovers
+from hookline.trainer.config.layers import chain_of, layers_of
 from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import check_found
-from hookline.trainer.config.schema import NAMED, is_part, lookup, show, validate
+from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
 from hookline.trainer.config.stored import (
     FREE,
     check_plugins,
@@ -29,7 +29,7 @@ from hookline.trainer.config.stored import (
     recipe_of,
 )
 from hookline.trainer.errors import UserError
-from hookline.trainer.quiet import plain_warnings
+from hookline.trainer.quiet import plain_warnings, quiet_start
 
 RESUME = "resume"
 Bases = dict[tuple[str, ...], DictConfig]
@@ -88,14 +88,59 @@ def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
     validate(config)
     check_tree(config, config["plugins"])
     check_found(config["plugins"])
-    if run is None and chooses_parts(overrides, recipe, composer):
-        config, left_out = without_leftovers(config, overrides, composer)
+    if run is None and _chooses_parts(overrides, recipe, composer):
         with plain_warnings():
-            for line in left_out:
-                warnings.warn(line, stacklevel=2)
+            _leave_out(config, recipe, overrides, composer)
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)
+
+
+def _chooses_parts(overrides: Sequence[Override], recipe: str, composer: Composer) -> bool:
+    """Return whether another than a recipe of ours chose a part: only then can files have set values for others."""
+    found = composer.load(f"recipe/{recipe}")
+    if composer.config_name != CONFIG_NAME or found is None or found.provider != "main":
+        return True
+    return any(each.key_or_group in PARTS or TARGET in str(each.input_line) for each in overrides)
+
+
+def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override], composer: Composer) -> None:
+    """Remove, with a warning, values that files set for another `_target_`, and that the one of a part does not take.
+
+    What the user typed stays, and so do mistakes in a file; both are refused later.
+    """
+    layers = layers_of(overrides, composer)
+    recipes = [with_values(composer.compose([f"recipe={name}"]), []) for name in recipe.split("+")]
+    nodes = [(config, name, name) for name in PARTS]
+    nodes += [(config[section], name, f"{section}.{name}") for section in NAMED for name in config[section]]
+    for parent, name, path in nodes:
+        if (node := parent[name]) is None:
+            continue
+        said = [children(lookup(layer.tree, path)) for layer in layers]
+        own: dict[str, Any] = next((each for each in reversed(said) if TARGET in each), {})  # beside the part's path
+        typed_in = [each for layer, each in zip(layers, said, strict=True) if layer.file is None]
+        given = {key for each in (own, *typed_in) for key in each}
+        files = [*said, *(children(lookup(alone, path)) for alone in recipes)]
+        others = {key for each in files if each.get(TARGET, node[TARGET]) != node[TARGET] for key in each}
+        foreign = [key for key in node if key in others and key not in given]
+        if foreign and (left := _refused(node, foreign, path.partition(".")[0], config["plugins"])):
+            parent[name] = {key: value for key, value in node.items() if key not in left}
+            places = {key: chain_of(f"{path}.{key}", layers)[-1].place for key in left}
+            values = " and ".join(f"{path}.{key}={show(node[key])} ({place})" for key, place in places.items())
+            them = "it" if len(left) == 1 else "them"
+            warnings.warn(f"{values} left out: {node[TARGET]} does not take {them}.", stacklevel=2)
+
+
+def _refused(node: Mapping[str, Any], names: Sequence[str], group: str, plugins: Sequence[str]) -> list[str]:
+    """Return those of the arguments that a node's target does not take; none if it is not known: `bind` says why."""
+    from hookline.trainer.config.build import parameters_of, resolve
+
+    try:
+        with quiet_start():  # a part of Keras needs it imported
+            taken, takes_any = parameters_of(resolve(node[TARGET], group=group, plugins=plugins))
+    except UserError:
+        return []
+    return [] if takes_any else [name for name in names if name not in (*taken, *BINDING)]
 
 
 def _check_keys(overrides: Sequence[Override]) -> None:

@@ -30,6 +30,10 @@ BALANCED = "balanced"
 """Class weights or shares that make up for the sizes of the classes."""
 NAMED = {"hooks": "hook", "augment": "augmentation"}
 """Sections that hold parts by name (+hooks=<name> adds, hooks.<name>=null removes), and what a part of each is."""
+PARTS = ("data", "model", "schedule", "optimizer", "task")
+"""Sections that are one part each."""
+BINDING = ("network", "objective")
+"""Keys that the config of any graph hook may have, whether or not its constructor takes them."""
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import keras
 
-from hookline.trainer.config.build import TARGET, build, parameters_of, resolve
+from hookline.trainer.config.build import build, parameters_of, resolve
+from hookline.trainer.config.schema import BINDING, TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
@@ -141,8 +142,6 @@ def build_part(
 
 
 GROUP = "hooks"
-BINDING = ("network", "objective")
-"""Attributes of every graph hook that its config may set, whether or not its constructor names them."""
 
 
 def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> Hook:

@@ -85,9 +85,9 @@ def build_run(
         total_steps,
         Best(monitor, mode, since=since),
         MemoryStore() if store is None else store,
-        data_fingerprint(data.splits),
-        workers or Workers(),
         times=Times(start=started),
+        _workers=workers or Workers(),
+        _fingerprint=data_fingerprint(data.splits),
     )
 
 

@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.files import open_new, remove, sync_folder
+from hookline.trainer.files import remove
 from hookline.trainer.run.checkpoint_files import (
     DAMAGED,
+    INDEX,
     LAST,
+    Checkpoint,
     DamagedError,
+    Index,
+    Snapshot,
     checkpoint_names,
-    describe_tensors,
+    complete_index,
     hide_directories,
     leftovers,
-    make_synced,
-    read_json,
-    read_tensors,
+    read_checkpoint,
+    read_index,
+    read_manifest,
+    read_manifests,
     replace_synced,
     set_aside,
     to_json,
     unused,
-    write_synced,
-    write_tensors,
-)
-from hookline.trainer.run.checkpoint_index import (
-    INDEX,
-    STATE,
-    TENSORS,
-    Index,
-    Manifest,
-    check_files,
-    complete_index,
-    read_index,
-    read_manifest,
-    read_manifests,
+    write_checkpoint,
     write_index,
-    write_manifest,
 )
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Hold what a checkpoint will contain."""
-
-    tags: frozenset[str]
-    step: int
-    tensors: Mapping[str, np.ndarray]  # read from the variables on access, until it is submitted
-    state: bytes | None  # None if it is too large to be written
 
 
 class BackgroundWriter:
@@ -132,48 +111,6 @@ def _without(snapshots: list[Snapshot], tags: frozenset[str]) -> list[Snapshot]:
     return [replace(each, tags=each.tags - tags) for each in snapshots if each.tags - tags]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Hold a loaded checkpoint."""
-
-    step: int
-    tensors: dict[str, np.ndarray]  # by key, such as "network/model/dense/kernel"
-    state: dict[str, Any]  # JSON values
-    environment: dict[str, Any]  # what the bits may depend on, as it was when the checkpoint was written
-
-
-def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: Mapping[str, Any]) -> None:
-    """Write a checkpoint under a temporary name, sync it, then rename it."""
-    content = {"step": snapshot.step, "number": number, "tags": sorted(snapshot.tags)}
-    content |= {"tensors": describe_tensors(snapshot.tensors), "environment": dict(environment)}
-    temporary = path.with_name(f".{path.name}.tmp")
-    remove(temporary)
-    make_synced(path.parent)
-    temporary.mkdir()
-    try:
-        with open_new(temporary / TENSORS) as file:
-            write_tensors(file, snapshot.tensors)
-            file.flush()
-            os.fsync(file.fileno())
-        write_synced(temporary / STATE, snapshot.state or b"")
-        write_manifest(temporary, content)
-        sync_folder(temporary)
-        replace_synced(temporary, path)
-    except Exception:
-        shutil.rmtree(temporary, ignore_errors=True)  # a full disk would stay full
-        raise
-
-
-def read_checkpoint(manifest: Manifest) -> Checkpoint:
-    """Return a checkpoint, once its files are checked."""
-    check_files(manifest)
-    state = read_json(manifest.path / STATE)
-    if not isinstance(state, dict):
-        raise DamagedError(f"{manifest.path / STATE} is damaged: it holds no state.")
-    tensors = read_tensors(manifest.path / TENSORS, manifest.tensors)
-    return Checkpoint(manifest.step, tensors, state, manifest.environment)
-
-
 class CheckpointStore:
     """Write and read the checkpoints of one run directory.
 
@@ -194,11 +131,7 @@ class CheckpointStore:
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the background and let the tags mean it; see `BackgroundWriter` for when this waits."""
-        text = None
-        try:
-            text = to_json(dict(state), "The state of the run and its hooks")
-        except UserError as error:
-            self._fail(step, error)
+        text = to_json(dict(state), "The state of the run and its hooks")
         self._writer.submit(Snapshot(frozenset(tags), step, tensors, text))
 
     def wait(self) -> None:
@@ -272,13 +205,14 @@ class CheckpointStore:
 
     def _write(self, snapshot: Snapshot) -> bool:
         """Write a checkpoint and the index, and remove what is not kept; called in the background."""
-        if snapshot.state is None:  # `save` has reported it
-            return False
         try:
             path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
             write_checkpoint(path, snapshot, index.number + 1, self._environment)
         except Exception as error:  # noqa: BLE001 - training continues, whatever the disk does
-            self._fail(snapshot.step, error)
+            self._reason = _reason(error)
+            self._problem(
+                f"The checkpoint of step {snapshot.step} could not be written: {self._reason}. Earlier ones stay."
+            )
             return False
         try:
             index = index.with_checkpoint(read_manifest(path))
@@ -330,10 +264,6 @@ class CheckpointStore:
             except OSError as error:
                 self._problem(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
         return index
-
-    def _fail(self, step: int, error: Exception) -> None:
-        self._reason = _reason(error)
-        self._problem(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
 
     def _problem(self, line: str) -> None:
         self._problems.setdefault(line, False)

@@ -87,10 +87,11 @@ class Report:
 
 @dataclass
 class Control:
-    """Collect the requests of host hooks; the loop acts at the end of the chunk."""
+    """Collect the requests of host hooks, on which the loop acts at the end of the chunk, and the vetoes to answer."""
 
     stop_reason: str | None = None  # why to stop, such as "early stopping: ..."; None to continue
     save_tags: set[str] = field(default_factory=set)  # of checkpoints to write, such as "last" or "best"
+    vetoes: list[str] = field(default_factory=list)  # names of those that held back the latest step
     skip: bool = False  # whether to continue without the step that was held back
     rate_factor: float | None = None  # of the learning rates after a rollback; None for no rollback
     keep_last: int = 2  # how many checkpoints that were "last" stay

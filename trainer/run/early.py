@@ -11,7 +11,7 @@ from typing import Any
 from hookline.trainer.config.build import bind, resolve
 from hookline.trainer.config.parts import KINDS
 from hookline.trainer.config.preflight import Job
-from hookline.trainer.config.schema import NAMED, TARGET
+from hookline.trainer.config.schema import NAMED, PARTS, TARGET
 from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import NONE
@@ -40,9 +40,6 @@ def _check_named(section: str, name: str, node: Mapping[str, Any], plugins: list
             bind(node, group=section, kind=Augment, plugins=plugins)
     except UserError as error:
         raise UserError(f"{section}.{name}: {error}") from error
-
-
-PARTS = ("data", "model", "schedule", "optimizer", "task")
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:

@@ -155,25 +155,25 @@ def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
     except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"it cannot be read ({reason:.200}). Expected a file of model.save('<name>.keras').") from error
-    if foreign := sorted(set(_foreign_parts(config, {"keras", *packages}))):
+    if foreign := sorted(set(foreign_parts(config, {"keras", *packages}))):
         raise UserError(
             f"it has parts that are not of Keras: {', '.join(foreign):.200}. Expected a model of Keras's own layers, "
             "the directory of a run, or a keras.Model in Python."
         )
 
 
-def _foreign_parts(config: Any, known: Set[str]) -> Iterator[str]:
+def foreign_parts(config: Any, known: Set[str] = frozenset(("keras",))) -> Iterator[str]:
     """Yield what a serialized model would have to import or look up outside of known packages."""
     if isinstance(config, Mapping):
         if "class_name" in config and "config" in config:
             module, registered = config.get("module"), str(config.get("registered_name") or "")
             root = str(module or "keras").partition(".")[0]
             if root not in known or (">" in registered and len(known) == 1):
-                yield str(config["class_name"])
+                yield str(config["config" if config["class_name"] == "function" else "class_name"])
         config = list(config.values())
-    if isinstance(config, list):
+    if isinstance(config, list | tuple):
         for value in config:
-            yield from _foreign_parts(value, known)
+            yield from foreign_parts(value, known)
 
 
 def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:

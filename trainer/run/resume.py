@@ -25,7 +25,7 @@ from hookline.trainer.run.state import assign_variables, share_variables
 from hookline.trainer.step.stage import in_stage
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.checkpoint import Checkpoint
+    from hookline.trainer.run.checkpoint_files import Checkpoint
     from hookline.trainer.run.run import Run
 
 MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
@@ -56,15 +56,6 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
             f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
             "Expected it as it was: a resumed run keeps its config. For another run from its weights, use "
             f"init_from={directory}."
-        )
-
-
-def check_place(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse data from another place for a run without a checkpoint, whose fingerprint is unknown."""
-    if read_stored(str(directory), "resume")["data"] != config["data"]:
-        raise UserError(
-            f"{directory} has no checkpoint yet, so it is unknown whether the data at another place is the same. "
-            "Expected the data where it was, or a new run."
         )
 
 
@@ -121,7 +112,7 @@ def _arrays(batch: Batch) -> dict[str, np.ndarray]:
 def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
     own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
-    return {**own, "data": run.fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
+    return {**own, "data": run._fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
 
 
 def _outside(run: Run) -> dict[str, str]:
@@ -133,7 +124,7 @@ def _outside(run: Run) -> dict[str, str]:
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
     state = checkpoint.state["run"]
-    if state["data"] != run.fingerprint:
+    if state["data"] != run._fingerprint:
         raise UserError(
             "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
             "data, in the same order. For another run from these weights, use init_from=."

@@ -46,7 +46,7 @@ LOSS_SCALE = "opt/loss_scale"
 class Run:
     """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and host hooks get it as an argument.
 
-    Host hooks do not need `loop`, `store`, `fingerprint`, `workers` and `checkpoint`.
+    Host hooks do not need `loop` and `checkpoint`.
     """
 
     directory: Path  # while the run trains, it exists and holds config.yaml, unless nothing is written
@@ -59,18 +59,15 @@ class Run:
     hooks: list[Hook]  # graph hooks, then host hooks, each in order
     total_steps: int  # that the run will make
     best: Best  # validation value so far
-    store: Store  # of the checkpoints
-    fingerprint: str = ""  # of the data
-    workers: Workers = field(default_factory=Workers)  # the other processes of the run; this one is the chief
+    _store: Store  # of the checkpoints
     plan: str = ""  # Markdown: the stages with their hooks, the update ops, the variables
     checkpoint: str = ""  # the tag of the checkpoint that a finished run was restored from
     control: Control = field(default_factory=Control)  # takes the requests of hooks
     step: int = 0  # steps made so far
-    vetoes: list[str] = field(default_factory=list)  # names of those that held back the latest step
-    from_checkpoint: bool = False  # whether the run was resumed, or has just rolled back
-    error: BaseException | None = None  # what ended the run early
     times: Times = field(default_factory=Times)  # where the wall time went
     journal: Journal = field(default_factory=Journal)  # what has happened so far
+    _workers: Workers = field(default_factory=Workers)  # the other processes of the run; this one is the chief
+    _fingerprint: str = ""  # of the data
     _unwritten: set[str] = field(default_factory=set)
 
     @property
@@ -105,6 +102,11 @@ class Run:
     def epoch(self) -> float:
         """Return epochs made so far, as a fraction."""
         return self.step / self.steps_per_epoch
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Return whether the run was resumed, or has rolled back."""
+        return bool(self.journal.resumed_at or self.journal.rolled_back)
 
     @property
     def images_per_second(self) -> float:
@@ -151,7 +153,7 @@ class Run:
                 end = self.cadence.next_edge(self.step, self.host_hooks, self.times.seconds_per_step)
                 if self._train_to(end) and (reason := interruption.reason) is not None:
                     self._leave(reason, interruption.signal_number)
-            self.workers.check_equal(trainer_variables(self.trainer))
+            self._workers.check_equal(trainer_variables(self.trainer))
 
     def evaluate(self, split: str = "validation", step: int | None = None) -> dict[str, float]:
         """Evaluate a held-out split as at a step (None: now), call the host hooks, and return the values by name."""
@@ -166,18 +168,18 @@ class Run:
     def finish(self) -> dict[str, Any]:
         """Evaluate the test split once, with the weights and hook state of the best checkpoint if there is one."""
         self.wait_for_checkpoints()
-        if (unsaved := self.store.unsaved_text()) is not None:
+        if (unsaved := self._store.unsaved_text()) is not None:
             raise UnsavedError(unsaved)
         if "test" not in self.held_out:
             return {}
-        weights, step = "final", self.step
-        if "best" in self.store.tags():
-            weights, step = "best", self.put_best()
-        return {"weights": weights, **self.evaluate("test", step)}
+        step = self.put_best()
+        return {"weights": "final" if step is None else "best", **self.evaluate("test", step)}
 
-    def put_best(self) -> int:
-        """Give networks and hooks the values of the best checkpoint, and return its step."""
-        best = self.store.load("best")
+    def put_best(self) -> int | None:
+        """Give networks and hooks the values of the best checkpoint, and return its step; None if there is none."""
+        if "best" not in self._store.tags():
+            return None
+        best = self._store.load("best")
         own = {key: self.variables[key] for key in evaluation_keys(self.variables)}
         assign_variables(own, best.tensors, "the best checkpoint")
         return best.step
@@ -197,25 +199,25 @@ class Run:
 
     def wait_for_checkpoints(self) -> None:
         """Return when all checkpoints are on disk, and warn of those that could not be written."""
-        self.store.finish()
+        self._store.finish()
         self._warn_of_problems()
 
     def _warn_of_problems(self) -> None:
-        for problem in self.store.problems():
+        for problem in self._store.problems():
             warnings.warn(problem, stacklevel=2)
 
     def name_what_is_saved(self) -> None:
         """Report the best state on disk as the best, if a better one could not be written."""
-        if "best" in self.store.unsaved():
+        if "best" in self._store.unsaved():
             try:
-                self.best.put_back(self.store.load("best").state["run"]["best"])
+                self.best.put_back(self._store.load("best").state["run"]["best"])
             except UserError:  # there is none
                 self.best.put_back(None)
 
     def _begin(self) -> None:
-        self.from_checkpoint = bool(self.journal.resumed_at)
-        if self.from_checkpoint:
-            self.workers.take(self.step, trainer_variables(self.trainer))
+        self._store.sweep()
+        if self.journal.resumed_at:
+            self._workers.take(self.step, trainer_variables(self.trainer))
         else:
             self.journal.started_from = [line for each in self.networks.values() for line in each.started_from]
         self._advise()
@@ -225,14 +227,14 @@ class Run:
     def _train_to(self, end: int) -> bool:
         """Make a chunk of steps with all that is due at its end; return whether it reached its end."""
         reports, evaluates = end == self.cadence.next_report(self.step), end == self.cadence.next_evaluation(self.step)
-        if (asked := self.workers.run_to(end)) is not None:
+        if (asked := self._workers.run_to(end)) is not None:
             self._leave(*asked)
         start, before = time.perf_counter(), self.step
-        with self.workers.watching():
-            self.step, self.vetoes = self.loop.run(before, end - before)
+        with self._workers.watching():
+            self.step, self.control.vetoes = self.loop.run(before, end - before)
         self.times.chunk(time.perf_counter() - start, self.step - before, self.loop.waited)
         self.times.queue = self.training.queue(self.step)
-        if self.vetoes:
+        if self.control.vetoes:
             self._answer_vetoes()
         if self.step < end:
             return False  # a step was skipped; the others of the chunk are still to come
@@ -298,41 +300,40 @@ class Run:
                 self._roll_back(self.control.rate_factor)
             elif self.control.skip:
                 self.step += 1
-                self.workers.move(self.step)
+                self._workers.move(self.step)
             else:
                 raise self._held_back("no hook continues without it")
         except NonFiniteError:
             self._report()  # the summary shows the values up to here
             raise
-        self.control.skip, self.control.rate_factor, self.vetoes = False, None, []
+        self.control.skip, self.control.rate_factor, self.control.vetoes = False, None, []
 
     def _roll_back(self, rate_factor: float) -> None:
         self.wait_for_checkpoints()
-        checkpoint = self.store.newest()
+        checkpoint = self._store.newest()
         if checkpoint is None:
             raise self._held_back("there is no checkpoint to go back to")
         roll_back(self, checkpoint, rate_factor)
-        self.workers.take(self.step, trainer_variables(self.trainer))
-        self.from_checkpoint = True
+        self._workers.take(self.step, trainer_variables(self.trainer))
         self.call("on_fit_begin")
 
     def lower_rates(self, factor: float) -> None:
         """Multiply the learning rate of every network from now on, in all processes of the run."""
         for network in self.trainer.networks.values():
             network.lower_rate(factor)
-        self.workers.take(self.step, trainer_variables(self.trainer))
+        self._workers.take(self.step, trainer_variables(self.trainer))
 
     def _held_back(self, why: str) -> NonFiniteError:
-        return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.vetoes)}, and {why}.")
+        return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.control.vetoes)}, and {why}.")
 
     def _save(self) -> None:
         tags, self.control.save_tags = self.control.save_tags, set()
         if tags:
             hooks = {hook.name: self._state_of(hook) for hook in self.host_hooks}
             with self.times.taking(SAVE):
-                self.store.keep_last = self.control.keep_last
+                self._store.keep_last = self.control.keep_last
                 state = {"run": run_state(self), "hooks": hooks}
-                self.store.save(tags, self.step, VariableValues(self.variables), state)
+                self._store.save(tags, self.step, VariableValues(self.variables), state)
         self._warn_of_problems()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:
@@ -347,7 +348,7 @@ class Run:
         self.control.save("last")
         self._save()
         self.wait_for_checkpoints()
-        unsaved = self.store.unsaved_text()
+        unsaved = self._store.unsaved_text()
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)

@@ -17,8 +17,8 @@ from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_st
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
-from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
-from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
 from hookline.trainer.run.finished import without_initial
 from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
@@ -26,7 +26,6 @@ from hookline.trainer.run.machine import check_precision, estimated, memory_erro
 from hookline.trainer.run.resume import (
     changed_environment,
     check_config,
-    check_place,
     completed_summary,
     existing_directory,
     restore_run,
@@ -49,22 +48,10 @@ class Outcome:
     run: Run | None = None  # None if it was complete already, so that nothing was built
 
 
-def execute(
-    config: Mapping[str, Any],
-    recipe: str,
-    overrides: Sequence[str],
-    *,
-    plan: PlanText | None = None,
-    began: float | None = None,
-) -> dict[str, Any]:
-    """Run as `carry_out` does, and return what summary.json holds."""
-    return carry_out(config, recipe, overrides, plan=plan, began=began).summary
-
-
 @released_graphs()
 @termination_interrupts()
 @memory_errors()
-def carry_out(
+def execute(
     config: Mapping[str, Any],
     recipe: str,
     overrides: Sequence[str],
@@ -102,7 +89,7 @@ def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **g
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     digest = config_digest(yaml.safe_load(config_text(config)))  # of the config as a resumed run reads it
     run = prepare(config, recipe, directory=directory, store=open_store(directory, digest), **given)
-    run.workers.compare(run)
+    given["workers"].compare(run)
     make_directory(directory, config, overrides)
     with locked(directory):
         return complete(run)
@@ -125,10 +112,8 @@ def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
             given["workers"].leave(None, complete=True)
             return Outcome(summary, directory)
         store, checkpoint = open_existing(directory, config_digest(read_stored(str(directory), "resume")))
-        if checkpoint is None:
-            check_place(directory, config)
         run = prepare(config, recipe, directory=directory, store=store, begun=checkpoint is not None, **given)
-        run.workers.compare(run)
+        given["workers"].compare(run)
         if checkpoint is None:
             run.journal.resumed_at = [0]
         else:
@@ -194,12 +179,11 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
     failure: BaseException | None = None
     digest: str | None = None
     try:
-        run.store.sweep()
         run.fit(interruption)
         digest = tensors_digest(VariableValues(run.variables))
         test = run.finish()
     except BaseException as error:  # noqa: BLE001 - raised again once the summary is written
-        failure = run.error = error
+        failure = error
         run.wait_for_checkpoints()
     run.name_what_is_saved()
     status, reason = _ending(failure, run.control.stop_reason)

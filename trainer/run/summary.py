@@ -56,7 +56,7 @@ def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) 
         "warnings": list(journal.warnings),
         "networks": estimated("What the networks are made of", networks, unknown),
         "run_dir": str(run.directory),
-        **run.workers.summary(),
+        **run._workers.summary(),
     }
 
 

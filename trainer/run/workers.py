@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from hookline.trainer.config.plugins import used_plugins
+from hookline.trainer.config.schema import leaves
 from hookline.trainer.errors import WorkersError
 from hookline.trainer.replicas.cluster import Cluster, cluster_of
 from hookline.trainer.replicas.replica import Group, Messages, Replica, replicas_of
@@ -89,8 +90,8 @@ def facts_of(run: Run) -> dict[str, str]:
     facts |= {f"the version of the plugin {name}": str(here["plugins"].get(name)) for name in used_plugins(config)}
     facts |= {"the version of python": here["python"], "the commit of this project": str(here["git_commit"])}
     separate = (*SEPARATE, "init_from") if resumed else SEPARATE
-    facts |= {name: repr(value) for name, value in _flat(config, "") if name.partition(".")[0] not in separate}
-    facts["the data"] = run.fingerprint
+    facts |= {name: repr(value) for name, value in leaves(config) if name.partition(".")[0] not in separate}
+    facts["the data"] = run._fingerprint
     facts["the variables"] = " ".join(f"{key} {variables[key].shape}" for key in sorted(variables))
     if not resumed:  # otherwise the chief sends its own
         facts["the initial values of the variables"] = tensors_digest(VariableValues(variables))
@@ -109,15 +110,6 @@ def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
                     "data on all workers."
                 )
     return None
-
-
-def _flat(node: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value of a config with its key."""
-    if isinstance(node, Mapping) and node:
-        for name, child in node.items():
-            yield from _flat(child, f"{where}.{name}" if where else str(name))
-    else:
-        yield where, node
 
 
 Variables = Mapping[str, tf.Variable]

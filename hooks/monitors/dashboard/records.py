@@ -21,8 +21,8 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from hookline.hooks import catalogue, technique_hooks
 from hookline.hooks.monitors.pictures import encode_picture
-from hookline.trainer.config.schema import show
-from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
+from hookline.trainer.config.schema import TARGET, show
+from hookline.trainer.config.settings import IGNORED, overridden_key, spread_settings
 from hookline.trainer.files import read_json
 from hookline.trainer.run.directory import ENVIRONMENT
 from hookline.trainer.run.results import COMPLETE, format_value, metric_rows

@@ -19,7 +19,7 @@ def test_later_names_get_a_column_and_repeated_steps_one_row(make_run):
     assert hook.state_dict() == {}  # a checkpoint: rows are on disk
     assert [float(row["loss/total"]) for row in rows(run)] == [10 / 3, 20 / 3, 10.0]
 
-    run.step, run.from_checkpoint, resumed = 20, True, CSV()
+    run.step, run.journal.resumed_at, resumed = 20, [20], CSV()
     resumed.on_fit_begin(run)
     resumed.on_chunk_end(run, Report(30, "train", {"loss/total": -1.0}))
     resumed.on_evaluation_end(run, Report(30, "validation", {"loss/total": 2.0, "metric/accuracy": 0.5}))
@@ -30,7 +30,7 @@ def test_later_names_get_a_column_and_repeated_steps_one_row(make_run):
         ("30", "validation", "2.0", "0.5"),
     ]
     another = CSV()
-    run.from_checkpoint = False
+    run.journal.resumed_at = []
     another.on_fit_begin(run)
     another.on_fit_end(run, {})
     assert rows(run) == []

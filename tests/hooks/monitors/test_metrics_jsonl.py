@@ -58,7 +58,7 @@ def test_resume_drops_the_lines_of_steps_that_are_made_again(make_run):
         file.write('{"step": 20, "split": "tr')  # killed while it wrote
 
     resumed, run.step = MetricsJsonl(), 20
-    run.from_checkpoint = True
+    run.journal.resumed_at = [20]
     resumed.on_fit_begin(run)
     train(resumed, run, 30, -1.0)
     assert [(line["step"], line["loss/total"]) for line in read(run)] == [(10, 10.0), (20, 20.0), (30, -1.0)]
@@ -96,7 +96,7 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
-    resumed, run.from_checkpoint = MetricsJsonl(), True
+    resumed, run.journal.resumed_at = MetricsJsonl(), [20]
     with monkeypatch.context() as patch:
         patch.setattr("hookline.hooks.monitors.metrics_jsonl.write_whole", refuse)
         with pytest.raises(WriteError, match="No space left"):
@@ -111,7 +111,7 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
 def test_lines_that_are_lost_before_a_resume_are_told(make_run):
     hook, run = MetricsJsonl(), make_run(step=20)
     hook.load_state_dict({"reports": 3})
-    run.from_checkpoint = True
+    run.journal.resumed_at = [20]
     with pytest.warns(UserWarning, match="metrics.jsonl has 0 of the 3 reports"):
         hook.on_fit_begin(run)
     assert (read(run), hook.state_dict()) == ([], {"reports": 3})

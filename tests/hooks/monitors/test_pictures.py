@@ -74,7 +74,7 @@ def animated(run, step: int, resumed: dict | None = None, status: str = "complet
     hook = PictureFiles(animate=True)
     if resumed is not None:
         hook.load_state_dict(json.loads(json.dumps(resumed)))
-        run.from_checkpoint = True
+        run.journal.resumed_at = [1]
         hook.on_fit_begin(run)
     evaluate(hook, run, *((each, "validation") for each in range(since + 1, step + 1)))
     hook.on_fit_end(run, {"status": status})

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.hooks.monitors.trial_pruner import TrialPruner
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.control import Report
-from hookline.trainer.run.study import PRUNED, TRIAL, open_storage
 
 optuna = pytest.importorskip("optuna")
 

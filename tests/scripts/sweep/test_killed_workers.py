@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from hookline.hooks.monitors.study import open_storage
 from hookline.scripts.submit import parse, submit
 from hookline.scripts.sweep.record import read_summary
 from hookline.scripts.sweep.run import TRAIN
-from hookline.trainer.run.study import open_storage
 
 SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1e-1))", "schedule=constant,cosine")
 RUN = ("recipe=baseline", "+hooks=trial_pruner", "model.units=[8]", "trainer.epochs=16")

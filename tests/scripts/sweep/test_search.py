@@ -17,6 +17,7 @@ pytest.importorskip("optuna")
 
 import optuna
 
+from hookline.hooks.monitors.study import TRIAL, open_storage
 from hookline.scripts.sweep import search as module
 from hookline.scripts.sweep.open import open_sweep
 from hookline.scripts.sweep.record import Slots, SweepJob
@@ -24,7 +25,6 @@ from hookline.scripts.sweep.search import Search, begin_search
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.study import TRIAL, open_storage
 from tests.scripts.sweep.conftest import Run
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"

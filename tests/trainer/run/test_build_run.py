@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run import build_run as module
 from hookline.trainer.run.blueprint import from_config
-from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.session import prepare
 from tests.support.refusals import assert_refused
 
@@ -22,7 +24,10 @@ def config_of(recipe, *overrides, epochs="2"):
 
 
 def built(recipe, *overrides, epochs="2"):
-    return build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
+    """Return a run whose step is not traced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_trace_loop", lambda trainers, *_: SimpleNamespace(trainer=trainers[0]))
+        return module.build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
 
 
 def test_a_hook_of_both_kinds_is_called_once():

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.run import checkpoint_index
+from hookline.trainer.run import checkpoint_files
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.checkpoint_index import write_manifest
+from hookline.trainer.run.checkpoint_files import write_manifest
 from tests.support.refusals import assert_refused
 
 RAN = []
@@ -146,8 +146,8 @@ def test_a_manifest_with_invalid_fields_is_refused(tmp_path):
         store = forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC)
         path = store.directory / "step_00000001" / "manifest.json"
         content = {**json.loads(path.read_text()), key: value}
-        del content[checkpoint_index.DIGEST]
-        path.write_text(json.dumps({**content, checkpoint_index.DIGEST: checkpoint_index._digest(content)}))
+        del content[checkpoint_files.DIGEST]
+        path.write_text(json.dumps({**content, checkpoint_files.DIGEST: checkpoint_files._digest(content)}))
         assert_refused("No checkpoint in .* is sound", store.newest)
         (problem,) = store.problems()
         assert "manifest.json is damaged" in problem

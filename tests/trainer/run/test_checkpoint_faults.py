@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.checkpoint_files import DamagedError
-from hookline.trainer.run.checkpoint_index import read_manifest
+from hookline.trainer.run.checkpoint_files import DamagedError, read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
 from tests.support.refusals import assert_refused
 
@@ -179,3 +181,33 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_
             break
     assert sum(reported) > 10
     assert not reported[-1]
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path):
+    command = [sys.executable, "-m", "tests.support.killed_saves", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for before, power in itertools.product((0, 3), (False, True)):
+        cuts = [each for each in lines if (each["before"], each["power"]) == (before, power)]
+        assert [each["killed"] for each in cuts] == [True] * (len(cuts) - 1) + [False]
+        assert len(cuts) > 20
+        assert {each["step"] for each in cuts} == {before or None, before + 1}
+        for each in cuts:
+            check_cut(before, each)
+
+
+def check_cut(before, each):
+    new = each["step"] == before + 1
+    assert (each["whole"], each["tagged are whole"], each["problems"]) == (True, True, [])
+    best = "step_00000001" if before == 3 and not new else f"step_{before + 1:08d}"
+    old = {"best": best, "last": f"step_{before:08d}"} if before else {}
+    assert each["tags"] == ({"best": best, "last": f"step_{before + 1:08d}"} if new else old)
+    then = each["then"]
+    assert (then["problems"], then["step"], then["whole"], then["tagged are whole"]) == ([], before + 2, True, True)
+    previous = {each["step"]} - {None}
+    kept = {before + 2, *previous, *({1} if before == 3 and not new else set())}
+    assert then["names"] == ["index.json", *(f"step_{step:08d}" for step in sorted(kept))]

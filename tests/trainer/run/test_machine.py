@@ -45,6 +45,7 @@ def test_layers_get_the_policy_and_nothing_of_it_stays():
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.full
 def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path):
     directory = tmp_path / "run"
     allowed = ("trainer.precision=float16", "trainer.allow_slow_precision=true")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
-from hookline.trainer.run.checkpoint import write_checkpoint
+from hookline.trainer.run.checkpoint_files import write_checkpoint
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from tests.support.runs import toy_run
-from tests.support.toy import StatelessHook
+from tests.support.toy import StatelessHook, toy_loop, toy_network
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """Return a traced loop, which runs without graph hooks share."""
+    return toy_loop([], network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
 
 
 class Diary(HostHook):
@@ -36,7 +43,7 @@ class Diary(HostHook):
         self.reports.append(report)
 
 
-def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path):
+def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(loop, tmp_path):
     diary = Diary()
     run = toy_run(tmp_path, [diary])
     run.fit()
@@ -49,7 +56,7 @@ def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path):
     assert (diary.calls, run.step, test["weights"]) == (expected, 8, "final")
     assert 0.0 <= test["metric/accuracy"] <= 1.0
     often = Diary()
-    toy_run(tmp_path, [often], report_every=3).fit()
+    toy_run(tmp_path, [often], loop=loop, report_every=3).fit()
     assert [call for call in often.calls if call[0] == "train"] == [("train", 3), ("train", 6), ("train", 8)]
 
 
@@ -84,18 +91,18 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     run.best.mode, run.best.monitor = "min", "metric/clock"  # the first one stays the best
     run.fit()
     assert (run.best.step, run.step, counter.variable.numpy()) == (4, 24, 24)
-    assert run.store.tags() == {"best": "step_00000004"}
-    best = run.store.load("best")
+    assert run._store.tags() == {"best": "step_00000004"}
+    best = run._store.load("best")
     kernel = run.networks["model"].variables["toy/hidden/kernel"]
     kernel.assign(np.zeros(kernel.shape))
     test = run.finish()
     assert (test["weights"], test["metric/clock"], counter.variable.numpy()) == ("best", 4.0, 4)
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
     assert best.state["hooks"]["diary"]["calls"] > 0
-    assert run.store.keep_last == 3
+    assert run._store.keep_last == 3
 
 
-def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_path):
+def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(loop, tmp_path):
     class Pausing(Diary):
         def next_step(self, step):
             return 3 if step < 3 else None
@@ -106,7 +113,7 @@ def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(tmp_pat
                 run.control.stop("enough")
 
     pausing = Pausing()
-    run = toy_run(tmp_path, [pausing], epochs=50)
+    run = toy_run(tmp_path, [pausing], loop=loop, epochs=50)
     run.fit()
     assert run.step == 3
     assert pausing.calls[-2:] == [("edge", 3), ("validation", 3)]
@@ -121,9 +128,9 @@ def full_disk(monkeypatch, room):
     monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
 
 
-def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, monkeypatch):
+def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(loop, tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: step == 4)
-    run = toy_run(tmp_path, [SaveBest()], epochs=6)
+    run = toy_run(tmp_path, [SaveBest()], epochs=6)  # of a network that still improves
     with (
         pytest.warns(UserWarning, match="could not be written: No space left on device") as caught,
         pytest.raises(UnsavedError, match=rf"'best' \(step \d+\).*resume from step 4: .*resume={tmp_path}"),
@@ -131,27 +138,27 @@ def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(tmp_path, 
         (run.fit(), run.finish())
     assert len({str(each.message) for each in caught}) == len(caught)
     run.name_what_is_saved()
-    assert (run.best.step, run.best.values) == (4, run.store.load("best").state["run"]["best"]["values"])
+    assert (run.best.step, run.best.values) == (4, run._store.load("best").state["run"]["best"]["values"])
     full_disk(monkeypatch, lambda step: False)
-    unsaved = toy_run(tmp_path / "full", [SaveBest()])
+    unsaved = toy_run(tmp_path / "full", [SaveBest()], loop=loop)
     with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match="No checkpoint .* the start"):
         (unsaved.fit(), unsaved.finish())
     unsaved.name_what_is_saved()
     assert (unsaved.best.step, unsaved.best.value) == (0, None)
 
 
-def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(tmp_path, monkeypatch):
+def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(loop, tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: False)
     for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
-        run = toy_run(tmp_path / error.__name__)
+        run = toy_run(tmp_path / error.__name__, loop=loop)
         with pytest.warns(UserWarning, match="could not"), pytest.raises(error, match=r"Not saved: 'last' \(step 1\)"):
             run.fit(interruption)
-    run = toy_run(tmp_path, [SaveBest()])
+    run = toy_run(tmp_path, [SaveBest()], loop=loop)
     with pytest.warns(UserWarning, match="could not be written"):
         (run.fit(), run.wait_for_checkpoints())
     full_disk(monkeypatch, lambda step: True)
     assert run.finish()["weights"] == "best"
-    assert run.store.load("best").step == run.best.step
+    assert run._store.load("best").step == run.best.step
 
 
 def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
@@ -161,7 +168,7 @@ def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
         toy_run(tmp_path, [Diary()], [veto]).fit()
 
 
-def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path):
+def test_an_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
     closed = []
 
     class Broken(Diary):
@@ -174,9 +181,9 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path):
                 raise ValueError("wrong")
 
     with pytest.raises(RuntimeError, match="broken") as caught:
-        toy_run(tmp_path, [Broken("broken_hook")]).fit()
+        toy_run(tmp_path, [Broken("broken_hook")], loop=loop).fit()
     assert "in hook broken_hook, stage on_evaluation_end, step 4" in caught.value.__notes__
-    run = toy_run(tmp_path, [Broken("first"), Broken("second")])
+    run = toy_run(tmp_path, [Broken("first"), Broken("second")], loop=loop)
     assert [str(failure) for failure in run.call("on_fit_end", {}, closing=True)] == ["wrong"]
     assert closed == ["first", "second"]
 
@@ -199,7 +206,7 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
     assert graph_hook.reports == 2  # it is not asked again
 
 
-def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_path):
+def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(loop, tmp_path):
     def failing(stage, error):
         def fail(*_):
             raise error
@@ -214,10 +221,10 @@ def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(tmp_pat
         ("on_fit_end", OSError(28, "No space left")),
     ):
         diary = Diary()
-        run = toy_run(tmp_path / stage, [failing(stage, error), diary])
+        run = toy_run(tmp_path / stage, [failing(stage, error), diary], loop=loop)
         with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room)") as warned:
             (run.fit(), run.call("on_fit_end", {}, closing=True))
         assert (len(warned), run.step) == (1, 8)
         assert ("validation", 8) in diary.calls  # the hooks after it were called
     with pytest.raises(ZeroDivisionError):
-        toy_run(tmp_path / "b", [failing("on_chunk_end", ZeroDivisionError())]).fit()
+        toy_run(tmp_path / "b", [failing("on_chunk_end", ZeroDivisionError())], loop=loop).fit()

@@ -233,9 +233,9 @@ def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
     from omegaconf import OmegaConf
 
-    from hookline.trainer.config.origins import read_places
+    from hookline.trainer.config.layers import read_places
 
     places = read_places(path)
     for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):
         if key and not key.startswith("defaults") and not key.endswith("_target_"):
-            yield key, visible(value), places[key].comment if key in places else ""
+            yield key, visible(value), places[key][1] if key in places else ""

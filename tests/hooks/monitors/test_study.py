@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hookline.trainer.run.study import JournalLock, open_storage
+from hookline.hooks.monitors.study import JournalLock, open_storage
 
 optuna = pytest.importorskip("optuna")
 
@@ -34,7 +34,7 @@ def test_a_killed_process_holds_no_lock(tmp_path):
     journal = tmp_path / "study.journal"
     journal.touch()
     code = (
-        "import sys, time; from pathlib import Path; from hookline.trainer.run.study import JournalLock\n"
+        "import sys, time; from pathlib import Path; from hookline.hooks.monitors.study import JournalLock\n"
         "JournalLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(journal)], stdout=subprocess.PIPE) as process:

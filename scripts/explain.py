@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hookline.scripts.help import SETTINGS, settings, terminal_width
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer
-from hookline.trainer.config.help import SETTINGS, settings, terminal_width
 from hookline.trainer.config.keys import find_value, is_group_choice
-from hookline.trainer.config.origins import Layer, Step, chain_of, layers_of, override_layer, read_places
-from hookline.trainer.config.preflight import RESUME, Job, check_job, resumed_run
+from hookline.trainer.config.layers import Layer, Step, chain_of, layers_of, override_layer
+from hookline.trainer.config.preflight import RESUME, check_job, resumed_run
 from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup, visible
 from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored
 from hookline.trainer.errors import UserError, user_path
 
 
 def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
-    """Return what decides the keys that a command asks for."""
+    """Return what decides the keys that `--explain` names."""
     with open_composer(command, config_dir) as composer:
         (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
         job = check_job(texts, composer, {})
@@ -30,16 +30,19 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
         else:  # its own config, and what the command line changes in it
             path = user_path(run, RESUME) / FILE_NAME
             setting = [each for each in overrides if not is_group_choice(each, composer)]
-            layers = [Layer(str(path), read_stored(run, RESUME), read_places(path).get), *map(override_layer, setting)]
+            layers = [Layer(str(path), read_stored(run, RESUME), path), *map(override_layer, setting)]
             notes = read_overrides(path.parent)
-        return "\n\n".join(_explain_key(key, job, layers, notes, composer) for key in command.explain)
+        return "\n\n".join(_explain_key(key, job.config, layers, notes, composer) for key in command.explain)
 
 
-def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[str], composer: Composer) -> str:
+def _explain_key(
+    key: str, config: Mapping[str, Any], layers: Sequence[Layer], notes: Sequence[str], composer: Composer
+) -> str:
+    """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
     chain = chain_of(key, layers)
     if not chain:
-        _refuse(key, job, composer)
-    value, last = lookup(job.config, key), chain[-1]
+        _refuse(key, config, composer)
+    value, last = lookup(config, key), chain[-1]
     if isinstance(value, Mapping) and value:
         return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
     removed = value is None and (last.removes or is_part(key))
@@ -51,12 +54,12 @@ def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[st
     return "\n".join(lines)
 
 
-def _refuse(key: str, job: Job, composer: Composer) -> None:
+def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
     """Say that a key does not exist, with the nearest one that does."""
     if composer.is_group(key):
         raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     try:
-        find_value(key, job.config, composer)
+        find_value(key, config, composer)
     except UserError as error:
         raise UserError(f"--explain {key}: {error}") from error
     raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")

@@ -1,0 +1,84 @@
+"""Checks of any model against the data that it is given: a mismatch is reported in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import is_graph
+from hookline.trainer.input.data import Data
+from hookline.trainer.model_checks import listed_shapes, shape_hint
+
+
+def check_classes(data: Data, task: str) -> None:
+    """Refuse data without classes for a task that needs the class of each example."""
+    if not data.classes:
+        raise UserError(
+            f"task={task} needs a class for each example, and data '{data.name}' has no classes. Expected integer "
+            "targets [examples], or task=supervised task.loss=mean_squared_error for numbers, binary_crossentropy for "
+            "several labels or maps: see recipe=regression, multi_label and segmentation."
+        )
+
+
+def check_inputs(model: keras.Model, data: Data) -> None:
+    """Refuse a model that does not take the examples of the data."""
+    if not is_graph(model):
+        return
+    if data.preparations:
+        _check_several(model, data)
+        return
+    taken = [list(each.shape[1:]) for each in model.inputs]
+    if len(taken) != 1:
+        raise UserError(
+            f"The model '{model.name}' takes {len(taken)} inputs, of shapes {', '.join(map(str, taken))}. Expected "
+            f"one, of shape {list(data.input_shape)}: the data gives one tensor an example."
+        )
+    if not _fits(taken[0], data.input_shape):
+        hint = shape_hint(data) if data.preparation and _fits(taken[0], data.preparation.raw_shape) else ""
+        raise UserError(
+            f"The model '{model.name}' takes inputs of shape {taken[0]}. Expected {list(data.input_shape)}, as the "
+            f"data gives: let the model begin with keras.Input(input_shape), or take other data.{hint}"
+        )
+
+
+def _check_several(model: keras.Model, data: Data) -> None:
+    given = getattr(model, "_inputs_struct", None)  # of a functional model, as it was made
+    names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
+    taken = dict(zip(names, (list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)), strict=False))
+    wanted = data.model_shape
+    if taken.keys() != wanted.keys() or not all(_fits(taken[name], wanted[name]) for name in wanted):
+        first = next(iter(wanted))
+        raise UserError(
+            f"The model '{model.name}' takes the inputs {listed_shapes(taken)}. Expected those of the data by their "
+            f"names, such as keras.Input(input_shape['{first}'], name='{first}'): {listed_shapes(wanted)}."
+        )
+
+
+def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | None = None) -> None:
+    """Refuse a model that returns several tensors, one in a list or under a name, or one of another shape."""
+    outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
+    if isinstance(outputs, dict | list):
+        raise several_outputs(model.name, outputs, expected)
+    shape = getattr(model, "output_shape", None)
+    if each is not None and isinstance(shape, tuple) and shape[1:] != each:
+        raise UserError(
+            f"The network '{model.name}' returns the shape {shape}. Expected {expected}: end it with a Dense layer of "
+            "that many units."
+        )
+
+
+def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
+    """Return the error for a model that returns anything but one tensor."""
+    items = outputs.items() if isinstance(outputs, dict) else enumerate(outputs)
+    listed = ", ".join(f"{key}: {list(each.shape)}" for key, each in items)
+    return UserError(
+        f"The model '{model}' returns a {type(outputs).__name__} ({listed}). Expected one tensor, {expected}: return "
+        "that output alone, or take another network, such as model=plain_cnn or model=mlp."
+    )
+
+
+def _fits(taken: list[int | None], given: tuple[int, ...]) -> bool:
+    return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))
