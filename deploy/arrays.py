@@ -43,8 +43,18 @@ Code = tuple[Encoded, dict[str, np.ndarray]]  # how numbers are stored, and the 
 def encode(name: str, values: np.ndarray, *, half: bool = False) -> Code:
     """Return the smallest exact form of numbers."""
     values = np.asarray(values, np.float32)
-    found = [each for each in (_signs(name, values), _codebook(name, values)) if each is not None]
-    return min([*found, encode_floats(name, values, half=half)], key=lambda code: _bytes(code[1]))
+    codes: list[Code] = []
+    if (scale := sign_scale(values)) is not None:
+        tensors = {name: pack_stream(encode_order(values >= 0.0), 1)}
+        scales = {} if scale.size == 1 and scale[0] == 1.0 else {f"{name}/scale": scale}
+        codes.append((Encoded(SIGN, name, values.shape, scale=next(iter(scales), None)), {**tensors, **scales}))
+    book, indices = np.unique(values, return_inverse=True)
+    if 0 < len(book) <= MOST_VALUES and values.ndim:
+        bits = max(1, int(len(book) - 1).bit_length())
+        stream = pack_stream(encode_order(indices.reshape(values.shape)), bits)
+        encoded = Encoded(CODEBOOK, name, values.shape, bits=bits, values=f"{name}/values")
+        codes.append((encoded, {name: stream, f"{name}/values": book}))
+    return min([*codes, encode_floats(name, values, half=half)], key=lambda code: _bytes(code[1]))
 
 
 def encode_floats(name: str, values: np.ndarray, *, half: bool = False) -> Code:
@@ -63,46 +73,15 @@ def sign_scale(values: np.ndarray) -> np.ndarray | None:
     return rows[0][:1] if (rows[0] == rows[0][0]).all() else rows[0]
 
 
-def _signs(name: str, values: np.ndarray) -> Code | None:
-    scale = sign_scale(values)
-    if scale is None:
-        return None
-    tensors = {name: pack_stream(encode_order(values >= 0.0), 1)}
-    if scale.size == 1 and scale[0] == 1.0:
-        return Encoded(SIGN, name, values.shape), tensors
-    return Encoded(SIGN, name, values.shape, scale=f"{name}/scale"), {**tensors, f"{name}/scale": scale}
-
-
-def _codebook(name: str, values: np.ndarray) -> Code | None:
-    book, indices = np.unique(values, return_inverse=True)
-    if not 0 < len(book) <= MOST_VALUES or values.ndim == 0:
-        return None
-    bits = max(1, int(len(book) - 1).bit_length())
-    stream = pack_stream(encode_order(indices.reshape(values.shape)), bits)
-    encoded = Encoded(CODEBOOK, name, values.shape, bits=bits, values=f"{name}/values")
-    return encoded, {name: stream, f"{name}/values": book}
-
-
 def _bytes(tensors: Mapping[str, np.ndarray]) -> int:
     return sum(each.nbytes for each in tensors.values())
 
 
-@dataclass(frozen=True)
-class Stored:
-    """Describe how an array of a layer is stored."""
-
-    layer: str  # path of the layer
-    what: str  # which of its arrays, such as "kernel"
-    numbers: int
-    encoding: str  # such as "sign", "codebook" or "int16"
-    bits: int  # per number, without scales and values of a codebook
-    bytes: int  # with them
-    value_bytes: int = 0  # of these, the values of a codebook
+Stored = tuple[str, str, int, str, int, int]
+"""Path of a layer, which array of it, how many numbers, their encoding, bits of one, bytes with scales and codebook."""
 
 
-def encode_nodes(
-    nodes: Sequence[Node], *, half: bool
-) -> tuple[tuple[Op, ...], dict[str, np.ndarray], tuple[Stored, ...]]:
+def encode_nodes(nodes: Sequence[Node], *, half: bool) -> tuple[tuple[Op, ...], dict[str, np.ndarray], list[Stored]]:
     """Return operations with the names of their arrays, the arrays by name, and how each is stored."""
     ops: list[Op] = []
     tensors: dict[str, np.ndarray] = {}
@@ -112,25 +91,17 @@ def encode_nodes(
         for key, array in node.arrays.items():
             name = f"{number}/{key}"
             if key in ("kernel", "bias"):
-                encoded, own = (
-                    encode(name, array, half=half) if key == "kernel" else encode_floats(name, array, half=half)
-                )
+                encoded, own = (encode if key == "kernel" else encode_floats)(name, array, half=half)
                 bits = 1 if encoded.encoding == SIGN else encoded.bits or 8 * own[name].itemsize
-                book = own[encoded.values].nbytes if encoded.values else 0
-                fields[key] = encoded
-                tensors |= own
-                stored.append(Stored(node.op.name, key, array.size, encoded.encoding, bits, _bytes(own), book))
+                fields[key], form = encoded, (array.size, encoded.encoding, bits)
             else:
-                fields[key], tensors[name] = name, array
-                stored.append(_plain(node, key, array))
+                fields[key], own, form = name, {name: array}, (array.size, array.dtype.name, 8 * array.itemsize)
+            if key == "descending":
+                form = (node.arrays["thresholds"].size, "bits", 1)
+            tensors |= own
+            stored.append((node.op.name, key, *form, _bytes(own)))
         ops.append(replace(node.op, fields=fields))
-    return tuple(ops), tensors, tuple(stored)
-
-
-def _plain(node: Node, key: str, array: np.ndarray) -> Stored:
-    if key == "descending":
-        return Stored(node.op.name, key, node.arrays["thresholds"].size, "bits", 1, array.nbytes)
-    return Stored(node.op.name, key, array.size, array.dtype.name, 8 * array.itemsize, array.nbytes)
+    return tuple(ops), tensors, stored
 
 
 SUMS = {"dense", "conv2d"}
@@ -146,14 +117,11 @@ def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
     first: dict[str, str] = {}
     stands_for: dict[str, str] = {}
     for node in nodes:
-        inputs = tuple(stands_for.get(name, name) for name in node.op.inputs)
-        node = replace(node, op=replace(node.op, inputs=inputs))
-        if node.kind == "sign":
-            if inputs[0] in first:
-                stands_for[node.op.output] = first[inputs[0]]
-                continue
-            first[inputs[0]] = node.op.output
-        kept.append(node)
+        node = _rewired(node, stands_for)
+        if node.kind == "sign" and (same := first.setdefault(node.op.inputs[0], node.op.output)) != node.op.output:
+            stands_for[node.op.output] = same
+        else:
+            kept.append(node)
     return kept
 
 
@@ -177,13 +145,13 @@ def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
             value = follows[0].op.output
             follows = [each for each in nodes if value in each.op.inputs]
         if follows and all(each.kind == "sign" for each in follows) and value != output:
-            (given,) = node.op.inputs
-            nodes = [_rewired(each, node.op.output, given) for each in nodes if each is not node]
+            stands_for = {node.op.output: node.op.inputs[0]}
+            nodes = [_rewired(each, stands_for) for each in nodes if each is not node]
     return nodes
 
 
-def _rewired(node: Node, value: str, other: str) -> Node:
-    inputs = tuple(other if name == value else name for name in node.op.inputs)
+def _rewired(node: Node, stands_for: Mapping[str, str]) -> Node:
+    inputs = tuple(stands_for.get(name, name) for name in node.op.inputs)
     return node if inputs == node.op.inputs else replace(node, op=replace(node.op, inputs=inputs))
 
 

@@ -33,17 +33,8 @@ class Difference:
     examples: int  # of the test split
     largest: float = 0.0  # difference of outputs, absolute; NaN where one of the two is NaN
     classes: bool = False  # whether outputs are [batch, classes], so that a class is predicted
-    _others: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the last batch repeats some to be full
-
-    @property
-    def others(self) -> int:
-        """Return for how many examples another class is predicted."""
-        return len(self._others)
-
-    @property
-    def inputs(self) -> np.ndarray:
-        """Return the examples for which another class is predicted: float32 [count, ...]."""
-        return np.stack(list(self._others.values()))
+    # Examples for which another class is predicted, float32 [...], once each: the last batch repeats some to be full.
+    others: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         if found.size:
@@ -53,13 +44,13 @@ class Difference:
         self.classes = found.ndim == 2 and found.shape[1] > 1
         if self.classes:
             for index in np.flatnonzero(found.argmax(axis=1) != expected.argmax(axis=1)):
-                self._others[hash(inputs[index].tobytes())] = np.array(inputs[index])
+                self.others[hash(inputs[index].tobytes())] = np.array(inputs[index])
 
     def __str__(self) -> str:
         text = f"outputs differ by {self.largest:.3g} at most"
         if not self.classes:
             return text
-        return f"{text}; the largest one is another for {self.others:,} of {self.examples:,} test examples"
+        return f"{text}; the largest one is another for {len(self.others):,} of {self.examples:,} test examples"
 
 
 class Stand(keras.layers.Layer):
@@ -146,18 +137,17 @@ def compare(
 
 def _check_predictions(run: Run, network: str, predict: Predictor, difference: Difference) -> None:
     """Refuse a file that predicts another class than the run, unless sums were only rounded in another order."""
-    if not isinstance(predict, Model) or not predictions_differ_by_rounding(run, network, predict, difference.inputs):
+    inputs = np.stack(list(difference.others.values()))
+    if not isinstance(predict, Model) or not predictions_differ_by_rounding(run, network, predict, inputs):
         raise UserError(
-            f"The packed file predicts another class than the run for {difference.others:,} of "
+            f"The packed file predicts another class than the run for {len(difference.others):,} of "
             f"{difference.examples:,} test examples. Expected none. Please report it, with the run's config.yaml."
         )
 
 
 def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], limit: float) -> str | None:
-    for name, value in metrics.items():
-        if not np.isclose(value, expected[name], rtol=limit, atol=limit, equal_nan=True):
-            return name
-    return None
+    equal = {name: np.isclose(metrics[name], expected[name], limit, limit, equal_nan=True) for name in metrics}
+    return next((name for name in metrics if not equal[name]), None)
 
 
 def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) -> None:

@@ -64,15 +64,8 @@ def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | N
     never_changed = np.where(first, -largest, largest + 1)
     # `place` is the first integer with the other sign: descending ones give +1 up to the integer before it.
     values = np.where(changes == 0, never_changed, place - descending)
-    return Thresholds(values.astype(_smallest_type(values)), descending)
-
-
-def _smallest_type(values: np.ndarray) -> type[np.signedinteger]:
-    for dtype in (np.int8, np.int16):
-        limits = np.iinfo(dtype)
-        if limits.min <= values.min() and values.max() <= limits.max:
-            return dtype
-    return np.int32
+    dtype = next(each for each in (np.int8, np.int16, np.int32) if (values.astype(each) == values).all())
+    return Thresholds(values.astype(dtype), descending)
 
 
 Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
@@ -222,38 +215,28 @@ def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: 
 
 
 def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> list[Node]:
+    """Return operations with the thresholds in the place of a chain's functions and its sign."""
     last = chain.last_by_channel
     before = [node for node in chain.between[: last + 1] if node.kind in MOVING]
     behind = [node for node in chain.between[last + 1 :] if node.kind in MOVING]
     kernel = np.where(np.signbit(chain.source.arrays["kernel"]), np.float32(-1), np.float32(1))
-    source = replace(chain.source, arrays={"kernel": kernel})
-    new: list[Node] = []
-    value = source.op.output
-    for node in before:
-        new.append(_moved(node, value, node.op.output))
-        value = node.op.output
+    arrays = {"thresholds": thresholds.values}
+    if thresholds.descending.any():
+        arrays["descending"] = pack_stream(thresholds.descending, 1)
+    name, value = (chain.functions or [chain.sign])[0].op.name, chain.source.op.output
+    threshold = Node(Op("threshold", name, (), ""), arrays)
+    moved = [*before, threshold, *behind]
     names = [f"{chain.sign.op.output}/{node.kind}:{place}" for place, node in enumerate(behind)]
-    outputs = [*names, chain.sign.op.output]
-    new.append(_threshold_node(chain, thresholds, value, outputs[0]))
-    for node, given, output in zip(behind, outputs[:-1], outputs[1:], strict=True):
-        new.append(_moved(node, given, output))
+    outputs = [*(node.op.output for node in before), *names, chain.sign.op.output]
+    new: list[Node] = []
+    for node, output in zip(moved, outputs, strict=True):
+        new.append(replace(node, op=replace(node.op, inputs=(value,), output=output)))
+        value = output
     gone = {id(node) for node in (*chain.between, chain.sign)}
     found: list[Node] = []
     for node in nodes:
         if node is chain.sign:
             found += new
-        if id(node) not in gone:
-            found.append(source if node is chain.source else node)
+        elif id(node) not in gone:
+            found.append(replace(node, arrays={"kernel": kernel}) if node is chain.source else node)
     return found
-
-
-def _moved(node: Node, given: str, output: str) -> Node:
-    return replace(node, op=replace(node.op, inputs=(given,), output=output))
-
-
-def _threshold_node(chain: _Chain, thresholds: Thresholds, value: str, output: str) -> Node:
-    arrays = {"thresholds": thresholds.values}
-    if thresholds.descending.any():
-        arrays["descending"] = pack_stream(thresholds.descending, 1)
-    name = (chain.functions or [chain.sign])[0].op.name
-    return Node(Op("threshold", name, (value,), output), arrays)

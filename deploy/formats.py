@@ -1,30 +1,104 @@
-"""The formats of exports, and their files."""
+"""The formats of exports: their options, and the files that hold them."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hookline.deploy.options import first_line, import_optional
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import sync_folder
 
 if TYPE_CHECKING:
-    from hookline.deploy.options import Contents, ExportOptions
     from hookline.trainer.run.run import Run
 
 
 Predictor = Callable[[np.ndarray], np.ndarray]
 """Takes inputs float32 [batch, ...] as the run's network sees them; returns its outputs, such as logits, float32."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
+    """Return a module of a package that this project installs on demand."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{needed_by} needs the package {module}, which cannot be imported. Expected it installed: python -m pip "
+            f"install '.[{extra}]', in a clone of this project."
+        ) from error
+
+
+MOST_BITS = 8
+
+
+@dataclass
+class ExportOptions:
+    """Hold the options; each format names those that it takes.
+
+    Attributes:
+        tolerance: how far a metric on the test split may be from the run's; None for 0.001, or 0.02 if the file holds
+            rounded weights.
+        int8: of format=litert: whether weights and activations are rounded to 8 bits after training.
+        float16: of format=packed: whether kernels and biases that take more than 8 bits are rounded to 16.
+        codebook: of format=sparse: bits of an index into the values that the entries of a dense kernel share, 1 to 8,
+            such as 5; None keeps every value.
+        codebook_conv: the same for kernels of convolutions; None for 8 if `codebook` is set.
+        huffman: of format=sparse: whether indices and gaps are stored under Huffman codes where that is smaller.
+    """
+
+    tolerance: float | None = None
+    int8: bool = False
+    float16: bool = False
+    codebook: int | None = None
+    codebook_conv: int | None = None
+    huffman: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("int8", "float16", "huffman"):
+            self._check(name, isinstance(getattr(self, name), bool), "true or false")
+        for name in ("codebook", "codebook_conv"):
+            bits = getattr(self, name)
+            is_known = bits is None or (type(bits) is int and 1 <= bits <= MOST_BITS)
+            self._check(name, is_known, f"1 to {MOST_BITS} bits, such as 5, or null")
+        is_known = self.tolerance is None or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf)
+        self._check("tolerance", is_known, "a number of at least 0, such as 0.02")
+        if self.codebook is None and self.codebook_conv is not None:
+            raise UserError(
+                f"codebook_conv={self.codebook_conv} received without codebook. Expected both, such as codebook=5."
+            )
+
+    def _check(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise UserError(f"Invalid {name}: {getattr(self, name)!r}. Expected {expected}.")
+
+    @property
+    def changed(self) -> list[str]:
+        """Return the names of the options that are not at their defaults."""
+        return [each.name for each in fields(ExportOptions) if getattr(self, each.name) != each.default]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Describe what was written."""
+
+    columns: tuple[str, ...]  # heads of a table; the first column is aligned left, the others right
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()  # lines below the table
+    lossy: bool = False  # whether the file holds rounded values, so that its metrics may differ more from the run's
 
 
 @dataclass(frozen=True)
@@ -49,22 +123,14 @@ class Format:
 
     def write(self, run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
         """Write a network of a restored run, with the weights that evaluation uses, to a path that does not exist."""
-        return cast("Contents", _imported(self.writer, f"write_{self.name}")(run, network, path, options))
+        return cast(Contents, self._function(self.writer, "write")(run, network, path, options))
 
     def load(self, path: Path) -> Predictor:
-        """Return what predicts with an exported network.
+        """Return what predicts with an exported network; raise a UserError if it cannot be read."""
+        return cast(Predictor, self._function(self.loader, "load")(path))
 
-        Args:
-            path: as it was written.
-
-        Raises:
-            UserError: it cannot be read, or a package is missing.
-        """
-        return cast(Predictor, _imported(self.loader, f"load_{self.name}")(path))
-
-
-def _imported(module: str, name: str) -> Callable[..., Any]:
-    return cast(Callable[..., Any], getattr(importlib.import_module(f"hookline.deploy.{module}"), name))
+    def _function(self, module: str, verb: str) -> Any:
+        return getattr(importlib.import_module(f"hookline.deploy.{module}"), f"{verb}_{self.name}")
 
 
 LITERT, ONNX = ("ai_edge_litert.interpreter",), ("onnx", "tf2onnx", "onnxruntime")

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
-from hookline.deploy.options import first_line, import_optional
+from hookline.deploy.formats import first_line, import_optional
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
@@ -60,7 +60,14 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "or hooks.quantization_aware_training.activation_bits=null."
         ) from error
     path.write_bytes(content)
-    return _checked(content, model)
+    interpreter = _interpreter(content, "format=litert")
+    if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
+        raise UserError(
+            f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
+            "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
+        )
+    (given, _), (made, _) = _ends(interpreter)
+    return f"int8: integers alone, trained ranges; a step of the inputs is {given:.4g}, of the outputs {made:.4g}"
 
 
 def _interpreter(content: bytes, needed_by: str) -> Any:
@@ -72,18 +79,6 @@ def _ends(interpreter: Any) -> tuple[tuple[float, int], tuple[float, int]]:
     """Return the step and the zero point of the input of an integer file, and those of its output."""
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     return given["quantization"], made["quantization"]
-
-
-def _checked(content: bytes, model: keras.Model) -> str:
-    """Return a note on a file, after checking that it holds integers alone."""
-    interpreter = _interpreter(content, "format=litert")
-    if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
-        raise UserError(
-            f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
-            "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
-        )
-    (given, _), (made, _) = _ends(interpreter)
-    return f"int8: integers alone, trained ranges; a step of the inputs is {given:.4g}, of the outputs {made:.4g}"
 
 
 def _first(model: keras.Model, names: Sequence[str]) -> str:

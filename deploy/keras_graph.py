@@ -31,9 +31,6 @@ def described_op(layer: Any) -> dict[str, Any] | None:
     return dict(found)
 
 
-layers = keras.layers
-
-
 @dataclass(frozen=True)
 class Step:
     """Hold one operation of a layer, as a `Node` will have it."""
@@ -49,13 +46,14 @@ class NoOperationError(ValueError):
 
 
 VANISH = (
-    layers.Identity, layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D,
-    layers.GaussianDropout, layers.GaussianNoise, layers.AlphaDropout, layers.ActivityRegularization,
-)  # fmt: skip
+    *("Identity", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "GaussianDropout"),
+    *("GaussianNoise", "AlphaDropout", "ActivityRegularization"),
+)
 """Layers that do nothing at inference."""
 CANONICAL = {"swish": "silu", "hard_swish": "hard_silu"}
 FUNCTIONS = {"Relu": "relu", "Relu6": "relu6", "Tanh": "tanh", "HardTanh": "hard_tanh", "Sigmoid": "sigmoid"}
-MERGES = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
+OPERATIONS = {*FUNCTIONS, "Add", "Subtract", "Multiply", "Concatenate"}
+"""Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 
 def layer_steps(layer: Any) -> list[Step]:
@@ -64,17 +62,22 @@ def layer_steps(layer: Any) -> list[Step]:
     if described is not None:
         kind = described.pop("op")
         return [] if kind == "identity" else [Step(kind, described, call=layer)]
-    if type(layer) in VANISH:
-        return []
-    for kind, convert in CONVERTERS.items():
-        if type(layer) is kind:
-            if getattr(layer, "data_format", "channels_last") != "channels_last":
-                raise NoOperationError("data_format=channels_first")
-            return convert(layer)
     name = type(layer).__name__
-    if type(layer).__module__.startswith("keras.src.ops.") and name in OPERATIONS:
-        return OPERATIONS[name](layer)
-    raise NoOperationError("")
+    is_operation = type(layer).__module__.startswith("keras.src.ops.") and name in OPERATIONS
+    is_known = is_operation or type(layer) is getattr(keras.layers, name, None)
+    if is_known and name in VANISH:
+        return []
+    if not is_known or name not in CONVERTERS:
+        raise NoOperationError("")
+    return CONVERTERS[name](_with(layer, data_format="channels_last"))
+
+
+def _with(layer: Any, **options: Any) -> Any:
+    """Return a layer that has the only values of options for which there is an operation."""
+    for name, value in options.items():
+        if (found := getattr(layer, name, value)) != value:
+            raise NoOperationError(f"{name}={found}")
+    return layer
 
 
 def activation_step(function: Any) -> list[Step]:
@@ -85,13 +88,13 @@ def activation_step(function: Any) -> list[Step]:
     name = CANONICAL.get(name, name)
     if name not in ACTIVATIONS or keras.activations.get(name) is not function:
         raise NoOperationError(f"activation {name}")
-    return [] if name == "linear" else [_activation(name, function)]
+    return [] if name == "linear" else _activation(name, function)
 
 
-def _activation(name: str, call: Call, slope: float | None = None) -> Step:
+def _activation(name: str, call: Call, slope: float | None = None) -> list[Step]:
     # A softmax looks at all channels, so nothing can be folded across it.
     apart = None if name in ("softmax", "log_softmax") else call
-    return Step("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)
+    return [Step("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)]
 
 
 def _relu(layer: Any) -> list[Step]:
@@ -100,14 +103,8 @@ def _relu(layer: Any) -> list[Step]:
         options = {"threshold": layer.threshold or None, "max_value": highest, "negative_slope": slope or None}
         raise NoOperationError(", ".join(f"{key}={value:g}" for key, value in options.items() if value is not None))
     if slope:
-        return [_activation("leaky_relu", layer, slope)]
-    return [_activation("relu" if highest is None else "relu6", layer)]
-
-
-def _softmax(layer: Any) -> list[Step]:
-    if layer.axis != -1:
-        raise NoOperationError(f"axis={layer.axis}")
-    return [_activation("softmax", layer)]
+        return _activation("leaky_relu", layer, slope)
+    return _activation("relu" if highest is None else "relu6", layer)
 
 
 def _weights(layer: Any, kernel: str = "kernel") -> dict[str, np.ndarray]:
@@ -124,14 +121,9 @@ def _values(variable: Any) -> np.ndarray:
     return values
 
 
-def _dense(layer: Any) -> list[Step]:
-    return [Step("dense", {}, _weights(layer)), *activation_step(layer.activation)]
-
-
-def _convolution(op: str, kernel: str, layer: Any) -> list[Step]:
-    if getattr(layer, "groups", 1) != 1:
-        raise NoOperationError(f"groups={layer.groups}")
-    return [Step(op, _window(layer), _weights(layer, kernel)), *activation_step(layer.activation)]
+def _convolution(op: str, layer: Any) -> list[Step]:
+    step = Step(op, _window(_with(layer, groups=1)), _weights(layer))
+    return [step, *activation_step(layer.activation)]
 
 
 def _separable(layer: Any) -> list[Step]:
@@ -150,8 +142,8 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _batch_norm(layer: Any) -> list[Step]:
-    if layer.axis not in (-1, layer.input_spec.ndim - 1):
-        raise NoOperationError(f"axis={layer.axis}")
+    if layer.axis != layer.input_spec.ndim - 1:
+        _with(layer, axis=-1)
     for variable in layer.weights:
         _values(variable)
     ops = keras.ops  # in the order in which Keras computes
@@ -164,8 +156,9 @@ def _batch_norm(layer: Any) -> list[Step]:
 
 
 def _pool(op: str, layer: Any) -> list[Step]:
-    fields = {"pool_size": _pair(layer.pool_size), "strides": _pair(layer.strides), "padding": layer.padding}
-    return [Step(op, fields)]
+    return [
+        Step(op, {key: _pair(getattr(layer, key)) for key in ("pool_size", "strides")} | {"padding": layer.padding})
+    ]
 
 
 def _global_pool(op: str, layer: Any) -> list[Step]:
@@ -176,12 +169,6 @@ def _reshape(layer: Any) -> list[Step]:
     return [Step("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})]
 
 
-def _upsample(layer: Any) -> list[Step]:
-    if layer.interpolation != "nearest":
-        raise NoOperationError(f"interpolation={layer.interpolation}")
-    return [Step("upsample2d", {"size": _pair(layer.size)})]
-
-
 def _rescale(layer: Any) -> list[Step]:
     try:
         return [Step("rescale", {"scale": float(layer.scale), "offset": float(layer.offset)}, call=layer)]
@@ -189,51 +176,29 @@ def _rescale(layer: Any) -> list[Step]:
         raise NoOperationError("a scale or an offset for each channel") from error
 
 
-def _pads(layer: Any) -> list[Step]:
-    return [Step("zero_pad2d", {"padding": tuple((int(low), int(high)) for low, high in layer.padding)})]
-
-
-def _plain(op: str, *_: Any) -> list[Step]:
-    return [Step(op)]
-
-
-def _function(name: str, operation: Any) -> list[Step]:
-    return [_activation(name, operation)]
-
-
-def _concatenate(layer: Any) -> list[Step]:
-    return [Step("concatenate", {"axis": int(layer.axis)})]
-
-
-CONVERTERS: dict[type, Callable[[Any], list[Step]]] = {
-    layers.Dense: _dense,
-    layers.Conv2D: partial(_convolution, "conv2d", "kernel"),
-    layers.DepthwiseConv2D: partial(_convolution, "depthwise_conv2d", "kernel"),
-    layers.SeparableConv2D: _separable,
-    layers.BatchNormalization: _batch_norm,
-    layers.Activation: lambda layer: activation_step(layer.activation),
-    layers.ReLU: _relu,
-    layers.LeakyReLU: lambda layer: [_activation("leaky_relu", layer, layer.negative_slope)],
-    layers.ELU: lambda layer: [_activation("elu", layer, layer.alpha)],
-    layers.Softmax: _softmax,
-    layers.MaxPooling2D: partial(_pool, "max_pool2d"),
-    layers.AveragePooling2D: partial(_pool, "average_pool2d"),
-    layers.GlobalMaxPooling2D: partial(_global_pool, "global_max_pool2d"),
-    layers.GlobalAveragePooling2D: partial(_global_pool, "global_average_pool2d"),
-    layers.Flatten: partial(_plain, "flatten"),
-    layers.Reshape: _reshape,
-    layers.ZeroPadding2D: _pads,
-    layers.UpSampling2D: _upsample,
-    layers.Rescaling: _rescale,
-    **{getattr(layers, name): partial(_plain, op) for name, op in MERGES.items()},
-    layers.Concatenate: _concatenate,
+CONVERTERS: dict[str, Callable[[Any], list[Step]]] = {
+    "Dense": lambda layer: [Step("dense", {}, _weights(layer)), *activation_step(layer.activation)],
+    "Conv2D": partial(_convolution, "conv2d"),
+    "DepthwiseConv2D": partial(_convolution, "depthwise_conv2d"),
+    "SeparableConv2D": _separable,
+    "BatchNormalization": _batch_norm,
+    "Activation": lambda layer: activation_step(layer.activation),
+    "ReLU": _relu,
+    "LeakyReLU": lambda layer: _activation("leaky_relu", layer, layer.negative_slope),
+    "ELU": lambda layer: _activation("elu", layer, layer.alpha),
+    "Softmax": lambda layer: _activation("softmax", _with(layer, axis=-1)),
+    **{name: partial(_activation, function) for name, function in FUNCTIONS.items()},
+    "MaxPooling2D": partial(_pool, "max_pool2d"),
+    "AveragePooling2D": partial(_pool, "average_pool2d"),
+    "GlobalMaxPooling2D": partial(_global_pool, "global_max_pool2d"),
+    "GlobalAveragePooling2D": partial(_global_pool, "global_average_pool2d"),
+    "Reshape": _reshape,
+    "ZeroPadding2D": lambda layer: [Step("zero_pad2d", {"padding": tuple(map(_pair, layer.padding))})],
+    "UpSampling2D": lambda layer: [Step("upsample2d", {"size": _pair(_with(layer, interpolation="nearest").size)})],
+    "Rescaling": _rescale,
+    "Concatenate": lambda layer: [Step("concatenate", {"axis": int(layer.axis)})],
+    **{name: lambda layer: [Step(type(layer).__name__.lower())] for name in ("Add", "Subtract", "Multiply", "Flatten")},
 }
-OPERATIONS: dict[str, Callable[[Any], list[Step]]] = {
-    **{name: partial(_plain, op) for name, op in MERGES.items()},
-    "Concatenate": _concatenate,
-    **{name: partial(_function, function) for name, function in FUNCTIONS.items()},
-}
-"""Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 
 class _Value(str):
@@ -278,18 +243,12 @@ class _Walk:
             why = f": {problem}" if str(problem) else ""
             self.problems.append(f"{path} ({type(operation).__name__}{why})")
             return values[:1] * count
-        if not steps:
-            return values[:count]
-        return [self._add_steps(steps, values, path)]
-
-    def _add_steps(self, steps: list[Step], values: list[_Value], path: str) -> _Value:
         for step in steps:
             output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.op}"))
-            fields = {key: value for key, value in step.fields.items() if value is not None}
-            op = Op(step.op, path, tuple(map(str, values)), str(output), fields)
+            op = Op(step.op, path, tuple(map(str, values)), str(output), step.fields)
             self.nodes.append(Node(op, step.arrays, step.call))
             values = [output]
-        return values[0]
+        return values[:count]
 
     def _new_name(self, wanted: str) -> str:
         name, count = wanted, 1

@@ -11,15 +11,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.arrays import Node, Stored, drop_needless_activations, encode_nodes
+from hookline.deploy.arrays import Node, drop_needless_activations, encode_nodes
 from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
+from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
 from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.inference.shapes import infer
 from hookline.deploy.keras_graph import described_op, keras_graph
-from hookline.deploy.options import Contents, ExportOptions
 from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
@@ -95,23 +95,25 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
     with _as_shipped(run, network) as shipped:
         input_name, nodes, output = packed_nodes(shipped, evaluate)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
-    trainer = run.trainer
-    deployed = measure_size([trainer.networks[network]], stored_bits(trainer, run.step))["bytes"]["deployed"]
-    model = trainer.networks[network].model
-    card = card_of(run, network)
+    own, card = run.trainer.networks[network], card_of(run, network)
+    deployed = measure_size([own], stored_bits(run.trainer, run.step))["bytes"]["deployed"]
     data = sum(each.nbytes for each in tensors.values())
-    graph = Graph(
-        name=model.name,
-        input_name=input_name,
-        input_shape=tuple(int(each) for each in model.inputs[0].shape[1:]),
-        output=output,
-        ops=ops,
-        classes=card.classes or None,
-        about={CARD: card.as_json(), "data_bytes": data, "deployed_bytes": deployed},
-    )
+    about = {CARD: card.as_json(), "data_bytes": data, "deployed_bytes": deployed}
+    shape = own.model.inputs[0].shape[1:]
+    graph = Graph(own.model.name, input_name, shape, output, ops, card.classes or None, about)
     write_container(path, PACKED, graph_to_json(graph), tensors)
-    header, _ = container_sizes(path)
-    return Contents(COLUMNS, _rows(stored), _notes(header, data, deployed, stored), lossy=options.float16)
+    total = ("total", "", sum(each[2] for each in stored), "", "", data)
+    rows = [
+        (layer, what, f"{numbers:,}", encoding, str(bits), f"{size:,}")
+        for layer, what, numbers, encoding, bits, size in (*stored, total)
+    ]
+    notes = (
+        f"data {data:,} bytes ({format_bytes(data)}), header {container_sizes(path)[0]:,} bytes",
+        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats per "
+        "channel of batch norm, where a threshold takes less, without the values of codebooks, and with pruned "
+        "weights in their sparse form, which format=sparse has",
+    )
+    return Contents(COLUMNS, tuple(rows), notes, lossy=options.float16)
 
 
 def predictions_differ_by_rounding(run: Run, network: str, packed: Model, inputs: np.ndarray) -> bool:
@@ -141,25 +143,5 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
     if not nodes:
         raise UserError(f"'{model.name}' computes nothing. Expected a network with a layer for format=packed.")
     ops, tensors, _ = encode_nodes(nodes, half=False)
-    shape = tuple(int(each) for each in model.inputs[0].shape[1:])
-    graph = Graph(model.name, input_name, shape, output, ops)
+    graph = Graph(model.name, input_name, model.inputs[0].shape[1:], output, ops)
     return {name: value.shape for name, value in infer(parse_graph(graph_to_json(graph)), tensors).items()}
-
-
-def _rows(stored: Sequence[Stored]) -> tuple[tuple[str, ...], ...]:
-    total = Stored("total", "", sum(each.numbers for each in stored), "", 0, sum(each.bytes for each in stored))
-    return tuple(
-        (each.layer, each.what, f"{each.numbers:,}", each.encoding, str(each.bits or ""), f"{each.bytes:,}")
-        for each in (*stored, total)
-    )
-
-
-def _notes(header: int, data: int, deployed: int, stored: Sequence[Stored]) -> tuple[str, ...]:
-    lines = [
-        f"data {data:,} bytes ({format_bytes(data)}), header {header:,} bytes",
-        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats per "
-        "channel of batch norm, where a threshold takes less, and without the values of codebooks",
-    ]
-    if data - sum(each.value_bytes for each in stored) > deployed:
-        lines.append("that size counts pruned weights in their sparse form, which format=sparse has")
-    return tuple(lines)

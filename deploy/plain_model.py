@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from hookline.deploy.formats import first_line
 from hookline.deploy.inference.card import Card
-from hookline.deploy.options import first_line
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.graph import graph_calls, is_graph
@@ -58,15 +58,27 @@ def is_mixed(model: keras.Model) -> bool:
     return bool(_mixed_dtypes(model))
 
 
-def architecture(part: Any) -> Any:
-    """Return the config of a model or another part without what `compile` added: an optimizer, a loss to find again."""
-    return _without_compile(keras.saving.serialize_keras_object(part))
+def architecture(part: Any, mixed: Collection[str] = ()) -> Any:
+    """Return the config of a model or another part without what `compile` added: an optimizer, a loss to find again.
+
+    Where mixed dtypes are given, float32 takes the place of mixed policies, and of these dtypes between layers.
+    """
+    return _changed(keras.saving.serialize_keras_object(part), mixed)
 
 
-def _without_compile(config: Any) -> Any:
-    if isinstance(config, Mapping):
-        return {key: _without_compile(value) for key, value in config.items() if key != "compile_config"}
-    return [_without_compile(value) for value in config] if isinstance(config, list) else config
+def _changed(config: Any, mixed: Collection[str]) -> Any:
+    if isinstance(config, list | tuple):
+        return type(config)(_changed(value, mixed) for value in config)
+    if not isinstance(config, Mapping):
+        return config
+    if mixed and config.get("class_name") == "DTypePolicy":
+        is_mixed_policy = config["config"].get("name", "").startswith(MIXED)
+        return {**config, "config": {**config["config"], "name": FULL}} if is_mixed_policy else config
+    return {
+        key: FULL if key == "dtype" and isinstance(value, str) and value in mixed else _changed(value, mixed)
+        for key, value in config.items()
+        if key != "compile_config"
+    }
 
 
 def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
@@ -74,9 +86,7 @@ def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
 
     Layers keep the policy that they were built with. On a CPU, half precision is slower than float32 and less exact.
     """
-    config = architecture(model)
-    if full and (mixed := _mixed_dtypes(model)):
-        config = _in_full(config, mixed)
+    config = architecture(model, _mixed_dtypes(model) if full else ())
     kinds = {type(layer) for layer in model._flatten_layers()}
     classes = {kind.__name__: kind for kind in kinds if not _is_of_keras(kind.__module__)}  # `x + 3` is an Add, too
     with keras.saving.custom_object_scope(classes):
@@ -111,19 +121,6 @@ def _mixed_dtypes(model: keras.Model) -> set[str]:
     return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
 
 
-def _in_full(config: Any, mixed: set[str]) -> Any:
-    """Return the config of a model with float32 in place of mixed policies, and of their dtypes between layers."""
-    if isinstance(config, Mapping):
-        if config.get("class_name") == "DTypePolicy":
-            name = config["config"].get("name", "")
-            return {**config, "config": {**config["config"], "name": FULL}} if name.startswith(MIXED) else config
-        return {
-            key: FULL if key == "dtype" and isinstance(value, str) and value in mixed else _in_full(value, mixed)
-            for key, value in config.items()
-        }
-    return [_in_full(value, mixed) for value in config] if isinstance(config, list | tuple) else config
-
-
 @contextmanager
 def plain_model(run: Run, network: str, *, full: bool = True) -> Iterator[keras.Model]:
     """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was."""
@@ -146,30 +143,26 @@ def finished_model(run: Run, network: str) -> keras.Model:
 
 
 def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> keras.Model:
-    trainer = run.trainer
-    shipped = shipped_weights(trainer, run.step)[network]
-    variables = trainer.networks[network].variables
+    """Return a copy with the weights that evaluation uses; the model itself where parts of it are not Keras's."""
+    variables = run.trainer.networks[network].variables
+    shipped = shipped_weights(run.trainer, run.step)[network]
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
-    made = model
-    if not foreign_names(model):
-        made = rebuilt(model, full=full)
-    elif full and is_mixed(model):
-        made = _own_in_float32(model)
+    made, foreign = model, foreign_names(model)
+    if not foreign or (full and is_mixed(model)):
+        try:
+            made = rebuilt(model, full=full)
+        except Exception as error:
+            if not foreign:
+                raise
+            raise UserError(
+                f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
+                f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "
+                "trainer.precision=float32."
+            ) from error
     for variable, own in zip(made.weights, model.weights, strict=True):
         if id(own) in values:
             variable.assign(values[id(own)])
     return made
-
-
-def _own_in_float32(model: keras.Model) -> keras.Model:
-    try:
-        return rebuilt(model, full=True)
-    except Exception as error:  # of a user's class
-        raise UserError(
-            f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
-            f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "
-            "trainer.precision=float32."
-        ) from error
 
 
 def strip_model(trainer: Trainer, network: str) -> keras.Model:

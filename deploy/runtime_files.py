@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
+from hookline.deploy.formats import Contents, ExportOptions, first_line
 from hookline.deploy.integer import write_integer, write_qdq
-from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
@@ -54,11 +55,11 @@ def _row(name: str, arrays: list[np.ndarray]) -> tuple[str, ...]:
     return name, *counts, f"{share:.4f}", f"{4 * entries.size:,}"
 
 
+@dataclass(frozen=True)
 class KerasPredictor:
     """Predict with a Keras model."""
 
-    def __init__(self, model: keras.Model) -> None:
-        self.model = model
+    model: keras.Model
 
     def traced(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the outputs for inputs [batch, ...], inside of a function of TensorFlow too."""
@@ -164,29 +165,26 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
         model = single_model(run, network, own, "litert")
         if is_fake_quantized(model):
             return layer_table(own, write_integer(model, path), lossy=True)
-        notes = []
-        rounding: dict[str, Any] = {}
+        notes, rounding = [], {}
         if options.int8:
             seen = calibration_examples(run, network, model)
-            rounding["optimizations"] = [tf.lite.Optimize.DEFAULT]
-            rounding["representative_dataset"] = lambda: ([seen[row : row + 1]] for row in range(len(seen)))
+            rounding = {
+                "optimizations": [tf.lite.Optimize.DEFAULT],
+                "representative_dataset": lambda: ([seen[row : row + 1]] for row in range(len(seen))),
+            }
             ranges = f"ranges of {len(seen)} training examples"
             notes = [f"int8: weights and activations in 8 bits, {ranges}; inputs and outputs float32"]
-        _convert(model, path, rounding)
+        target = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+        try:
+            with silent():
+                model.export(path, format="litert", verbose=False, target_spec=target, **rounding)
+        except (ConverterError, ValueError, RuntimeError) as error:
+            unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
+            reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
+            raise UserError(
+                f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model."
+            ) from error
         return layer_table(own, *notes, lossy=options.int8)
-
-
-def _convert(model: keras.Model, path: Path, rounding: dict[str, Any]) -> None:
-    target = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
-    try:
-        with silent():
-            model.export(path, format="litert", verbose=False, target_spec=target, **rounding)
-    except (ConverterError, ValueError, RuntimeError) as error:
-        unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
-        reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
-        raise UserError(
-            f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model."
-        ) from error
 
 
 def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarray:
@@ -216,10 +214,6 @@ class Recorder(keras.layers.Layer):
         self.seen: list[np.ndarray] = []
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        kept = tf.numpy_function(self._keep, [inputs], tf.int32)
+        kept = tf.py_function(lambda given: self.seen.append(given.numpy()), [inputs], [])
         with tf.control_dependencies([kept]):
             return tf.identity(inputs)
-
-    def _keep(self, inputs: np.ndarray) -> np.int32:
-        self.seen.append(np.array(inputs, np.float32))
-        return np.int32(0)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hookline.deploy.formats import Predictor
+from hookline.deploy.formats import Predictor, first_line, import_optional
 from hookline.deploy.inference.engine import load_model
-from hookline.deploy.options import first_line, import_optional
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 

@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from hookline.deploy.formats import Contents, ExportOptions, first_line
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, container_sizes, write_container
-from hookline.deploy.inference.huffman import (
-    MAX_BITS,
-    MAX_SYMBOLS,
-    code_lengths,
-    encode,
-    to_gaps,
-    write_fields,
-    write_lengths,
-)
 from hookline.deploy.inference.sparse_file import (
     ALL,
     BITMAP,
@@ -30,13 +22,18 @@ from hookline.deploy.inference.sparse_file import (
     COLUMNS,
     FLOATS,
     GAPS,
+    MAX_BITS,
+    MAX_SYMBOLS,
     NETWORK,
     ROWS,
     SparseWeight,
+    code_lengths,
+    encode,
     read_sparse_network,
-    tensor_name,
+    to_gaps,
+    write_fields,
+    write_lengths,
 )
-from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import architecture, card_of, check_plain, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
@@ -164,61 +161,16 @@ TABLE = (
 """Columns of the printed table; from "dense" to "huffman" the bytes after each stage of Deep Compression."""
 
 
-@dataclass(frozen=True)
-class Stages:
-    """Hold the final form of a weight, and its bytes after each stage of Deep Compression."""
-
-    stored: Stored  # as it is in the file, with Huffman codes where they take less
-    kept: int  # entries that are not 0
-    dense: int  # bytes as float32
-    sparse: int  # bytes of positions and float32 values
-    shared: int  # bytes of positions, and of values through a codebook where that takes less
-
-    @property
-    def entries(self) -> int:
-        return self.stored.weight.size
-
-    @property
-    def coded(self) -> int:
-        return self.stored.data_bytes
-
-
-def measure_stages(name: str, values: np.ndarray, given: np.ndarray, *, huffman: bool) -> Stages:
-    """Store a weight, and count its bytes after each stage."""
-    return Stages(
-        store(name, given, huffman=huffman),
-        kept=int(np.count_nonzero(given)),
-        dense=values.nbytes,
-        sparse=store(name, values, huffman=False, codebook=False).data_bytes,
-        shared=store(name, given, huffman=False).data_bytes,
-    )
-
-
-def describe_stages(stages: Sequence[Stages], header: int, *, lossy: bool) -> Contents:
-    """Return the table of stages, as in the paper: a row for each weight, and their sum."""
-    names = ("entries", "kept", "dense", "sparse", "shared", "coded")
-    entries, kept, dense, sparse, shared, data = (sum(getattr(each, name) for each in stages) for name in names)
-    total = ("total", f"{entries:,}", f"{kept:,}", "", "", *_bytes(dense, sparse, shared, data, kept))
-    note = f"data {data:,} bytes, header {header:,} bytes"
-    if data:  # a network without weights has none
-        note += (
-            f": {dense / data:.1f} times smaller than the weights as float32 by data alone, "
-            f"{dense / (data + header):.1f} times with the header"
-        )
-    return Contents(TABLE, (*(_row(each) for each in stages), total), (note,), lossy)
-
-
-def _row(stages: Stages) -> tuple[str, ...]:
-    weight, parts = stages.stored.weight, stages.stored.parts
-    bits = f"{(len(parts['codebook']) - 1).bit_length()}" if weight.values == CODEBOOK else "32"
-    form = f"{weight.gap_bits}-bit {GAPS}" if weight.positions == GAPS else weight.positions
-    numbers = _bytes(stages.dense, stages.sparse, stages.shared, stages.coded, stages.kept)
-    return (weight.name, f"{stages.entries:,}", f"{stages.kept:,}", bits, form, *numbers)
-
-
-def _bytes(dense: int, sparse: int, shared: int, coded: int, kept: int) -> tuple[str, ...]:
-    counts = (f"{count:,}" for count in (dense, sparse, shared, coded))
-    return (*counts, f"{8 * coded / kept:.2f}" if kept else "", f"{dense / coded:.1f}" if coded else "")
+def _row(name: str, counts: Sequence[int], form: Stored | None = None) -> tuple[str, ...]:
+    """Return a row of the table from its whole numbers, for a weight or for all of them."""
+    entries, kept, *sizes = counts
+    bits = positions = ""
+    if form is not None:
+        weight = form.weight
+        bits = f"{(len(form.parts['codebook']) - 1).bit_length()}" if weight.values == CODEBOOK else "32"
+        positions = f"{weight.gap_bits}-bit {GAPS}" if weight.positions == GAPS else weight.positions
+    ratios = f"{8 * sizes[-1] / kept:.2f}" if kept else "", f"{sizes[0] / sizes[-1]:.1f}" if sizes[-1] else ""
+    return (name, f"{entries:,}", f"{kept:,}", bits, positions, *(f"{size:,}" for size in sizes), *ratios)
 
 
 CONVOLUTION_BITS = 8  # of the paper, for convolutions; dense layers get 5
@@ -228,12 +180,10 @@ KERNEL = "kernel"
 
 def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a sparse file, as `Format.write` describes it."""
-    bits = codebook_bits(options)
     with plain_model(run, network) as model:
         check_plain(model, "sparse")
         single_model(run, network, model, "sparse")
-        about = {CARD: card_of(run, network).as_json()}
-        contents = write_model(model, path, bits=bits, huffman=options.huffman, about=about)
+        contents = write_model(model, path, options, {CARD: card_of(run, network).as_json()})
     if not contents.lossy:
         return contents
     found = {name: value for name, value in run.held_out["test"].run(run.step).items() if "metric/" in name}
@@ -241,47 +191,50 @@ def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> 
     return replace(contents, notes=(*contents.notes, f"test split, weights as the run has them: {values}"))
 
 
-def codebook_bits(options: ExportOptions) -> tuple[int, int] | None:
-    """Return the bits of an index into the codebooks of dense kernels and of convolutions; None keeps every value."""
-    if options.codebook is None:
-        return None
-    return options.codebook, CONVOLUTION_BITS if options.codebook_conv is None else options.codebook_conv
-
-
-def write_model(
-    model: keras.Model,
-    path: Path,
-    *,
-    bits: tuple[int, int] | None,
-    huffman: bool,
-    about: Mapping[str, Any] | None = None,
-) -> Contents:
-    """Write a plain Keras model as a sparse file."""
-    stages, lossy = [], False
+def write_model(model: keras.Model, path: Path, options: ExportOptions, about: Mapping[str, Any]) -> Contents:
+    """Write a plain Keras model as a sparse file; return its table, as in the paper."""
+    stored: list[Stored] = []
+    rows: list[tuple[str, ...]] = []
+    totals, lossy = np.zeros(6, np.int64), False
     for name, variable in name_variables(model.weights).items():
         values = np.array(variable.numpy(), order="C")
         if values.dtype != np.float32:
             raise UserError(
                 f"The weight {name} is of {values.dtype}. Expected float32 for format=sparse, or format=keras."
             )
-        given = _shared(name, values, bits)
+        given = _shared(name, values, options)
         lossy = lossy or given.tobytes() != values.tobytes()
-        stages.append(measure_stages(name, values, given, huffman=huffman))
-    stored = [each.stored for each in stages]
-    tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
+        form = store(name, given, huffman=options.huffman)
+        sparse = store(name, values, huffman=False, codebook=False).data_bytes
+        shared = store(name, given, huffman=False).data_bytes
+        counts = [given.size, np.count_nonzero(given), values.nbytes, sparse, shared, form.data_bytes]
+        stored.append(form)
+        rows.append(_row(name, counts, form))
+        totals += counts
+    tensors = {f"{i}.{part}": array for i, each in enumerate(stored) for part, array in each.parts.items()}
     network = compress_json(architecture(model))
-    described = {"weights": [each.weight.as_json() for each in stored], "about": dict(about or {})}
+    described = {"weights": [each.weight.as_json() for each in stored], "about": dict(about)}
     write_container(path, SPARSE, described, {NETWORK: network, **tensors})
-    return describe_stages(stages, container_sizes(path)[0] + network.nbytes, lossy=lossy)
+    header, dense, data = container_sizes(path)[0] + network.nbytes, totals[2], totals[-1]
+    note = f"data {data:,} bytes, header {header:,} bytes"
+    if data:  # a network without weights has none
+        note += (
+            f": {dense / data:.1f} times smaller than the weights as float32 by data alone, "
+            f"{dense / (data + header):.1f} times with the header"
+        )
+    return Contents(TABLE, (*rows, _row("total", totals)), (note,), lossy)
+
+
+def _shared(name: str, values: np.ndarray, options: ExportOptions) -> np.ndarray:
+    if options.codebook is None or values.ndim < 2 or not name.endswith(KERNEL):
+        return values
+    if not np.isfinite(values).all():
+        raise UserError(f"The weight {name} holds NaN or infinity, which no codebook can. Expected codebook=null.")
+    return share_weights(values, options.codebook if values.ndim == 2 else options.codebook_conv or CONVOLUTION_BITS)
 
 
 def load_sparse(path: Path) -> KerasPredictor:
-    """Return the predictor of a sparse file: its Keras model."""
-    return KerasPredictor(load_sparse_model(path))
-
-
-def load_sparse_model(path: Path) -> keras.Model:
-    """Return the Keras model of a sparse file, with its weights."""
+    """Return the predictor of a sparse file: its Keras model, with its weights."""
     config, weights = read_sparse_network(path)
     if foreign := sorted(set(foreign_parts(config))):
         raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
@@ -297,7 +250,7 @@ def load_sparse_model(path: Path) -> keras.Model:
         raise UserError(f"{path} holds no network that Keras can build: {first_line(error)[:200]} {REMEDY}") from error
     for variable, values in zip(model.weights, weights.values(), strict=True):  # in order: names may depend on history
         variable.assign(values)
-    return model
+    return KerasPredictor(model)
 
 
 def _planned_shapes(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -305,11 +258,3 @@ def _planned_shapes(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
     with keras.StatelessScope(initialize_variables=False):
         model = keras.saving.deserialize_keras_object(deepcopy(config))
         return [tuple(variable.shape) for variable in model.weights]
-
-
-def _shared(name: str, values: np.ndarray, bits: tuple[int, int] | None) -> np.ndarray:
-    if bits is None or values.ndim < 2 or not name.endswith(KERNEL):
-        return values
-    if not np.isfinite(values).all():
-        raise UserError(f"The weight {name} holds NaN or infinity, which no codebook can. Expected codebook=null.")
-    return share_weights(values, bits[values.ndim > 2])

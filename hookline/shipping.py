@@ -13,9 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.formats import FORMATS, check_place
+from hookline.deploy.formats import FORMATS, ExportOptions, check_place, first_line
 from hookline.deploy.inference.card import write_card
-from hookline.deploy.options import ExportOptions, first_line
 from hookline.deploy.plain_model import card_of, foreign_names, plain_model, rebuilt
 from hookline.fits import State
 from hookline.inputs import Form, read_examples, split_of

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.deploy.formats import FORMATS, Format, check_place, put_in_place, size_on_disk
-from hookline.deploy.options import ExportOptions
+from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
 from hookline.scripts.command import make_main, parse_options, plain_table
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:
     from hookline.deploy.compare import Difference
-    from hookline.deploy.options import Contents
     from hookline.trainer.network import Network
     from hookline.trainer.run.run import Run
 

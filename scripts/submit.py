@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 import hookline
-from hookline.deploy.options import import_optional
+from hookline.deploy.formats import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import OpenSweep, make_directory, open_sweep

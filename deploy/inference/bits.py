@@ -98,8 +98,7 @@ def numpy_sums(kernel: np.ndarray, count: int) -> Sums:
     turned = np.ascontiguousarray(kernel.T)
 
     def sums(words: np.ndarray) -> np.ndarray:
-        found = np.empty((len(words), turned.shape[1]), np.int32)
-        _count_differences(words, turned, found)
+        found = _count_differences(words, turned)
         np.multiply(found, -2, out=found)
         found += count
         return found
@@ -107,18 +106,20 @@ def numpy_sums(kernel: np.ndarray, count: int) -> Sums:
     return sums
 
 
-def _count_differences(words: np.ndarray, turned: np.ndarray, found: np.ndarray) -> None:
-    """Write how many bits differ to int32 [rows, units], from uint64 [rows, words] and [words, units]."""
+def _count_differences(words: np.ndarray, turned: np.ndarray) -> np.ndarray:
+    """Return how many bits differ, int32 [rows, units], from uint64 [rows, words] and [words, units]."""
     deep, units = turned.shape
+    found = np.zeros((len(words), units), np.int32)
     if deep > DEEPEST:
-        _count_in_parts(words, turned, found)
-        return
+        for start in range(0, deep, DEEPEST):
+            found += _count_differences(words[:, start : start + DEEPEST], turned[start : start + DEEPEST])
+        return found
     if deep * units <= BLOCK:
         rows = max(1, BLOCK // max(1, deep * units))
         for row in range(0, len(words), rows):
             differing = np.bitwise_count(words[row : row + rows, :, None] ^ turned)
             np.add.reduce(differing, axis=1, dtype=np.uint16, out=found[row : row + rows])
-        return
+        return found
     wide = max(1, BLOCK // deep)
     bits, counts = np.empty((deep, wide), np.uint64), np.empty((deep, wide), np.uint8)
     for unit in range(0, units, wide):
@@ -128,14 +129,7 @@ def _count_differences(words: np.ndarray, turned: np.ndarray, found: np.ndarray)
             np.bitwise_xor(words[row, :, None], some, out=differing)
             np.bitwise_count(differing, out=counted)
             np.add.reduce(counted, axis=0, dtype=np.uint16, out=found[row, unit : unit + wide])
-
-
-def _count_in_parts(words: np.ndarray, turned: np.ndarray, found: np.ndarray) -> None:
-    found[:] = 0
-    part = np.empty_like(found)
-    for start in range(0, len(turned), DEEPEST):
-        _count_differences(words[:, start : start + DEEPEST], turned[start : start + DEEPEST], part)
-        found += part
+    return found
 
 
 NUMPY_BACKEND = Backend(numpy_sums, lambda kernel: lambda inputs: inputs @ kernel)

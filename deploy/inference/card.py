@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,8 @@ class Card:
     inputs: Mapping[str, Preparation] = field(default_factory=dict)  # how each of several inputs is made, by name
 
     def as_json(self) -> dict[str, Any]:
-        preparation = None if self.preparation is None else self.preparation.as_json()
-        return {
-            "version": VERSION,
-            "network": self.network,
-            "checkpoint": self.checkpoint,
-            "step": self.step,
-            "shape": list(self.shape),
-            "classes": list(self.classes),
-            "preparation": preparation,
-            **({} if self.activation is None else {ACTIVATION: self.activation}),
-            **({SEVERAL: {name: each.as_json() for name, each in self.inputs.items()}} if self.inputs else {}),
-        }
+        values = {"version": VERSION, **asdict(self)}
+        return {key: value for key, value in values.items() if value or key not in (ACTIVATION, SEVERAL)}
 
     @classmethod
     def from_json(cls, value: Any) -> Card:
@@ -72,10 +62,8 @@ class Card:
         require(prepared == shape, f"The card prepares {list(prepared)} for inputs of {list(shape)}. Expected one.")
         is_final = activation in (None, "softmax", "sigmoid")
         require(is_final, f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
-        named = {name: value[name] for name in (*texts, "step")}
-        return cls(
-            **named, shape=shape, classes=tuple(classes), preparation=preparation, activation=activation, inputs=inputs
-        )
+        texts_and_step = (value["network"], value["checkpoint"], value["step"])
+        return cls(*texts_and_step, shape, tuple(classes), preparation, activation, inputs)
 
 
 def card_path(path: Path) -> Path:

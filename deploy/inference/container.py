@@ -75,15 +75,19 @@ def require(holds: bool, problem: str) -> None:
 def write_container(path: Path, kind: str, model: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
     """Write a file whole or not at all."""
     ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # so each one is aligned
-    data = [_little_endian(name, tensors[name]) for name in ordered]
     codes = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
-    entries, end = {}, 0
-    for name, array in zip(ordered, data, strict=True):
+    entries, content, end = {}, [], 0
+    for name in ordered:
+        _check_name(name)
+        array, code = tensors[name], codes.get(tensors[name].dtype.newbyteorder("="))
+        if code is None or array.ndim > MAX_RANK:
+            known = f"{', '.join(DTYPES)} with {MAX_RANK} axes at most"
+            raise ValueError(f"no file may hold {name!r}, {array.dtype} with {array.ndim} axes, expected {known}")
         begin, end = end, end + array.nbytes
-        code = codes[array.dtype.newbyteorder("=")]
         entries[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [begin, end]}
+        little_endian = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+        content.append(little_endian.reshape(-1).view(np.uint8).data)
     metadata = {"format": kind, "version": VERSION, "model": to_json(model)}
-    content = [array.reshape(-1).view(np.uint8).data for array in data]
     header = _header({**metadata, DIGEST: _digest(metadata, entries, content)}, entries)
     if len(header) > MAX_TEXT:
         raise ValueError(f"the header takes {len(header):,} bytes, expected {MAX_TEXT:,} at most")
@@ -91,14 +95,6 @@ def write_container(path: Path, kind: str, model: Mapping[str, Any], tensors: Ma
         write_whole(Path(path), [len(header).to_bytes(PREFIX, "little"), header, *content])
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
-
-
-def _little_endian(name: str, array: np.ndarray) -> np.ndarray:
-    _check_name(name)
-    if array.dtype.newbyteorder("=") not in DTYPES.values() or array.ndim > MAX_RANK:
-        known = f"{', '.join(DTYPES)} with {MAX_RANK} axes at most"
-        raise ValueError(f"no file may hold {name!r}, {array.dtype} with {array.ndim} axes, expected {known}")
-    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
 def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -114,7 +110,8 @@ def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.
         own = {key: metadata[key] for key in KEYS if key != DIGEST}
         is_whole = _digest(own, entries, [data]) == metadata[DIGEST]
         require(is_whole, "its SHA-256 is not the one in it, so it was changed or damaged.")
-        return _parse_model(metadata["model"]), {name: _array(data, *place) for name, place in places.items()}
+        model = _mapping(metadata["model"], "description of the model")
+        return model, {name: np.ndarray(shape, dtype, data, begin) for name, (dtype, shape, begin) in places.items()}
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", "") or "it is too large for the memory"
         raise UserError(f"{path} cannot be read: {reason}. Expected a {word} file.") from error
@@ -158,12 +155,20 @@ def _read_header(file: BinaryIO, size: int) -> bytes:
     return file.read(length)
 
 
-def _parse_header(raw: bytes, kind: str) -> tuple[dict[str, str], dict[str, Any]]:
+def _mapping(text: str | bytes, what: str) -> dict[str, Any]:
+    """Return the mapping that a JSON text holds."""
     try:
-        entries = from_json(raw)
+        found = from_json(text)
     except ValueError as error:
-        raise UserError("its header is not JSON.") from error
-    metadata = entries.pop(METADATA, None) if isinstance(entries, dict) else None
+        raise UserError(f"its {what} is not JSON.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"its {what} is not a mapping.")
+    return found
+
+
+def _parse_header(raw: bytes, kind: str) -> tuple[dict[str, str], dict[str, Any]]:
+    entries = _mapping(raw, "header")
+    metadata = entries.pop(METADATA, None)
     if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
         raise UserError("its header says nothing of this project.")
     found, version = metadata.get("format", "none"), metadata.get("version", "none")
@@ -174,16 +179,6 @@ def _parse_header(raw: bytes, kind: str) -> tuple[dict[str, str], dict[str, Any]
     is_written_so = _header({key: metadata[key] for key in KEYS}, entries) == raw
     require(is_written_so, "its header is not in the one form that is written.")
     return metadata, entries
-
-
-def _parse_model(text: str) -> dict[str, Any]:
-    try:
-        model = from_json(text)
-    except ValueError as error:
-        raise UserError("its description of the model is not JSON.") from error
-    if not isinstance(model, dict):
-        raise UserError("its description of the model is not a mapping.")
-    return model
 
 
 def _place(entries: Mapping[str, Any], size: int) -> dict[str, tuple[np.dtype[Any], list[int], int]]:
@@ -206,11 +201,6 @@ def _place(entries: Mapping[str, Any], size: int) -> dict[str, tuple[np.dtype[An
     return places
 
 
-def _array(data: bytes, dtype: np.dtype[Any], shape: list[int], begin: int) -> np.ndarray:
-    count = math.prod(shape)
-    return np.frombuffer(data, dtype, count, begin).reshape(shape) if count else np.empty(shape, dtype)
-
-
 def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(each) is int and each >= 0 for each in values)
 
@@ -223,8 +213,8 @@ def compress_json(value: Any) -> np.ndarray:
     return np.frombuffer(zlib.compress(text, level=9), np.uint8)
 
 
-def expand_json(stream: np.ndarray, what: str) -> Any:
-    """Return the values that `compress_json` has compressed."""
+def expand_json(stream: np.ndarray, what: str) -> dict[str, Any]:
+    """Return the mapping that `compress_json` has compressed."""
     require(stream.dtype == np.uint8 and stream.ndim == 1, f"its {what} is not a stream of bytes.")
     expander = zlib.decompressobj()
     try:
@@ -233,7 +223,4 @@ def expand_json(stream: np.ndarray, what: str) -> Any:
         raise UserError(f"its {what} cannot be expanded ({error}).") from error
     is_whole = expander.eof and not expander.unused_data
     require(is_whole, f"its {what} does not end where its text of at most {MAX_TEXT:,} bytes does.")
-    try:
-        return from_json(text)
-    except ValueError as error:
-        raise UserError(f"its {what} cannot be read ({error}).") from error
+    return _mapping(text, what)

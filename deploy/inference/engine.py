@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hookline.deploy.inference import layers, pointwise
+from hookline.deploy.inference import layers
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend, packed_bytes
 from hookline.deploy.inference.container import PACKED, read_container
 from hookline.deploy.inference.graph import FIELDS, Graph, Op, parse_graph
@@ -18,9 +18,8 @@ from hookline.trainer.errors import UserError, unknown_name
 NUMPY, NUMBA = "numpy", "numba"
 CHUNK = 2**22  # bytes of the values of some examples that run together
 
-_BUILDERS = {**vars(layers), **vars(pointwise), "round": pointwise.round_to_bits, "flatten": pointwise.reshape}
-STEPS: dict[str, Callable[[Context], Step]] = {op: _BUILDERS[op] for op in FIELDS}
-"""The builder of each operation's step: the function of its name, in most cases."""
+STEPS: dict[str, Callable[[Context], Step]] = {op: getattr(layers, op, layers.pointwise) for op in FIELDS}
+"""The builder of each operation's step: the function of its name, if there is one."""
 
 
 class Model:

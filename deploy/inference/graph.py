@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,22 +15,21 @@ from hookline.trainer.input.preparation import check_shape
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """Klambauer et al. 2017, "Self-Normalizing Neural Networks", arXiv 1706.02515."""
-SLOPES = {"leaky_relu": 0.2, "elu": 1.0}  # default slopes: Keras's defaults of `negative_slope` and `alpha`
-
 Activation = Callable[[np.ndarray], np.ndarray]
 
 
 def find_activation(function: str, slope: float | None) -> Activation:
     """Return an activation: float32 [...] to float32 [...]."""
-    if function in SLOPES:
-        factor = SLOPES[function] if slope is None else slope
-        return lambda x: _with_slope(function, x, factor)
-    return ACTIVATIONS[function]
+    found = ACTIVATIONS[function]
+    return found if slope is None or function not in ("leaky_relu", "elu") else partial(found, slope=slope)
 
 
-def _with_slope(function: str, x: np.ndarray, slope: float) -> np.ndarray:
-    below = x if function == "leaky_relu" else np.expm1(np.minimum(x, 0.0))
-    return np.where(x < 0, slope * below, x)
+def _leaky_relu(x: np.ndarray, slope: float = 0.2) -> np.ndarray:
+    return np.where(x < 0, slope * x, x)
+
+
+def _elu(x: np.ndarray, slope: float = 1.0) -> np.ndarray:
+    return np.where(x < 0, slope * np.expm1(np.minimum(x, 0.0)), x)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -58,9 +58,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "linear": lambda x: x,
     "relu": lambda x: np.maximum(x, 0.0),
     "relu6": lambda x: np.clip(x, 0.0, 6.0),
-    "leaky_relu": lambda x: _with_slope("leaky_relu", x, SLOPES["leaky_relu"]),
-    "elu": lambda x: _with_slope("elu", x, SLOPES["elu"]),
-    "selu": lambda x: SELU_SCALE * _with_slope("elu", x, SELU_ALPHA),
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "selu": lambda x: SELU_SCALE * _elu(x, SELU_ALPHA),
     "tanh": np.tanh,
     "hard_tanh": lambda x: np.clip(x, -1.0, 1.0),
     "sigmoid": _sigmoid,
@@ -94,37 +94,28 @@ def check_text(what: str, value: Any) -> str:
     return str(value)
 
 
-def _pair(least: int) -> Check:
-    def check(what: str, value: Any) -> tuple[int, int]:
-        is_pair = isinstance(value, list) and len(value) == 2
-        is_pair = is_pair and all(type(each) is int and least <= each <= MAX_SIZE for each in value)
-        _valid(is_pair, what, value, f"two whole numbers of at least {least}")
-        return value[0], value[1]
-
-    return check
+def _pair(least: int, what: str, value: Any) -> tuple[int, int]:
+    is_pair = isinstance(value, list) and len(value) == 2
+    is_pair = is_pair and all(type(each) is int and least <= each <= MAX_SIZE for each in value)
+    _valid(is_pair, what, value, f"two whole numbers of at least {least}")
+    return value[0], value[1]
 
 
 def _pads(what: str, value: Any) -> tuple[tuple[int, int], ...]:
     _valid(isinstance(value, list) and len(value) == 2, what, value, "[[top, bottom], [left, right]]")
-    return tuple(_pair(0)(what, each) for each in value)
+    return tuple(_pair(0, what, each) for each in value)
 
 
-def _one_of(known: tuple[str, ...]) -> Check:
-    def check(what: str, value: Any) -> str:
-        if value not in known:
-            raise unknown_name(what, str(value)[:40], known)
-        return str(value)
-
-    return check
+def _one_of(known: tuple[str, ...], what: str, value: Any) -> str:
+    if value not in known:
+        raise unknown_name(what, str(value)[:40], known)
+    return str(value)
 
 
-def _whole(low: int, high: int) -> Check:
-    def check(what: str, value: Any) -> int:
-        is_in_range = type(value) is int and low <= value <= high
-        _valid(is_in_range, what, value, f"a whole number from {low} to {high}")
-        return int(value)
-
-    return check
+def _whole(low: int, high: int, what: str, value: Any) -> int:
+    is_in_range = type(value) is int and low <= value <= high
+    _valid(is_in_range, what, value, f"a whole number from {low} to {high}")
+    return int(value)
 
 
 def _number(what: str, value: Any) -> float:
@@ -168,38 +159,34 @@ def _encoded(what: str, value: Any) -> Encoded:
     require(is_known, f"The {what} has other fields than {', '.join(sorted(known))}.")
     names = [key for key in ("tensor", "values", "scale") if key in value]
     texts = {key: check_text(f"{key} of {what}", value[key]) for key in names}
-    bits = _whole(1, 8)(f"bits of {what}", value["bits"]) if encoding == CODEBOOK else None
+    bits = _whole(1, 8, f"bits of {what}", value["bits"]) if encoding == CODEBOOK else None
     return Encoded(encoding, shape=check_shape(f"shape of {what}", value["shape"]), bits=bits, **texts)
 
 
-_STEPS = {"strides": (_pair(1), (1, 1)), "padding": (_one_of(PADDINGS), "valid")}
-_WINDOW = {**_STEPS, "dilation": (_pair(1), (1, 1))}
-_POOL = {**_STEPS, "pool_size": (_pair(1), REQUIRED), "strides": (_pair(1), REQUIRED)}
+_SIZES: Check = partial(_pair, 1)
+_STEPS = {"strides": (_SIZES, (1, 1)), "padding": (partial(_one_of, PADDINGS), "valid")}
+_WINDOW = {**_STEPS, "dilation": (_SIZES, (1, 1))}
+_POOL = {**_STEPS, "pool_size": (_SIZES, REQUIRED), "strides": (_SIZES, REQUIRED)}
 _KERNEL: dict[str, tuple[Check, Any]] = {"kernel": (_encoded, REQUIRED), "bias": (_encoded, None)}
 
 FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
     "dense": _KERNEL,
     "conv2d": {**_KERNEL, **_WINDOW},
     "depthwise_conv2d": {**_KERNEL, **_WINDOW},
-    "sign": {},
-    "round": {"bits": (_whole(1, 8), REQUIRED)},
+    "round": {"bits": (partial(_whole, 1, 8), REQUIRED)},
     "ternary": {"threshold": (_number, REQUIRED)},
     "threshold": {"thresholds": (check_text, REQUIRED), "descending": (check_text, None)},
     "scale_shift": {"scale": (check_text, REQUIRED), "shift": (check_text, REQUIRED)},
-    "activation": {"function": (_one_of(tuple(ACTIVATIONS)), REQUIRED), "slope": (_number, None)},
+    "activation": {"function": (partial(_one_of, tuple(ACTIVATIONS)), REQUIRED), "slope": (_number, None)},
     "max_pool2d": _POOL,
     "average_pool2d": _POOL,
-    "global_average_pool2d": {},
-    "global_max_pool2d": {},
-    "flatten": {},
     "reshape": {"shape": (check_shape, REQUIRED)},
     "zero_pad2d": {"padding": (_pads, REQUIRED)},
-    "upsample2d": {"size": (_pair(1), REQUIRED)},
-    "add": {},
-    "subtract": {},
-    "multiply": {},
-    "concatenate": {"axis": (_whole(-8, 8), REQUIRED)},
+    "upsample2d": {"size": (_SIZES, REQUIRED)},
+    "concatenate": {"axis": (partial(_whole, -8, 8), REQUIRED)},
     "rescale": {"scale": (_number, REQUIRED), "offset": (_number, REQUIRED)},
+    **{op: {} for op in ("sign", "flatten", "global_average_pool2d", "global_max_pool2d")},
+    **{op: {} for op in ("add", "subtract", "multiply")},
 }
 """Fields of each operation: the check of a value, and its default."""
 
@@ -239,18 +226,17 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "output": graph.output,
         "classes": None if graph.classes is None else list(graph.classes),
         "about": dict(graph.about),
-        "ops": [_op_to_json(op) for op in graph.ops],
+        "ops": [
+            {"op": op.op, "name": op.name, "inputs": list(op.inputs), "output": op.output, **_to_json(op.fields)}
+            for op in graph.ops
+        ],
     }
 
 
-def _op_to_json(op: Op) -> dict[str, Any]:
-    values = {key: _to_json(value) for key, value in op.fields.items() if value is not None}
-    return {"op": op.op, "name": op.name, "inputs": list(op.inputs), "output": op.output, **values}
-
-
 def _to_json(value: Any) -> Any:
-    if isinstance(value, Encoded):
-        return {key: _to_json(each) for key, each in vars(value).items() if each is not None}
+    if isinstance(value, Encoded | Mapping):
+        fields = vars(value) if isinstance(value, Encoded) else value
+        return {key: _to_json(each) for key, each in fields.items() if each is not None}
     return [_to_json(each) for each in value] if isinstance(value, tuple) else value
 
 
@@ -281,37 +267,22 @@ def _fields(what: str, value: Any, known: set[str]) -> dict[str, Any]:
     return value
 
 
-_OF_EACH = {"op", "name", "inputs", "output"}
-
-
 def _parse_op(what: str, value: Any) -> Op:
-    has_all = isinstance(value, dict) and set(value) >= _OF_EACH
+    """Return an operation with every field, checked, with defaults where they are missing."""
+    of_each = {"op", "name", "inputs", "output"}
+    has_all = isinstance(value, dict) and set(value) >= of_each
     require(has_all, f"{what.capitalize()} has no op, name, inputs or output.")
-    op, name, inputs = (
-        check_text(f"op of {what}", value["op"]),
-        check_text(f"name of {what}", value["name"]),
-        value["inputs"],
-    )
+    op, name = (check_text(f"{key} of {what}", value[key]) for key in ("op", "name"))
     if op not in FIELDS:
         raise UserError(f"Unknown operation {op[:40]!r}.{did_you_mean(op, FIELDS)} Expected another version's file?")
-    owner = f"{op} {name!r}"
+    owner, inputs = f"{op} {name!r}", value["inputs"]
     require(isinstance(inputs, list) and bool(inputs), f"Invalid inputs of {owner}. Expected a list of names.")
-    return Op(
-        op=op,
-        name=name,
-        inputs=tuple(check_text(f"input of {owner}", each) for each in inputs),
-        output=check_text(f"output of {owner}", value["output"]),
-        fields=_parse_fields(owner, FIELDS[op], {key: value[key] for key in value.keys() - _OF_EACH}),
-    )
-
-
-def _parse_fields(owner: str, wanted: Mapping[str, tuple[Check, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every field of an operation, checked, with defaults where they are missing."""
-    for key in sorted(values.keys() - wanted.keys()):
-        raise UserError(f"Unknown field {key[:40]!r} of {owner}.{did_you_mean(key, wanted)}")
-    found: dict[str, Any] = {}
-    for key, (check, default) in wanted.items():
-        value = values.get(key)
-        require(value is not None or default is not REQUIRED, f"{key} of {owner} is missing.")
-        found[key] = default if value is None else check(f"{key} of {owner}", value)
-    return found
+    for key in sorted(value.keys() - of_each - FIELDS[op].keys()):
+        raise UserError(f"Unknown field {key[:40]!r} of {owner}.{did_you_mean(key, FIELDS[op])}")
+    fields: dict[str, Any] = {}
+    for key, (check, default) in FIELDS[op].items():
+        given = value.get(key)
+        require(given is not None or default is not REQUIRED, f"{key} of {owner} is missing.")
+        fields[key] = default if given is None else check(f"{key} of {owner}", given)
+    names = tuple(check_text(f"input of {owner}", each) for each in inputs)
+    return Op(op, name, names, check_text(f"output of {owner}", value["output"]), fields)

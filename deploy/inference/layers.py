@@ -1,17 +1,36 @@
-"""Layers on NumPy: products, convolutions, pooling."""
+"""The operations of a graph on NumPy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from hookline.deploy.inference.bits import NUMPY_BACKEND, WORD, as_words, from_order, pack_last, unpack_stream
-from hookline.deploy.inference.graph import CODEBOOK, SIGN, Encoded
-from hookline.deploy.inference.shapes import BINARY, INTEGER, Context, Step, to_float, window_pads
+from hookline.deploy.inference.bits import (
+    NUMPY_BACKEND,
+    WORD,
+    as_words,
+    from_order,
+    pack_last,
+    unpack_last,
+    unpack_stream,
+)
+from hookline.deploy.inference.graph import CODEBOOK, SIGN, Activation, Encoded, Op, find_activation
+from hookline.deploy.inference.shapes import (
+    BINARY,
+    FLOAT,
+    INTEGER,
+    MAX_TERMS,
+    Context,
+    Step,
+    pack,
+    to_float,
+    window_pads,
+)
 
 
 def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -260,3 +279,97 @@ def global_average_pool2d(context: Context) -> Step:
 def _pooling_windows(context: Context) -> Windows:
     fields, shape = context.op.fields, context.inputs[0].shape
     return Windows((shape[0], shape[1]), fields["pool_size"], fields["strides"], (1, 1), fields["padding"])
+
+
+def sign(context: Context) -> Step:
+    """Return the step of a sign, +1 at 0."""
+    value, output = context.inputs[0], context.output
+    if value.kind == BINARY and value.group == output.group:
+        return lambda arrays: arrays[0]
+    convert = to_float(value)
+    return lambda arrays: pack(convert(arrays[0]) >= 0, output)
+
+
+def threshold(context: Context) -> Step:
+    """Return the step from integers to signs: +1 at the threshold and above, or, where it descends, and below."""
+    fields, output = context.op.fields, context.output
+    limits = np.clip(context.tensors[fields["thresholds"]].astype(np.int32), -MAX_TERMS - 1, MAX_TERMS + 1)
+    if fields["descending"] is None:
+        return lambda arrays: pack(arrays[0] >= limits, output)
+    descending = unpack_stream(context.tensors[fields["descending"]], len(limits), 1)
+    lowest = limits + descending  # x <= t is not x >= t + 1
+    turned = pack(descending, output)
+    return lambda arrays: pack(arrays[0] >= lowest, output) ^ turned
+
+
+def pointwise(context: Context) -> Step:
+    """Return the step of a function of each entry, or of each channel."""
+    function, convert = _function(context.op, context.tensors), to_float(context.inputs[0])
+    return lambda arrays: function(convert(arrays[0]))
+
+
+def _function(op: Op, tensors: Mapping[str, np.ndarray]) -> Activation:
+    fields = op.fields
+    match op.op:
+        case "round":  # DoReFa-Net's activations: the levels i / n in [0, 1], n = 2^bits - 1, half to even
+            steps = np.float32(2 ** fields["bits"] - 1)
+            return lambda x: np.rint(np.clip(x, 0.0, 1.0) * steps) * (np.float32(1) / steps)
+        case "ternary":
+            limit = np.float32(fields["threshold"])
+            return lambda x: np.subtract(x > limit, x < -limit, dtype=np.float32)
+        case "scale_shift":
+            scale, shift = (tensors[fields[key]].astype(np.float32) for key in ("scale", "shift"))
+        case "rescale":
+            scale, shift = np.float32(fields["scale"]), np.float32(fields["offset"])
+        case "zero_pad2d":
+            return lambda x: np.pad(x, ((0, 0), *fields["padding"], (0, 0)))
+        case _:
+            return find_activation(fields["function"], fields["slope"])
+    return lambda x: x * scale + shift
+
+
+def reshape(context: Context) -> Step:
+    """Return the step of another shape for the same entries, in their order."""
+    value, output = context.inputs[0], context.output
+    if value.kind != BINARY:
+        return lambda arrays: arrays[0].reshape(-1, *output.shape)
+    if value.group == output.group or (value.group % 8 == 0 and output.group % 8 == 0):  # the bytes stay as they are
+        lead, last = output.shape[:-1], output.shape[-1] // output.group * -(-output.group // 8)
+        return lambda arrays: arrays[0].reshape(-1, *lead, last)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        bits = unpack_last(arrays[0], value.group, value.shape[-1])
+        return pack(bits.reshape(-1, *output.shape), output)
+
+    return step
+
+
+flatten = reshape
+
+
+def upsample2d(context: Context) -> Step:
+    """Return the step that repeats rows and columns."""
+    rows, columns = context.op.fields["size"]
+    return lambda arrays: arrays[0].repeat(rows, axis=1).repeat(columns, axis=2)
+
+
+def concatenate(context: Context) -> Step:
+    """Return the step that joins values along an axis."""
+    axis, output, inputs = context.op.fields["axis"], context.output, context.inputs
+    if output.kind == BINARY:
+        unpack = [partial(unpack_last, group=value.group, last=value.shape[-1]) for value in inputs]
+        return lambda arrays: pack(np.concatenate(_each(unpack, arrays), axis), output)
+    converts = [to_float(value) if output.kind == FLOAT else np.asarray for value in inputs]
+    return lambda arrays: np.concatenate(_each(converts, arrays), axis)
+
+
+def _each(functions: Sequence[Activation], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [function(array) for function, array in zip(functions, arrays, strict=True)]
+
+
+def _join(join: np.ufunc, context: Context) -> Step:
+    converts = [to_float(value) for value in context.inputs]
+    return lambda arrays: reduce(join, _each(converts, arrays))
+
+
+add, subtract, multiply = (partial(_join, each) for each in (np.add, np.subtract, np.multiply))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.deploy.inference.bits import Backend, pack_last, stream_bytes, unpack_last, unpack_stream
 from hookline.deploy.inference.container import require
-from hookline.deploy.inference.graph import CODEBOOK, FLOAT16, SIGN, Encoded, Graph, Op
+from hookline.deploy.inference.graph import CODEBOOK, FLOAT16, SIGN, Activation, Encoded, Graph, Op
 from hookline.trainer.errors import UserError
 
 FLOAT, INTEGER, BINARY = "float", "integer", "binary"
@@ -174,33 +174,29 @@ def _slide(owner: str, shape: Sequence[int], window: Sequence[int], op: Op) -> t
 
 def _of_one(owner: str, op: Op, value: Value) -> Value:
     """Return the output of an operation without a kernel."""
-    shape, keep = value.shape, value.kind
+    shape, fields = value.shape, op.fields
+    kind = FLOAT if op.op in ("average_pool2d", "global_average_pool2d", "zero_pad2d") else value.kind
+    if op.op.endswith("2d"):
+        _check_image(owner, value)
     match op.op:
         case "sign" | "threshold":
             return Value(shape, BINARY)
         case "max_pool2d" | "average_pool2d":
-            _check_image(owner, value)
-            places = _slide(owner, shape, op.fields["pool_size"], op)
-            return Value((*places, shape[2]), keep if op.op == "max_pool2d" else FLOAT)
+            return Value((*_slide(owner, shape, fields["pool_size"], op), shape[2]), kind)
         case "global_max_pool2d" | "global_average_pool2d":
-            _check_image(owner, value)
-            return Value(shape[-1:], keep if op.op == "global_max_pool2d" else FLOAT)
+            return Value(shape[-1:], kind)
         case "flatten":
-            group = value.group if value.group % 8 else 0
-            return Value((math.prod(shape),), keep, group)
+            return Value((math.prod(shape),), kind, value.group if value.group % 8 else 0)
         case "reshape":
-            given: tuple[int, ...] = op.fields["shape"]
+            given: tuple[int, ...] = fields["shape"]
             is_same = math.prod(given) == math.prod(shape)
             require(is_same, f"{owner} gives {given} from {shape}. Expected as many entries.")
-            return Value(given, keep)
+            return Value(given, kind)
         case "zero_pad2d":
-            _check_image(owner, value)
-            rows, columns = (shape[i] + sum(op.fields["padding"][i]) for i in (0, 1))
-            return Value((rows, columns, shape[2]), FLOAT)
+            rows, columns = (shape[i] + sum(fields["padding"][i]) for i in (0, 1))
+            return Value((rows, columns, shape[2]), kind)
         case "upsample2d":
-            _check_image(owner, value)
-            size = op.fields["size"]
-            return Value((shape[0] * size[0], shape[1] * size[1], shape[2]), keep)
+            return Value((shape[0] * fields["size"][0], shape[1] * fields["size"][1], shape[2]), kind)
         case _:
             return Value(shape, FLOAT)
 
@@ -227,7 +223,6 @@ def _concatenate(owner: str, op: Op, inputs: Sequence[Value]) -> Value:
     return Value(joined.pop(), kinds.pop() if len(kinds) == 1 else FLOAT)
 
 
-Convert = Callable[[np.ndarray], np.ndarray]
 Step = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Computes a value from others, each [batch, ...]: float32, int32, or signs packed along the last axis."""
 
@@ -243,7 +238,7 @@ class Context:
     backend: Backend
 
 
-def to_float(value: Value) -> Convert:
+def to_float(value: Value) -> Activation:
     """Return the conversion of a value to float32 [batch, *shape]."""
     if value.kind == FLOAT:
         return lambda array: array

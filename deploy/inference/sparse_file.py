@@ -1,4 +1,4 @@
-"""Sparse files, read."""
+"""Sparse files: their Huffman codes and gaps, and how they are read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,168 @@ from typing import Any
 import numpy as np
 
 from hookline.deploy.inference.container import MAX_RANK, REMEDY, SPARSE, expand_json, read_container, require
-from hookline.deploy.inference.huffman import (
-    MAX_BITS,
-    MAX_SYMBOLS,
-    check_end,
-    decode,
-    from_gaps,
-    read_fields,
-    read_lengths,
-)
 from hookline.trainer.errors import UserError
+
+MAX_BITS = 8
+
+
+def to_gaps(places: np.ndarray, bits: int) -> np.ndarray:
+    """Return positions as gaps: the number of places before each entry, or the filler, which skips that many."""
+    filler = (1 << bits) - 1
+    gaps = np.diff(places, prepend=-1) - 1
+    fillers = gaps // filler
+    numbers = np.full(len(gaps) + int(fillers.sum()), filler, np.uint8)
+    numbers[np.cumsum(fillers + 1) - 1] = gaps % filler
+    return numbers
+
+
+def from_gaps(numbers: np.ndarray, bits: int, kept: int, size: int) -> np.ndarray:
+    """Return positions."""
+    filler = (1 << bits) - 1
+    is_entry = numbers != filler
+    places = np.cumsum(numbers + is_entry.astype(np.int64))[is_entry] - 1
+    is_whole = len(places) == kept and (not len(numbers) or bool(is_entry[-1]))
+    require(is_whole, f"the gaps of an array lead to {len(places):,} entries, expected {kept:,}.")
+    require(not kept or places[-1] < size, f"the gaps of an array lead beyond its {size:,} entries.")
+    return places
+
+
+def write_fields(values: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Return a stream that holds numbers; zero bits fill its last byte."""
+    widths = np.asarray(widths, np.int64)
+    starts = np.cumsum(widths) - widths
+    bits = np.zeros(int(widths.sum()), np.uint8)
+    for place in range(int(widths.max(initial=0))):
+        reached = widths > place
+        bits[starts[reached] + place] = (values[reached] >> (widths[reached] - 1 - place)) & 1
+    return np.packbits(bits)
+
+
+def read_fields(stream: np.ndarray, width: int, count: int) -> np.ndarray:
+    """Return numbers that all have one width."""
+    check_end(stream, width * count)
+    bits = np.unpackbits(stream)[: width * count].reshape(count, width)
+    return np.packbits(bits, axis=1)[:, 0] >> (8 - width)
+
+
+def check_end(stream: np.ndarray, bits: int) -> None:
+    """Refuse a stream whose length does not match its content."""
+    require(len(stream) == -(-bits // 8), f"a stream of {bits:,} bits has {len(stream):,} bytes.")
+    is_over = bits % 8 == 0 or not stream[-1] & (0xFF >> bits % 8)
+    require(is_over, "a stream continues after its last number.")
+
+
+MAX_LENGTH = 15
+LENGTH_BITS = 4
+MAX_SYMBOLS = 256
+
+
+def code_lengths(counts: np.ndarray) -> np.ndarray:
+    """Return the lengths of the best code with none longer than 15 bits: package-merge, Larmore and Hirschberg 1990."""
+    used = np.flatnonzero(counts)
+    lengths = np.zeros(len(counts), np.uint8)
+    if len(used) < 2:
+        lengths[used] = 1
+        return lengths
+    leaf_weights, leaves = counts[used].astype(np.int64), np.eye(len(used), dtype=np.int64)
+    weights, packages = leaf_weights[:0], leaves[:0]  # a package counts how often it holds each symbol
+    for _ in range(MAX_LENGTH):
+        pairs = len(weights) // 2 * 2
+        weights = np.concatenate([leaf_weights, weights[:pairs:2] + weights[1:pairs:2]])
+        packages = np.concatenate([leaves, packages[:pairs:2] + packages[1:pairs:2]])
+        order = np.argsort(weights, kind="stable")
+        weights, packages = weights[order], packages[order]
+    lengths[used] = packages[: 2 * len(used) - 2].sum(axis=0)
+    return lengths
+
+
+def canonical_codes(lengths: np.ndarray) -> np.ndarray:
+    """Return the code of each symbol, in its lowest bits."""
+    order = _in_order(lengths)
+    spans = 1 << (MAX_LENGTH - lengths[order].astype(np.int64))  # how many numbers of 15 bits begin with the code
+    codes = np.zeros(len(lengths), np.int64)
+    codes[order] = (np.cumsum(spans) - spans) // spans
+    return codes
+
+
+def write_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Return code lengths as a stream of 4 bits each, those behind the last symbol that has a code left out."""
+    kept = lengths[: int(np.flatnonzero(lengths)[-1]) + 1]
+    return write_fields(kept, np.full(len(kept), LENGTH_BITS))
+
+
+def read_lengths(stream: np.ndarray, symbols: int) -> np.ndarray:
+    """Return code lengths, after checking that they decode every stream of bits in exactly one way."""
+    found = read_fields(stream, LENGTH_BITS, 2 * min(len(stream), MAX_SYMBOLS))
+    has_few = not found[symbols:].any() and len(stream) <= MAX_SYMBOLS // 2
+    require(has_few, f"a code has lengths for more than {symbols} symbols.")
+    lengths = np.zeros(symbols, np.uint8)
+    lengths[: len(found)] = found[:symbols]
+    used = lengths[lengths > 0].astype(np.int64)
+    is_code = used.tolist() == [1] or (1 << (MAX_LENGTH - used)).sum() == 1 << MAX_LENGTH
+    require(is_code, "the lengths of a Huffman code do not make one (Kraft's sum is not 1).")
+    return lengths
+
+
+def _in_order(lengths: np.ndarray) -> np.ndarray:
+    """Return the symbols that have a code, in the order of their codes."""
+    used = np.flatnonzero(lengths)
+    return used[np.argsort(lengths[used], kind="stable")]
+
+
+WINDOW_BYTES = 3  # A code of 15 bits that begins at any bit of a byte ends in the second byte after it
+BLOCK = 2**16  # bytes decoded at a time: each of their bits takes a few bytes of memory
+
+
+def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the codes of symbols, one after another; of a single symbol, however often it comes, nothing."""
+    if np.count_nonzero(lengths) < 2:
+        return np.zeros(0, np.uint8)
+    return write_fields(canonical_codes(lengths)[symbols], lengths[symbols])
+
+
+def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
+    """Return the symbols of a stream: all bits are looked up at once, and a short loop goes from code to code."""
+    order = _in_order(lengths)
+    if len(order) < 2:
+        check_end(stream, 0)
+        return np.full(count, order[0], np.uint8)
+    has_room = count * int(lengths[order[0]]) <= 8 * len(stream)
+    require(has_room, f"a stream of {len(stream):,} bytes is too short for {count:,} symbols.")
+    longest = int(lengths.max())
+    spans = 1 << (longest - lengths[order].astype(np.int64))  # how many windows begin with each code
+    table, widths = np.repeat(order, spans).astype(np.uint8), np.repeat(lengths[order], spans)
+    padded = np.concatenate([stream, np.zeros(WINDOW_BYTES - 1, np.uint8)])
+    parts, done, bit = [], 0, 0
+    while done < count and bit < 8 * len(stream):
+        block = bit // 8
+        found = _windows(padded[block : block + BLOCK + WINDOW_BYTES - 1], longest)
+        steps, bit = _walk(widths[found].tobytes(), bit - 8 * block, count - done)
+        bit += 8 * block
+        parts.append(table[found[steps]])
+        done += len(steps)
+    require(done == count, f"a stream ends after {done:,} of {count:,} symbols.")
+    check_end(stream, bit)
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+
+
+def _windows(data: np.ndarray, width: int) -> np.ndarray:
+    """Return the number that the next `width` bits make, for each bit but those of the last two bytes."""
+    numbers = data.astype(np.uint32)
+    words = numbers[:-2] << 16 | numbers[1:-1] << 8 | numbers[2:]
+    shifts = np.arange(8 * WINDOW_BYTES - width, 8 * WINDOW_BYTES - width - 8, -1, dtype=np.uint32)
+    return ((words[:, None] >> shifts) & np.uint32((1 << width) - 1)).reshape(-1)
+
+
+def _walk(widths: bytes, bit: int, most: int) -> tuple[list[int], int]:
+    """Return at which bits codes begin, and where the one after them does, perhaps in the next block."""
+    steps: list[int] = []
+    end = len(widths)
+    while bit < end and len(steps) < most:
+        steps.append(bit)
+        bit += widths[bit]
+    return steps, bit
+
 
 ALL, BITMAP, GAPS = "all", "bitmap", "gaps"
 """Positions: every entry is stored; a bitmap marks those that are; the gaps between those that are."""
@@ -154,11 +306,6 @@ LEAST, TIMES = 2**26, 2**12
 """Memory that a file may claim whatever its size, and how many times its size it may claim beyond that."""
 
 
-def read_sparse(path: Path) -> dict[str, np.ndarray]:
-    """Return the weights of a sparse file."""
-    return read_sparse_network(path)[1]
-
-
 def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the config of the Keras model in a sparse file, and its weights."""
     model, tensors = read_container(path, SPARSE)
@@ -167,9 +314,9 @@ def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarra
         require(has_all, "its description of the model says more or less than network and weights.")
         require(isinstance(model.get("about", {}), dict), "what it says about the network is not a mapping.")
         network = expand_json(tensors.pop(NETWORK), NETWORK)
-        if not isinstance(network, dict):
-            raise UserError("its network is not a mapping.")
-        weights = _describe(model["weights"])
+        require(isinstance(model["weights"], list), "its weights are not a list.")
+        weights = [from_json(value) for value in model["weights"]]
+        require(len({weight.name for weight in weights}) == len(weights), "two of its weights have one name.")
         claimed, file_bytes = 4 * sum(weight.size for weight in weights), Path(path).stat().st_size
         most = max(LEAST, TIMES * file_bytes)
         require(claimed <= most, f"its {file_bytes:,} bytes claim {claimed:,} of memory, more than {most:,}.")
@@ -179,18 +326,6 @@ def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarra
     except (MemoryError, OSError) as error:
         reason = getattr(error, "strerror", "") or "it is too large for the memory"
         raise UserError(f"{path} cannot be read: {reason}. Expected a sparse file.") from error
-
-
-def tensor_name(index: int, part: str) -> str:
-    """Return the name of an array in the file."""
-    return f"{index}.{part}"
-
-
-def _describe(values: Any) -> list[SparseWeight]:
-    require(isinstance(values, list), "its weights are not a list.")
-    weights = [from_json(value) for value in values]
-    require(len({weight.name for weight in weights}) == len(weights), "two of its weights have one name.")
-    return weights
 
 
 def _decode(weights: list[SparseWeight], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hookline.deploy.options import import_optional
+from hookline.deploy.formats import import_optional
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_summary, read_sweep
 from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
 from hookline.scripts.sweep.space import Dimension, check_space, read_space

@@ -145,7 +145,7 @@ HOSTILE = {
     "hook": {"hooks": {"evil": RUNS_A_FILE}},
     "part_of_a_model": {"model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": RUNS_A_FILE}},
     "writer": {"hooks": {"evil": {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"}}},
-    "importer": {"hooks": {"evil": {"_target_": "hookline.deploy.options.import_optional", "module": "evil"}}},
+    "importer": {"hooks": {"evil": {"_target_": "hookline.deploy.formats.import_optional", "module": "evil"}}},
     "remover": {"hooks": {"evil": {"_target_": "hookline.trainer.files.remove", "path": "."}}},
     "wrong_group": {"schedule": {"_target_": "hookline.recipes.data.image_folder.image_folder", "path": "."}},
     "model_as_part": {

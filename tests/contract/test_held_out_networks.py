@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.deploy.formats import FORMATS
-from hookline.deploy.options import ExportOptions
+from hookline.deploy.formats import FORMATS, ExportOptions
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError

@@ -22,17 +22,11 @@ from hookline.deploy.inference.graph import Op
 from hookline.deploy.inference.layers import decode
 
 
-def decoded(kernel: np.ndarray) -> np.ndarray:
-    return decode(*encode("k", kernel))
-
-
-def form(kernel: np.ndarray) -> tuple[str, int | None]:
-    encoded, _ = encode("k", kernel)
-    return encoded.encoding, encoded.bits
-
-
-def size(kernel: np.ndarray) -> int:
-    return sum(each.nbytes for each in encode("k", kernel)[1].values())
+def stored(kernel: np.ndarray) -> tuple[str, int | None, int]:
+    """Return how a kernel is encoded, the bits of an index, and its bytes, once it is certain that it comes back."""
+    encoded, tensors = encode("k", kernel)
+    np.testing.assert_array_equal(decode(encoded, tensors), kernel)
+    return encoded.encoding, encoded.bits, sum(each.nbytes for each in tensors.values())
 
 
 shapes = array_shapes(min_dims=2, max_dims=4, max_side=6)
@@ -45,23 +39,21 @@ def test_signs_with_one_scale_or_one_a_channel_come_back_exactly(shape, seed, ki
     kernel = (rng.choice([-1.0, 1.0], shape) * np.asarray(scale, np.float32)).astype(np.float32)
     found = sign_scale(kernel)
     np.testing.assert_array_equal(np.abs(kernel), np.broadcast_to(found, shape))
-    np.testing.assert_array_equal(decoded(kernel), kernel)
+    _, _, size = stored(kernel)
     if kind == "one":
         encoded, tensors = encode("k", kernel)
         assert (encoded.encoding, encoded.scale, tensors.keys()) == ("sign", None, {"k"})
-        assert size(kernel) == -(-kernel.size // 8)
+        assert size == -(-kernel.size // 8)
 
 
 def test_the_bits_are_those_that_tell_the_values_apart():
     for count, encoding, bits in ((3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)):
         kernel = np.resize(np.arange(count, dtype=np.float32), (64, 65))
-        assert form(kernel) == (encoding, bits if encoding == "codebook" else None)
-        assert size(kernel) == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
-    assert form(np.random.default_rng(0).normal(size=(1, 12)))[0] == "float32"  # a weight a channel
-    pruned = np.eye(20, dtype=np.float32)
-    assert form(pruned) == ("codebook", 1)
-    for kernel in (pruned, np.zeros((3, 4), np.float32)):
-        np.testing.assert_array_equal(decoded(kernel), kernel)
+        size = -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
+        assert stored(kernel) == (encoding, bits if encoding == "codebook" else None, size)
+    assert stored(np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32))[0] == "float32"  # one a channel
+    assert stored(np.eye(20, dtype=np.float32))[:2] == ("codebook", 1)
+    stored(np.zeros((3, 4), np.float32))
 
 
 def test_half_precision_rounds_what_has_no_smaller_exact_form():

@@ -9,8 +9,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from hookline.deploy.formats import FORMATS, check_place, format_of, put_in_place, size_on_disk
-from hookline.deploy.options import ExportOptions
+from hookline.deploy.formats import FORMATS, ExportOptions, check_place, format_of, put_in_place, size_on_disk
 from hookline.deploy.runtime_files import load_keras
 from hookline.trainer.errors import UserError
 
@@ -61,6 +60,7 @@ def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
 
 
 FILE, DIRECTORY = FORMATS["onnx"], FORMATS["saved_model"]
+form = pytest.mark.parametrize("form", [FILE, DIRECTORY], ids=["file", "directory"])
 
 
 def write(path: Path, content: str, form) -> None:
@@ -76,11 +76,7 @@ def read(path: Path) -> str:
     return (path / "saved_model.pb" if path.is_dir() else path).read_text()
 
 
-@pytest.fixture(params=[FILE, DIRECTORY], ids=["file", "directory"])
-def form(request):
-    return request.param
-
-
+@form
 def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_path: Path):
     path = tmp_path / "deep" / "er" / f"net{form.suffix}"
     for content in ("first", "second"):
@@ -97,6 +93,7 @@ def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_pa
         check_place(path, form, overwrite=False)
 
 
+@form
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: Path):
     old, new = tmp_path / f"net{form.suffix}", tmp_path / "new" / f"net{form.suffix}"

@@ -13,9 +13,8 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from hookline.deploy.formats import FORMATS
+from hookline.deploy.formats import FORMATS, ExportOptions
 from hookline.deploy.integer import grid_steps, write_integer, write_qdq
-from hookline.deploy.options import ExportOptions
 from hookline.deploy.plain_model import is_fake_quantized, plain_model, rebuilt
 from hookline.deploy.runtime_files import OPSET
 from hookline.deploy.runtimes import load_litert, load_onnx
@@ -89,45 +88,30 @@ def steps_apart(path: Path, model: keras.Model, inputs: np.ndarray) -> tuple[np.
 
 
 def mobile() -> keras.Model:
-    """Return a network of depthwise and transposed convolutions, shared ranges and fixed ones."""
+    """Return a network of depthwise and transposed convolutions, of shared ranges and fixed ones, and of a gate."""
     inputs = x = keras.Input((SIDE, SIDE, 3))
     x = layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same")(x)
     x = layers.ReLU(6.0)(layers.BatchNormalization(momentum=0.5)(x))
     y = layers.Conv2D(6, 3, 2, padding="same", use_bias=False)(x)
-    y = layers.BatchNormalization(momentum=0.5)(y)
-    y = layers.Conv2DTranspose(6, 3, 2, padding="same")(y)
+    y = layers.Activation("swish")(layers.BatchNormalization(momentum=0.5)(y))
+    gate = layers.Reshape((1, 1, 6))(layers.GlobalAveragePooling2D()(y))
+    gate = layers.Conv2D(6, 1, activation="sigmoid")(layers.Conv2D(4, 1, activation="silu")(gate))
+    y = layers.Conv2DTranspose(6, 3, 2, padding="same")(layers.Multiply()([y, gate]))
     x = layers.Concatenate()([x, y])
     x = layers.MaxPooling2D(2)(layers.Conv2D(8, 1, activation="relu")(x))
     return keras.Model(inputs, layers.Dense(5)(layers.Activation("tanh")(layers.Dense(12)(layers.Flatten()(x)))))
 
 
-def nested() -> keras.Model:
-    """Return a network with a network inside."""
-    body = [keras.Input((SIDE, SIDE, 3)), layers.Conv2D(8, 3), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
-    outer = [keras.Input((SIDE, SIDE, 3)), keras.Sequential(body), layers.GlobalAveragePooling2D(), layers.Dense(5)]
-    return keras.Sequential(outer)
-
-
 def dense_net() -> keras.Model:
-    """Return a network of batch norms before layers, of average pooling, and with its inputs rescaled."""
+    """Return a network with one inside, of batch norms before layers, of average pooling, with rescaled inputs."""
     inputs = keras.Input((SIDE, SIDE, 3))
-    x = layers.Conv2D(6, 3, padding="same")(layers.Rescaling(0.5, 0.1)(inputs))
+    body = [layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
+    x = keras.Sequential([keras.Input((SIDE, SIDE, 3)), *body])(layers.Rescaling(0.5, 0.1)(inputs))
     for _ in range(2):
         y = layers.ReLU()(layers.BatchNormalization(momentum=0.5)(x))
         x = layers.AveragePooling2D(2)(layers.Concatenate()([x, layers.Conv2D(6, 3, padding="same")(y)]))
     x = layers.Rescaling(2.0)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(inputs, layers.Dense(5)(x))
-
-
-def efficient() -> keras.Model:
-    """Return a network of activations inside of layers, and of swish, as in EfficientNet."""
-    inputs = keras.Input((SIDE, SIDE, 3))
-    x = layers.Conv2D(8, 3, 2, padding="same", use_bias=False)(inputs)
-    x = layers.Activation("swish")(layers.BatchNormalization(momentum=0.5)(x))
-    y = layers.Reshape((1, 1, 8))(layers.GlobalAveragePooling2D()(x))
-    y = layers.Conv2D(8, 1, activation="sigmoid")(layers.Conv2D(4, 1, activation="silu")(y))
-    x = layers.GlobalAveragePooling2D()(layers.Multiply()([x, y]))
-    return keras.Model(inputs, layers.Dense(5)(layers.Dense(12, activation="tanh")(x)))
 
 
 def half_binary() -> keras.Model:
@@ -140,26 +124,19 @@ def half_binary() -> keras.Model:
     return keras.Model(inputs, layers.Dense(5)(x))
 
 
-NETWORKS = {
-    "resnet_8": lambda: resnet((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5),
-    "mlp": lambda: mlp((SIDE, SIDE, 3), 5, units=[16], batch_norm_momentum=0.5),  # dense layers before batch norm
-    "mobile": mobile,
-    "nested": nested,
-    "dense_net": dense_net,
-    "efficient": efficient,
-}
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "bits", "ranges"),
+    ("build", "bits", "ranges"),
     [
-        *(("resnet_8", 4, "learned"), ("resnet_8", 8, "average"), ("mlp", 8, "learned"), ("mobile", 8, "average")),
-        *(("nested", 4, "average"), ("dense_net", 8, "learned"), ("efficient", 8, "average")),
+        (lambda: resnet((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5), 4, "learned"),
+        (lambda: mlp((SIDE, SIDE, 3), 5, units=[16], batch_norm_momentum=0.5), 8, "learned"),
+        (mobile, 8, "average"),
+        (dense_net, 4, "average"),
     ],
+    ids=["resnet", "mlp", "mobile", "dense_net"],
 )
-def test_the_file_computes_what_was_evaluated(name: str, bits: int, ranges: str, tmp_path: Path) -> None:
-    model, path = trained(NETWORKS[name](), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
+def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:
+    model, path = trained(build(), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
     assert is_fake_quantized(model)
     assert "integers alone" in write_integer(model, path)
     inputs, _ = images()
@@ -184,10 +161,6 @@ def test_a_file_of_integers_holds_binary_kernels_beside_others(quantizer: str, t
     assert not [each["name"] for each in details if each["dtype"] == np.float32]
     kernels = [interpreter.get_tensor(each["index"]) for each in details if each["shape"].tolist() == [8, 1, 1, 16]]
     assert [np.unique(each).tolist() for each in kernels] == [[-1, 1]]
-    signs = BnnRounding(layers="hidden_*", kernel_quantizer=quantizer)
-    with pytest.raises(UserError, match="LiteRT .*float32") as caught:
-        write_integer(trained(half_binary(), steps=2, first=signs), path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.full
@@ -223,23 +196,25 @@ def test_every_test_digit_has_the_class_that_the_run_gives_it(tmp_path: Path) ->
     assert (np.abs(found - expected) < 1.5 * output["quantization"][0]).mean() >= 0.99
 
 
+def small(*given: keras.layers.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((SIDE, SIDE, 3)), *given, layers.Flatten(), layers.Dense(5)])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("message", "options", "made"),
+    ("message", "options", "layer"),
     [
-        ("activation_bits=6, but LiteRT", {"activation_bits": 6}, nested),
-        ("kernel of '.*' is not rounded", {"layers": "conv*"}, nested),
-        ("would compute .* in float32", {}, lambda: keras.Sequential([keras.Input((SIDE, SIDE, 3)), *separable()])),
+        ("activation_bits=6, but LiteRT", {"activation_bits": 6}, layers.Conv2D),
+        ("kernel of '.*' is not rounded", {"layers": "conv*"}, layers.Conv2D),
+        ("LiteRT .*float32", {"first": BnnRounding(layers="hidden_*")}, None),  # signs of what goes in
+        ("would compute .* in float32", {}, layers.SeparableConv2D),
     ],
 )
-def test_what_a_file_of_integers_cannot_hold_is_one_line(message, options, made, tmp_path: Path) -> None:
+def test_what_a_file_of_integers_cannot_hold_is_one_line(message, options, layer, tmp_path: Path) -> None:
+    made = half_binary() if layer is None else small(layer(4, 3, name="conv"))
     with pytest.raises(UserError, match=message) as caught:
-        write_integer(trained(made(), steps=2, **options), tmp_path / "a.tflite")
+        write_integer(trained(made, steps=2, **options), tmp_path / "a.tflite")
     assert "\n" not in str(caught.value)
-
-
-def separable() -> list[keras.Layer]:
-    return [layers.SeparableConv2D(4, 3), layers.Flatten(), layers.Dense(5)]
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -304,18 +279,15 @@ def test_outputs_are_those_of_the_network_halves_too(tmp_path: Path) -> None:
     apart = np.abs(np.round((found - model(inputs).numpy()) / 0.01))
     assert apart.max() <= 1
     assert (apart == 0).mean() > 0.995
-
-
-def test_kernels_are_int8_with_a_step_for_each_channel(tmp_path: Path) -> None:
-    write_qdq(network(), tmp_path / "a.onnx", OPSET)
-    graph = onnx.load(tmp_path / "a.onnx").graph
-    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
-    kernels = [each for each in graph.node if each.op_type == "DequantizeLinear" and each.input[0] in arrays]
+    proto = onnx.load(tmp_path / "a.onnx")
+    onnx.checker.check_model(proto)
+    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    kernels = [each for each in proto.graph.node if each.op_type == "DequantizeLinear" and each.input[0] in arrays]
     (kernel,) = (each for each in kernels if arrays[each.input[0]].dtype == np.int8)
-    np.testing.assert_allclose(arrays[kernel.input[1]], STEPS, rtol=1e-5)
+    np.testing.assert_allclose(arrays[kernel.input[1]], STEPS, rtol=1e-5)  # int8, with a step for each channel
     np.testing.assert_array_equal(arrays[kernel.input[0]], INTEGERS.transpose(3, 2, 0, 1))
-    assert [graph.input[0].name, graph.input[0].type.tensor_type.elem_type] == ["image", onnx.TensorProto.FLOAT]
-    onnx.checker.check_model(onnx.load(tmp_path / "a.onnx"))
+    (given,) = proto.graph.input
+    assert [given.name, given.type.tensor_type.elem_type] == ["image", onnx.TensorProto.FLOAT]
 
 
 def test_an_activation_that_onnx_lacks_is_one_line(tmp_path: Path) -> None:

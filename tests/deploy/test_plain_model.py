@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.deploy.plain_model import (
-    assign_weights,
-    check_plain,
-    finished_model,
-    is_mixed,
-    rebuilt,
-)
+from hookline.deploy.plain_model import assign_weights, check_plain, finished_model, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
-from hookline.trainer.network import Network
 from hookline.trainer.run.machine import computing_in
 from tests.support.finished import Halve, finished_run
 
@@ -50,30 +43,26 @@ def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
     for given in (
         [layers.Activation("relu"), layers.Activation(keras.activations.gelu)],
         [layers.Dense(3, "relu", kernel_regularizer="l2", kernel_initializer="he_normal", name="second")],
-        [layers.Reshape((3, 1)), layers.Bidirectional(layers.LSTM(2))],
+        [layers.Reshape((3, 1)), layers.Bidirectional(layers.SimpleRNN(2))],
     ):
         check_plain(with_layer(*given), "sparse")
-
-
-def values_of(network: Network) -> dict[str, bytes]:
-    return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
 
 
 def test_the_copy_holds_what_evaluation_uses_and_the_run_stays():
     run = finished_run(Halve("halve"))
     network = run.trainer.networks["model"]
-    before, kept = {name: variable.numpy() for name, variable in network.variables.items()}, values_of(network)
+    before = {name: variable.numpy() for name, variable in network.variables.items()}
     copy = finished_model(run, "model")
     for weight in copy.weights:
         np.testing.assert_array_equal(weight.numpy(), 0.5 * before[weight.path])
+        weight.assign(weight * 0.0 + 7.0)
     assert copy.name == network.model.name
     assert [layer.name for layer in copy.layers] == [layer.name for layer in network.model.layers]
     trainable = [each.path for each in network.model.trainable_variables]
     assert [each.path for each in copy.trainable_variables] == trainable
     assert not {id(each) for each in copy.variables} & {id(each) for each in network.model.variables}
-    for weight in copy.weights:
-        weight.assign(weight * 0.0 + 7.0)
-    assert values_of(network) == kept
+    for name, variable in network.variables.items():
+        np.testing.assert_array_equal(variable.numpy(), before[name])
 
 
 INPUTS = np.random.default_rng(0).normal(size=(4, 6, 6, 1)).astype(np.float32)
@@ -84,22 +73,22 @@ def nested_model() -> keras.Model:
     inner = keras.Sequential([keras.Input((4, 4, 2)), layers.BatchNormalization(name="norm")], name="inner")
     stack = [
         keras.Input((6, 6, 1)), layers.Conv2D(2, 3, name="conv"), inner, layers.Reshape((16, 2), name="rows"),
-        layers.Bidirectional(layers.LSTM(3, name="lstm"), name="both"), layers.Dropout(0.5, seed=1, name="dropout"),
-        layers.Dense(2, name="own", dtype="float64"),
+        layers.TimeDistributed(layers.Dense(3), name="rows_alike"), layers.Flatten(),
+        layers.Dropout(0.5, seed=1, name="dropout"), layers.Dense(2, name="own", dtype="float64"),
     ]  # fmt: skip
     return keras.Sequential(stack, name="nested")
 
 
 def functional_model() -> keras.Model:
-    """Return a model with operations that are not layers."""
+    """Return a model with operations that are not layers, of which one holds a dtype, and with a model inside."""
     inputs = keras.Input((6, 6, 1))
     x = layers.Dense(3, name="dense")(layers.Flatten(name="flatten")(inputs))
-    return keras.Model(inputs, keras.ops.relu(x) * 2.0 + x, name="operations")
+    x = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
+    inner = keras.Sequential([layers.Dense(3, name="inner_dense")], name="inner")
+    return keras.Model(inputs, keras.ops.relu(inner(x)) * 2.0 + x, name="operations")
 
 
-@pytest.mark.parametrize(
-    ("build", "precision"), [(nested_model, "float16"), (nested_model, "bfloat16"), (functional_model, "bfloat16")]
-)
+@pytest.mark.parametrize(("build", "precision"), [(nested_model, "float16"), (functional_model, "bfloat16")])
 def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str):
     with computing_in(precision):
         mixed = build()
@@ -113,21 +102,7 @@ def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str)
     assert np.any(np.float32(mixed(INPUTS)) != np.float32(found(INPUTS)))
     if build is nested_model:
         assert found.get_layer("own").dtype_policy.name == "float64"  # which was not mixed
-        assert found.get_layer("both").forward_layer.cell.compute_dtype == "float32"
-
-
-def test_nothing_between_the_layers_stays_in_half_precision():
-    with computing_in("float16"):
-        inputs = keras.Input((6,))
-        x = layers.Dense(4, name="dense")(inputs)
-        y = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
-        inner = keras.Sequential([layers.Dense(3, name="inner_dense")], name="inner")
-        mixed = keras.Model(inputs, inner(y) * 3.0)
-    found = rebuilt(mixed, full=True)
-    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
-    dense, inner_dense = mixed.get_layer("dense").get_weights(), inner.get_layer("inner_dense").get_weights()
-    gate = 1.0 / (1.0 + np.exp(-(x @ dense[0] + dense[1])))
-    np.testing.assert_allclose(found(x), (gate @ inner_dense[0] + inner_dense[1]) * 3.0, rtol=1e-5, atol=1e-6)
+        assert found.get_layer("rows_alike").layer.compute_dtype == "float32"
 
 
 def test_seed_states_go_to_the_layers_of_their_names():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.container import (
     SPARSE,
     compress_json,
@@ -21,25 +22,13 @@ from hookline.deploy.inference.container import (
     read_container,
     write_container,
 )
-from hookline.deploy.inference.sparse_file import NETWORK, from_json, read_sparse, to_dense
-from hookline.deploy.options import ExportOptions
+from hookline.deploy.inference.sparse_file import NETWORK, from_json, read_sparse_network, to_dense
 from hookline.deploy.plain_model import finished_model
-from hookline.deploy.sparse import (
-    Stored,
-    codebook_bits,
-    load_sparse,
-    load_sparse_model,
-    share_weights,
-    store,
-    write_model,
-    write_sparse,
-)
-from hookline.scripts.export import main
+from hookline.deploy.sparse import Stored, load_sparse, share_weights, store, write_model, write_sparse
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
-from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.run import Run
-from tests.support.command import run_small
+from tests.support.finished import Halve, finished_run
+from tests.support.toy import FEATURES, toy_arrays
 
 FILE = "model.sparse.safetensors"
 
@@ -66,69 +55,59 @@ def values_of(model: keras.Model) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in name_variables(model.weights).items()}
 
 
+def write(model: keras.Model, path: Path, **options: Any) -> Contents:
+    return write_model(model, path, ExportOptions(**options), {})
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    return read_sparse_network(path)[1]
+
+
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert found[name].tobytes() == values.tobytes(), name
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory) -> Path:
-    """Return the directory of a small finished run that pruned its weights."""
-    directory = tmp_path_factory.mktemp("sparse") / "run"
-    run_small("frozen_mask", "model.units=[48,32]", run_dir=directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def run(directory: Path) -> Run:
-    return restore(str(directory), read_config(str(directory)))
-
-
-def state_of(run: Run) -> dict[str, bytes]:
-    network = run.trainer.networks["model"]
-    return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
-
-
-@pytest.mark.full
-def test_the_weights_of_a_run_come_back_bit_for_bit(run: Run, tmp_path: Path):
-    before = state_of(run)
+def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
+    run = finished_run(Halve("halve"))
+    run.data = SimpleNamespace(input_shape=(FEATURES,), preparation=None)
+    kernel = run.trainer.networks["model"].model.get_layer("hidden").kernel
+    kernel.assign(np.where(np.abs(kernel) < 0.3, 0.0, kernel))
+    before = values_of(run.trainer.networks["model"].model)
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions())
     expected = finished_model(run, "model")
     own = values_of(expected)
-    assert_same(read_sparse(tmp_path / FILE), own)
-    inputs = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
+    assert_same(read(tmp_path / FILE), own)
+    inputs = toy_arrays()[0][:16]
     np.testing.assert_array_equal(load_sparse(tmp_path / FILE)(inputs), expected(inputs, training=False).numpy())
     assert not contents.lossy
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions(codebook=3))
     assert contents.lossy
     assert f"{run.held_out['test'].run(run.step)['metric/accuracy']:.4f}" in contents.notes[-1]
-    for name, values in read_sparse(tmp_path / FILE).items():
+    for name, values in read(tmp_path / FILE).items():
         np.testing.assert_array_equal(values == 0, own[name] == 0)
         if name.endswith("kernel"):
             assert len(np.unique(values[values != 0])) <= 8
             assert 0 < np.abs(values - own[name]).max() < 0.2
         else:
             assert values.tobytes() == own[name].tobytes()
-    assert state_of(run) == before
+    assert_same(values_of(run.trainer.networks["model"].model), before)
 
 
 def test_convolutions_have_more_shared_values_than_dense_kernels(tmp_path: Path):
-    model = pruned_model(kept=1.0)
     for options, dense, conv in (
-        (ExportOptions(codebook=2), 4, (54, 54)),
-        (ExportOptions(codebook=4, codebook_conv=1), 16, (2, 2)),
+        ({"codebook": 2}, 4, (54, 54)),
+        ({"codebook": 4, "codebook_conv": 1}, 16, (2, 2)),
     ):
-        write_model(model, tmp_path / FILE, bits=codebook_bits(options), huffman=True)
-        found = read_sparse(tmp_path / FILE)
+        write(pruned_model(kept=1.0), tmp_path / FILE, **options)
+        found = read(tmp_path / FILE)
         assert len(np.unique(found["dense/kernel"])) == dense
         assert conv[0] <= len(np.unique(found["conv/kernel"])) <= conv[1]
-    assert codebook_bits(ExportOptions()) is None
-    assert codebook_bits(ExportOptions(codebook=5)) == (5, 8)
 
 
 def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
-    contents = write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=True)
+    contents = write(pruned_model(), tmp_path / FILE, codebook=4, codebook_conv=4)
     header, data = sizes(tmp_path / FILE)
     assert header + data == (tmp_path / FILE).stat().st_size
     rows = {row[0]: dict(zip(contents.columns, row, strict=True)) for row in contents.rows}
@@ -144,48 +123,43 @@ def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
     assert found == [f"{kernel.size:,}", f"{np.count_nonzero(kernel):,}", "4"]
     assert rows["norm/gamma"]["bits"] == "32"
     assert f"data {data:,} bytes, header {header:,} bytes" in contents.notes[0]
-    write_model(pruned_model(), tmp_path / FILE, bits=None, huffman=False)
+    write(pruned_model(), tmp_path / FILE, huffman=False)
     assert sizes(tmp_path / FILE)[1] == total[1]
-    write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=False)
+    write(pruned_model(), tmp_path / FILE, codebook=4, codebook_conv=4, huffman=False)
     assert data < sizes(tmp_path / FILE)[1] == total[2]
     assert not any(name.endswith("_code") for name in read_container(tmp_path / FILE, SPARSE)[1])
 
 
-def layers_of_many_kinds() -> keras.Model:
-    layers = keras.layers
+@pytest.mark.full
+def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Path):
+    layers, about = keras.layers, {"card": {"classes": ["a", "b"]}}
     inputs = keras.Input((12, 12, 2))
     hidden = layers.SeparableConv2D(4, 3, padding="same")(layers.Rescaling(2.0, -1.0)(inputs))
     hidden = layers.DepthwiseConv2D(3)(layers.RandomFlip(seed=1)(hidden))
     hidden = layers.GRU(5)(layers.Reshape((10, 40))(layers.Add()([hidden, layers.Conv2D(4, 1)(hidden)])))
     shared = layers.Dense(5, activation="relu", kernel_regularizer="l2")
-    return keras.Model(
-        inputs, layers.Dense(3, activation="softmax")(shared(shared(layers.LayerNormalization()(hidden))))
-    )
-
-
-@pytest.mark.full
-def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Path):
-    about = {"card": {"classes": ["a", "b"]}}
-    for model in (layers_of_many_kinds(), keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])):
-        write_model(model, tmp_path / FILE, bits=None, huffman=True, about=about)
+    hidden = shared(shared(layers.LayerNormalization()(hidden)))
+    many = keras.Model(inputs, layers.Dense(3, activation="softmax")(hidden))
+    for model in (many, keras.Sequential([keras.Input((3,)), layers.Dense(2)])):
+        write_model(model, tmp_path / FILE, ExportOptions(), about)
         assert read_container(tmp_path / FILE, SPARSE)[0]["about"] == about
-        found = load_sparse_model(tmp_path / FILE)
+        found = load_sparse(tmp_path / FILE).model
         for mine, own in zip(found.weights, model.weights, strict=True):
             np.testing.assert_array_equal(mine.numpy(), own.numpy())
-        inputs = np.random.default_rng(0).normal(size=(4, *model.input_shape[1:])).astype(np.float32)
-        np.testing.assert_array_equal(found(inputs).numpy(), model(inputs).numpy())
+        given = np.random.default_rng(0).normal(size=(4, *model.input_shape[1:])).astype(np.float32)
+        np.testing.assert_array_equal(found(given).numpy(), model(given).numpy())
 
 
 def test_weights_that_are_no_numbers_are_kept_but_not_shared(tmp_path: Path):
     model = pruned_model()
     kernel = model.get_layer("dense").kernel
     kernel.assign(np.where(kernel.numpy() > 1, np.float32(np.nan), kernel.numpy()))
-    write_model(model, tmp_path / FILE, bits=None, huffman=True)
-    assert_same(read_sparse(tmp_path / FILE), values_of(model))
+    write(model, tmp_path / FILE)
+    assert_same(read(tmp_path / FILE), values_of(model))
     double = keras.Sequential([keras.Input((3,), dtype="float64"), keras.layers.Dense(2, dtype="float64")])
     for refused, words in ((model, "dense/kernel holds NaN or infinity"), (double, "Expected float32 for format=sp")):
         with pytest.raises(UserError, match=words):
-            write_model(refused, tmp_path / FILE, bits=(5, 8), huffman=True)
+            write(refused, tmp_path / FILE, codebook=5)
 
 
 def sizes(path: Path) -> tuple[int, int]:
@@ -234,7 +208,7 @@ DAMAGE = {
 
 @pytest.mark.full
 def test_what_is_no_network_of_keras_with_these_weights_is_refused(tmp_path: Path):
-    write_model(pruned_model(), tmp_path / FILE, bits=None, huffman=True)
+    write(pruned_model(), tmp_path / FILE)
     content = (tmp_path / FILE).read_bytes()
     for change, message in DAMAGE.values():
         (tmp_path / FILE).write_bytes(content)
@@ -245,27 +219,6 @@ def test_what_is_no_network_of_keras_with_these_weights_is_refused(tmp_path: Pat
         assert len(str(refused.value)) < 500
         with keras.StatelessScope():
             keras.layers.Dense(3).build((None, 2))  # its end makes every variable that waits for its value
-
-
-@pytest.mark.full
-def test_the_command_prints_the_stages_and_refuses_what_loses_too_much(
-    run: Run, directory: Path, tmp_path: Path, monkeypatch, capsys
-):
-    monkeypatch.setattr("hookline.scripts.export.restore", lambda directory, config, checkpoint: run)
-
-    def command(*options: str) -> int:
-        return main([f"run={directory}", f"output={tmp_path / FILE}", *options])
-
-    assert command("format=sparse", "codebook=1", "tolerance=0") == 2
-    assert "Error: The sparse file has metric/accuracy=" in "".join(capsys.readouterr())
-    assert not list(tmp_path.iterdir())
-    assert command("format=sparse") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:3] == ["weight", "entries", "kept"]
-    assert lines[1].split()[0] == "dense_1/kernel"
-    accuracy = json.loads((directory / "summary.json").read_text())["test"]["metric/accuracy"]
-    assert any(line.startswith("test split") and line.endswith(f"accuracy {accuracy:.4f}") for line in lines)
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 SPECIAL = [-0.0, 1e-45, -1e-42, np.nan, np.inf, -np.inf, np.float32(3.4e38), 1.0]
@@ -329,34 +282,28 @@ kernels = arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 20)), 
 
 
 @given(kernels, st.integers(1, 8))
-def test_zeros_stay_and_no_other_weight_becomes_one(values: np.ndarray, bits: int):
+def test_zeros_stay_and_every_other_weight_has_its_nearest_centroid(values: np.ndarray, bits: int):
     shared = share_weights(values, bits)
     assert shared.dtype == np.float32
     np.testing.assert_array_equal(shared == 0, values == 0)
-    assert len(np.unique(shared[shared != 0])) <= 2**bits
-
-
-@given(kernels, st.integers(1, 5))
-def test_every_weight_has_the_centroid_that_is_nearest_to_it(values: np.ndarray, bits: int):
-    shared = share_weights(values, bits)
     book = np.unique(shared[shared != 0]).astype(np.float64)
+    assert len(book) <= 2**bits
     if len(np.unique(values[values != 0])) > 2**bits:
         nearest = np.abs(values[..., None].astype(np.float64) - book).min(axis=-1, initial=np.inf)
         distance = np.abs(values.astype(np.float64) - shared)
         np.testing.assert_allclose(distance[values != 0], nearest[values != 0], atol=1e-6)
 
 
-def test_a_negative_zero_is_a_zero_where_values_are_shared():
-    values = np.array([-0.0, 0.1, 0.2, 0.3, 0.4], np.float32)
-    shared = share_weights(values, 1)
-    np.testing.assert_allclose(shared, np.float32([0.0, 0.15, 0.15, 0.35, 0.35]), rtol=1e-6)
-    assert not np.signbit(shared).any()
-
-
 def test_centroids_are_the_means_of_their_weights():
-    values = np.float32([-3.0, -2.9, -1.0, -1.0, -1.0, -0.4, 0.0, 2.0, 2.5])
-    expected = np.float32([-2.95, -2.95, -0.85, -0.85, -0.85, -0.85, 0.0, 2.25, 2.25])
-    np.testing.assert_allclose(share_weights(values, 2), expected, rtol=1e-6)
+    for values, bits, expected in (
+        ([-3.0, -2.9, -1, -1, -1, -0.4, 0, 2, 2.5], 2, [-2.95, -2.95, -0.85, -0.85, -0.85, -0.85, 0, 2.25, 2.25]),
+        ([-0.0, 0.1, 0.2, 0.3, 0.4], 1, [0.0, 0.15, 0.15, 0.35, 0.35]),
+    ):
+        shared = share_weights(np.float32(values), bits)
+        np.testing.assert_allclose(shared, np.float32(expected), rtol=1e-6)
+        assert not np.signbit(shared[shared == 0]).any()  # also where a 0 was negative
+    around_zero = np.float32([-0.25, 0.25, -10.0, 10.0, 10.5, 11.0, -10.5, -11.0])  # their mean would mean "pruned"
+    assert (share_weights(np.repeat(around_zero, 3), 2) != 0).all()
 
 
 def test_large_weights_keep_centroids_of_their_own():
@@ -364,8 +311,3 @@ def test_large_weights_keep_centroids_of_their_own():
     values = np.random.default_rng(0).normal(scale=0.02, size=100_000).astype(np.float32)
     values[:20] = np.linspace(0.8, 1.0, 20)
     assert np.abs(share_weights(values, 5)[:20] - values[:20]).max() < 0.03
-
-
-def test_weights_around_zero_whose_mean_is_zero_do_not_become_zero():
-    values = np.float32([-0.25, 0.25, -10.0, 10.0, 10.5, 11.0, -10.5, -11.0])
-    assert (share_weights(np.repeat(values, 3), 2) != 0).all()

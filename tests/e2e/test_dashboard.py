@@ -40,10 +40,11 @@ class Server:
     def json(self, route, **query):
         return json.loads(self.get(route, **query))
 
-    def post(self, route, request):
-        answer = self._client.post(f"/data/{route}", json=request)
-        assert answer.status_code == 200, (route, answer.get_data())
-        return json.loads(answer.get_data())
+    def groups_of_runs(self):
+        request = {"startIndex": 0, "sliceSize": 10, "allowedStatuses": ["STATUS_SUCCESS"], "colParams": []}
+        answer = self._client.post("/data/plugin/hparams/session_groups", json=request)
+        assert answer.status_code == 200, answer.get_data()
+        return json.loads(answer.get_data())["sessionGroups"]
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +111,8 @@ def test_the_graph_is_that_of_the_step(server):
 
 
 def test_hyperparameters_stand_beside_the_best_values(server, folder):
-    request = {"startIndex": 0, "sliceSize": 10, "allowedStatuses": ["STATUS_SUCCESS"], "colParams": []}
-    for each in (folder, folder.parent):  # one run, and a folder of runs
-        shown = server if each == folder else Server(each)
-        (group,) = shown.post("plugin/hparams/session_groups", request)["sessionGroups"]
+    for shown in (server, Server(folder.parent)):  # one run, and a folder of runs
+        (group,) = shown.groups_of_runs()
         assert group["hparams"]["hooks"] == "bnn_rounding center_loss"
-        assert {"summary/best_validation/accuracy", "summary/test/accuracy"} <= {
-            m["name"]["tag"] for m in group["metricValues"]
-        }
+        values = {each["name"]["tag"] for each in group["metricValues"]}
+        assert {"summary/best_validation/accuracy", "summary/test/accuracy"} <= values

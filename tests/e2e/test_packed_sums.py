@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.formats import ExportOptions
 from hookline.deploy.inference.engine import load_model
-from hookline.deploy.options import ExportOptions
 from hookline.deploy.packed import write_packed
 from hookline.deploy.plain_model import assigned
 from hookline.trainer.run.finished import read_config, restore
@@ -36,17 +36,14 @@ def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
     packed = load_model(path)
     split = run.held_out["test"].split
     inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
-    binary = [
-        op for op in packed.graph.ops if op.output in packed.values and packed.values[op.output].kind == "integer"
-    ]
-    layers = [op for op in binary if op.op in ("dense", "conv2d")]
+    layers = [op for op in packed.graph.ops if op.op in ("dense", "conv2d")]
+    layers = [op for op in layers if packed.values[op.output].kind == "integer"]
+    names = sorted({name for op in layers for name in (op.inputs[0], op.output)})
     counted = 0
     with assigned(network, shipped_weights(run.trainer, run.step)["model"]):
         for first in range(0, len(inputs), BATCH):
             given = inputs[first : first + BATCH]
-            outputs, kept = packed.run(
-                given, keep=sorted({name for op in layers for name in (op.inputs[0], op.output)})
-            )
+            outputs, kept = packed.run(given, keep=names)
             for op in layers:
                 sums = network.model.get_layer(op.name)(kept[op.inputs[0]].astype(np.float32)).numpy()
                 np.testing.assert_array_equal(kept[op.output], sums)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,13 @@ def repository():
     return {name: data.decode("utf-8") for name, data in found.items() if b"\0" not in data}
 
 
+parsed = cache(ast.parse)
+
+
 def _python(files):
     for name, source in files.items():
         if name.endswith(".py"):
-            yield name, source, ast.parse(source, filename=name)
+            yield name, parsed(source)
 
 
 def _room(name):
@@ -83,7 +87,7 @@ def _imported_modules(name, tree):
 def imports_against_the_direction(files):
     return [
         f"{name}:{line} imports {module}"
-        for name, _, tree in _python(files)
+        for name, tree in _python(files)
         for line, module in _imported_modules(name, tree)
         if (room := _room(name)) and not _may_import(room, module.split("."))
     ]
@@ -101,7 +105,7 @@ def import_cycles(files):
     imported = {
         module: {
             found
-            for node in ast.parse(files[name]).body
+            for node in parsed(files[name]).body
             for _, full in _imported_modules(name, ast.Module([node], []))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for found in (full, full.rpartition(".")[0])
@@ -122,17 +126,16 @@ def long_files(files):
 
 
 def long_functions(files):
-    found = []
-    for name, _, tree in _python(files):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MAX_FUNCTION_LINES:
-                    found.append(f"{name}:{node.lineno} {node.name} has {length} lines")
-    return found
+    return [
+        f"{name}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for name, tree in _python(files)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+    ]
 
 
-def _lines_matching(files, pattern):
+def _lines_matching(pattern, files):
     return [
         f"{name}:{number} {line.strip()[:80]}"
         for name, text in files.items()
@@ -141,17 +144,9 @@ def _lines_matching(files, pattern):
     ]
 
 
-def machine_paths(files):
-    return _lines_matching(files, MACHINE_PATH)
-
-
-def index_hosts(files):
-    return _lines_matching(files, INDEX_HOST)
-
-
+machine_paths, index_hosts = partial(_lines_matching, MACHINE_PATH), partial(_lines_matching, INDEX_HOST)
 RULES = [imports_against_the_direction, import_cycles, long_files, long_functions, machine_paths, index_hosts]
 BODY = "\n".join(["    pass"] * MAX_FUNCTION_LINES)
-DOC = '"""Say something."""\n'
 FAULTS = [
     (imports_against_the_direction, "trainer/step/loop.py", "import hookline.hooks.center_loss"),
     (imports_against_the_direction, "trainer/loop.py", "def late():\n    from hookline.hooks.ema import Ema"),
@@ -165,18 +160,17 @@ FAULTS = [
     (index_hosts, "requirements.lock", "--extra-index" + "-url https://example.com/"),
     (index_hosts, "requirements.lock", "x @ https://files.python" + "hosted.org/x.whl"),
 ]
-ALLOWED = DOC + "import hookline.trainer\nfrom hookline.hooks import monitors\nTEXT = 'network/root/of/hooks'"
+ALLOWED = "import hookline.trainer\nfrom hookline.hooks import monitors\nTEXT = 'network/root/of/hooks'"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_repository_keeps(rule, repository):
-    assert rule(repository) == []
+def test_the_repository_keeps_every_rule(repository):
+    assert [found for rule in RULES for found in rule(repository)] == []
 
 
 def test_planted_faults_are_found_and_what_is_allowed_is_left_alone():
     assert {rule for rule, _, _ in FAULTS} == set(RULES)
     for rule, name, source in FAULTS:
-        assert len(rule({name: source})) == 1, (rule.__name__, source)
+        assert len(rule({name: source})) == 1, source
     assert [found for rule in RULES for found in rule({"hooks/freeze.py": ALLOWED})] == []
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.center_loss import CenterLoss
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
@@ -218,24 +217,6 @@ def test_centers_move_only_when_their_update_is_run():
     np.testing.assert_allclose(CENTERS - 0.5 * change, MOVED, atol=1e-6)
 
 
-def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself():
-    features = keras.layers.Dense(2, use_bias=False, kernel_initializer="identity", name="features")
-    model = keras.Sequential([keras.Input((2,)), features, keras.layers.Dense(3, name="logits")])
-    network, hook = Network("model", model, keras.optimizers.SGD(0.0)), CenterLoss(weight=1.0, warm_up_epochs=0.0)
-    hook.name = "center_loss"
-    network.taps = hook.request_taps(model)
-    network.optimizer.build(model.trainable_variables)
-    context = build_context(network)
-    hook.build(type(context)(**{**vars(context), "classes": 3}))
-    hook.declare().state["centers"].assign(CENTERS)
-    batch = {"inputs": tf.constant(FEATURES), "targets": tf.constant(CLASSES)}
-    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), lambda step: batch, xla=False)
-    loop.run(0, 1)
-    np.testing.assert_allclose(hook.declare().state["centers"], MOVED, atol=1e-6)
-    loss = 0.5 * np.square(FEATURES - CENTERS[CLASSES]).sum(axis=1).mean()
-    assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
-
-
 def test_networks_of_one_step_train_without_touching_each_other():
     def train(*names):
         networks = []
@@ -264,25 +245,17 @@ def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none():
     np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
 
 
-def rows(*numbers):
-    return np.array(numbers, np.int64)
-
-
-def test_batches_are_full_and_an_epoch_has_each_example_once():
+def test_batches_are_full_and_no_example_of_the_validation_is_trained_on():
     source = ArraySource({"inputs": np.arange(10), "targets": np.arange(10)}, lambda batch: batch)
-    batches = TrainingBatches(Split("train", source, rows(0, 1, 2, 3, 5, 7, 9)), batch_size=3, seed=0)
+    rows = {"train": [0, 1, 2, 3, 5, 7, 9], "validation": [9, 4], "test": [6, 8]}
+    splits = {name: Split(name, source, np.array(each, np.int64)) for name, each in rows.items()}
+    batches = TrainingBatches(splits["train"], batch_size=3, seed=0)
     drawn = [batches.batch(tf.constant(step, tf.int64))["inputs"].numpy() for step in range(7)]
     assert {len(each) for each in drawn} == {3}
     epochs = np.concatenate(drawn).reshape(3, 7)
-    assert all(sorted(epoch) == [0, 1, 2, 3, 5, 7, 9] for epoch in epochs.tolist())
-    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
-
-
-def test_an_example_of_the_validation_is_not_trained_on():
-    source = ArraySource({"inputs": np.arange(6), "targets": np.arange(6)}, lambda batch: batch)
-    splits = {"train": rows(0, 1, 2), "validation": rows(2, 3), "test": rows(4, 5)}
+    assert all(sorted(epoch) == rows["train"] for epoch in epochs.tolist())
     with pytest.raises(UserError, match="Splits 'train' and 'validation' of data 'mine' share 1 examples"):
-        Data("mine", **{k: Split(k, source, v) for k, v in splits.items()}, input_shape=(), classes=6)
+        Data("mine", **splits, input_shape=(), classes=10)
 
 
 def test_what_is_random_differs_by_step_and_repeats_in_any_threads():
@@ -316,9 +289,3 @@ def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla():
 def test_gather_out_of_range_gives_zeros_on_a_gpu():
     with tf.device("GPU:0"):
         np.testing.assert_array_equal(gather(tf.constant([0, 1, 6])), [1, 2, 0])
-
-
-def test_a_label_out_of_range_is_nobodys_on_any_device():
-    sums, counts = center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant([0, 7, -1]))
-    np.testing.assert_array_equal(counts, [1, 0, 0])
-    np.testing.assert_array_equal(sums, [CENTERS[0] - FEATURES[0], [0, 0], [0, 0]])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline.deploy.formats import ExportOptions
 from hookline.deploy.inference.card import Card, write_card
-from hookline.deploy.options import ExportOptions
 from hookline.deploy.plain_model import card_of
 from hookline.deploy.runtime_files import write_keras
 from hookline.scripts.evaluate import main

@@ -14,8 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.deploy.formats import FORMATS, format_of
-from hookline.deploy.options import ExportOptions
+from hookline.deploy.formats import FORMATS, ExportOptions, format_of
 from hookline.hooks import catalogue
 from hookline.scripts.export import EMA, evaluate_averages, keeps_averages, main
 from hookline.trainer.errors import UserError

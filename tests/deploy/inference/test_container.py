@@ -92,9 +92,10 @@ def test_any_arrays_make_the_round_trip_and_safetensors_agrees(data, tmp_path_fa
             np.testing.assert_array_equal(found[name], array)
 
 
-def test_every_truncation_and_a_flipped_bit_in_every_byte_are_refused(file, tmp_path):
-    content = file.read_bytes()
+def test_every_truncation_and_a_flipped_bit_in_every_byte_are_refused(tmp_path):
     path = tmp_path / "bad"
+    write_container(path, PACKED, {"n": 1}, {"a": np.arange(3, dtype=np.uint8), "b": np.ones(1, np.float32)})
+    content = path.read_bytes()
     for length in range(len(content)):
         refused(path, content[:length])
     for place in range(len(content)):
@@ -120,7 +121,7 @@ OTHER = [
     (forged({}, header="[" * 10**6), "not JSON"),
     (forged({}, header='{"a":' * 10**5), "not JSON"),
     (forged({}, header="\ud800".encode("utf-8", "surrogatepass").decode("latin-1")), "not JSON"),
-    (forged({}, header="[]"), "says nothing of this project"),
+    (forged({}, header="[]"), "not a mapping"),
     (forged({}, header='{"__metadata__":{"format":1}}'), "says nothing of this project"),
     (forged({"x": entry()}, b"abcd", metadata={}), "its format is 'none'"),
     (header(version="2"), "its version is '2', expected '1'"),
@@ -167,16 +168,11 @@ def test_other_content_is_refused_in_one_line_at_once(file, tmp_path):
         assert time.perf_counter() - start < 5
 
 
-def test_a_name_that_stands_twice_is_refused(file, tmp_path):
-    good = forged({"x": entry()}, b"abcd")
-    header = good[8:-4].decode().rstrip()
-    twice = header[:-1] + ',"x":' + json.dumps(entry(), separators=(",", ":")) + "}"
-    assert "not JSON" in refused(tmp_path / "a", forged({}, b"abcd", header=twice))
-
-
 def test_another_form_of_the_same_header_is_refused(tmp_path):
     good = forged({"x": entry()}, b"abcd")
     header = good[8:-4].decode()
+    twice = header.rstrip()[:-1] + ',"x":' + json.dumps(entry(), separators=(",", ":")) + "}"
+    assert "not JSON" in refused(tmp_path / "a", forged({}, b"abcd", header=twice))
     for other in (header + " " * 8, header.rstrip() + " " * 9, header.replace(":", ": ", 1)):
         assert "one form" in refused(tmp_path / "a", forged({}, b"abcd", header=other))
 

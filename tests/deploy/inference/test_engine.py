@@ -5,20 +5,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.deploy.inference import layers as patches
 from hookline.deploy.inference.container import PACKED, write_container
 from hookline.deploy.inference.engine import Model, find_backend, load_model
-from hookline.deploy.inference.graph import Encoded, Graph, Op, graph_to_json
+from hookline.deploy.inference.graph import ACTIVATIONS, Encoded, Graph, Op, graph_to_json
 from hookline.deploy.inference.shapes import BINARY, INTEGER
 from hookline.trainer.errors import UserError
+from hookline.trainer.ops.estimators import dorefa, ste_sign, ste_tern
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
-
-Arrays = dict[str, np.ndarray]
 
 
 def numbers_of(stream: np.ndarray, count: int, width: int) -> np.ndarray:
@@ -39,100 +40,57 @@ def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     return (2.0 * indices - 1.0) * (1.0 if encoded.scale is None else tensors[encoded.scale].astype(np.float64))
 
 
-def evaluate(graph: Graph, tensors: Mapping[str, np.ndarray], inputs: np.ndarray) -> Arrays:
-    """Return every value of a graph in float64, signs as -1 and +1."""
-    arrays: Arrays = {graph.input_name: inputs.astype(np.float64)}
+def evaluate(graph: Graph, tensors: Mapping[str, np.ndarray], inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Return every value of a graph in float64, signs as -1 and +1, with TensorFlow's windows."""
+    arrays = {graph.input_name: inputs.astype(np.float64)}
     for op in graph.ops:
-        taken = [arrays[name] for name in op.inputs]
-        arrays[op.output] = np.stack([_one(op, tensors, [each[row] for each in taken]) for row in range(len(inputs))])
+        arrays[op.output] = np.asarray(_one(op, tensors, [arrays[name] for name in op.inputs]))
     return arrays
 
 
-def _one(op: Op, tensors: Mapping[str, np.ndarray], taken: list[np.ndarray]) -> np.ndarray:
-    """Return what an operation gives for one example."""
+def _one(op: Op, tensors: Mapping[str, np.ndarray], taken: list[np.ndarray]) -> Any:
     x, fields = taken[0], op.fields
+    window = {"strides": fields.get("strides"), "padding": str(fields.get("padding")).upper()}
     match op.op:
         case "dense" | "conv2d" | "depthwise_conv2d":
             kernel = decode(fields["kernel"], tensors)
             bias = 0.0 if fields["bias"] is None else decode(fields["bias"], tensors)
             if op.op == "dense":
                 return np.tensordot(x, kernel, 1) + bias
-            return _convolve(x, kernel, fields, depthwise=op.op != "conv2d") + bias
+            parts = np.split(np.arange(x.shape[-1]), x.shape[-1] if op.op == "depthwise_conv2d" else 1)
+            made = [tf.nn.conv2d(x[..., i], kernel[:, :, i], dilations=fields["dilation"], **window) for i in parts]
+            return np.concatenate(made, axis=-1) + bias
         case "sign":
             return np.where(x >= 0, 1.0, -1.0)
         case "threshold":
-            return _threshold(x, tensors[fields["thresholds"]], fields["descending"], tensors)
+            limits, descending = tensors[fields["thresholds"]], fields["descending"]
+            falls = 0 if descending is None else numbers_of(tensors[descending], len(limits), 1)
+            return np.where(np.where(falls, x <= limits, x >= limits), 1.0, -1.0)
         case "scale_shift":
             return x * tensors[fields["scale"]].astype(float) + tensors[fields["shift"]].astype(float)
         case "rescale":
             return x * fields["scale"] + fields["offset"]
-        case "max_pool2d" | "average_pool2d":
-            return _pool(x, fields, np.max if op.op == "max_pool2d" else np.mean)
+        case "max_pool2d":
+            return tf.nn.max_pool2d(x, fields["pool_size"], **window)
+        case "average_pool2d":
+            return tf.nn.avg_pool2d(x, fields["pool_size"], **window)
         case "global_max_pool2d" | "global_average_pool2d":
-            pool = np.max if "max" in op.op else np.mean
-            return np.array([pool(x[..., channel]) for channel in range(x.shape[-1])])
-        case "flatten":
-            return np.array(list(x.flat))
-        case "reshape":
-            return np.array(list(x.flat)).reshape(fields["shape"])
+            return (np.max if "max" in op.op else np.mean)(x, axis=(1, 2))
+        case "flatten" | "reshape":
+            return x.reshape(len(x), *fields.get("shape", (-1,)))
         case "add":
-            return sum(taken[1:], start=taken[0])
+            return sum(taken)
         case "multiply":
-            return math.prod(taken[1:], start=taken[0])
+            return math.prod(taken)
         case "subtract":
             return taken[0] - taken[1]
         case "concatenate":
-            return np.concatenate(taken, fields["axis"] - 1 if fields["axis"] > 0 else fields["axis"])
+            return np.concatenate(taken, fields["axis"])
         case "zero_pad2d":
-            return np.pad(x, (*fields["padding"], (0, 0)))
+            return np.pad(x, ((0, 0), *fields["padding"], (0, 0)))
         case "upsample2d":
-            return np.kron(x, np.ones((*fields["size"], 1)))
+            return np.kron(x, np.ones((1, *fields["size"], 1)))
     raise AssertionError(op.op)
-
-
-def _threshold(x: np.ndarray, limits: np.ndarray, descending: str | None, tensors: Any) -> np.ndarray:
-    falls = 0 if descending is None else numbers_of(tensors[descending], len(limits), 1)
-    return np.where(np.where(falls, x <= limits, x >= limits), 1.0, -1.0)
-
-
-def _places(size: int, window: int, stride: int, dilation: int, padding: str) -> list[list[int]]:
-    """Return the places that each window looks at; those outside are below 0 or not below the size."""
-    reach = (window - 1) * dilation + 1
-    if padding == "valid":
-        starts = list(range(0, size - reach + 1, stride))
-    else:
-        count = math.ceil(size / stride)
-        starts = [each * stride - max((count - 1) * stride + reach - size, 0) // 2 for each in range(count)]
-    return [[start + each * dilation for each in range(window)] for start in starts]
-
-
-def _slide(x: np.ndarray, window: tuple[int, ...], fields: Mapping[str, Any], function: Any) -> np.ndarray:
-    """Return a function of each window: of the entries inside the image, by their places in the window."""
-    dilation = fields.get("dilation", (1, 1))
-    rows, columns = (
-        _places(x.shape[axis], window[axis], fields["strides"][axis], dilation[axis], fields["padding"])
-        for axis in (0, 1)
-    )
-
-    def seen(those: list[int], others: list[int]) -> dict[tuple[int, int], np.ndarray]:
-        places = itertools.product(enumerate(those), enumerate(others))
-        inside = [each for each in places if 0 <= each[0][1] < x.shape[0] and 0 <= each[1][1] < x.shape[1]]
-        return {(a, b): x[row, column] for (a, row), (b, column) in inside}
-
-    return np.array([[function(seen(those, others)) for others in columns] for those in rows])
-
-
-def _convolve(x: np.ndarray, kernel: np.ndarray, fields: Mapping[str, Any], *, depthwise: bool) -> np.ndarray:
-    def products(seen: dict[tuple[int, int], np.ndarray]) -> np.ndarray:
-        if depthwise:
-            return sum((value[:, None] * kernel[at] for at, value in seen.items()), np.zeros(kernel.shape[2:])).ravel()
-        return sum((value @ kernel[at] for at, value in seen.items()), np.zeros(kernel.shape[3]))
-
-    return _slide(x, kernel.shape[:2], fields, products)
-
-
-def _pool(x: np.ndarray, fields: Mapping[str, Any], function: Any) -> np.ndarray:
-    return _slide(x, fields["pool_size"], fields, lambda seen: function(list(seen.values()), axis=0))
 
 
 def images(shape: tuple[int, ...], batch: int, seed: int = 0) -> np.ndarray:
@@ -322,3 +280,58 @@ def test_other_inputs_names_and_files_are_refused_in_one_line(tmp_path):
         load_model(tmp_path / "a")
     write_container(tmp_path / "b", PACKED, graph_to_json(builder.graph()), builder.tensors)
     assert load_model(tmp_path / "b").graph == builder.graph()
+
+
+SHAPE = (7, 6, 5)
+
+
+def spread(shape: tuple[int, ...]) -> np.ndarray:
+    """Return values at 0 and beyond -3 and +3 too."""
+    inputs = np.random.default_rng(1).normal(scale=2, size=(3, *shape)).astype(np.float32)
+    inputs.reshape(-1)[:2] = 0.0, -0.0
+    return inputs
+
+
+def compare(layer, inputs: np.ndarray, op: str, **fields) -> None:
+    builder = GraphBuilder(inputs.shape[1:])
+    builder.add(op, **fields)
+    found = Model(builder.graph(), builder.tensors)(inputs)
+    np.testing.assert_allclose(found, layer(tf.constant(inputs)), rtol=2e-5, atol=2e-5)
+
+
+def test_operations_without_weights():
+    compare(ste_sign, spread(SHAPE), "sign")
+    compare(ste_tern, spread(SHAPE), "ternary", threshold=0.05)
+    for bits in (1, 2, 8):
+        compare(lambda x, bits=bits: dorefa(x, k_bit=bits), spread(SHAPE), "round", bits=bits)
+    for function in ACTIVATIONS:
+        layer = keras.activations.get(function)
+        for inputs in (spread(SHAPE), np.array([[-80.0, 80.0], [80.0, -80.0]], np.float32)):  # finite, too
+            compare(layer, inputs, "activation", function=function)
+    for function, name in {"leaky_relu": "negative_slope", "elu": "alpha"}.items():
+        layer = getattr(keras.activations, function)
+        sloped = lambda x, layer=layer, name=name: layer(x, **{name: 0.3})  # noqa: E731
+        compare(sloped, spread(SHAPE), "activation", function=function, slope=0.3)
+
+
+OTHER_SHAPES = [
+    ((2, 3, 8), (6, 8)), ((2, 3, 8), (3, 16)), ((2, 3, 8), (12, 4)), ((2, 3, 5), (5, 6)), ((2, 3, 5), (6, 5)),
+    ((2, 1, 12), (3, 8)), ((1, 2, 9), (18,)), ((4, 2, 24), (12, 16)),
+]  # fmt: skip
+
+
+def test_signs_of_another_shape_are_the_same_signs():
+    for (shape, other), flat in itertools.product(OTHER_SHAPES, (True, False)):
+        builder = GraphBuilder(shape)
+        builder.add("sign")
+        if flat:
+            builder.add("flatten")
+        made = builder.add("reshape", shape=other)
+        kernel = builder.signs((other[-1], 3))
+        builder.add("dense", kernel=kernel)
+        model = Model(builder.graph(), builder.tensors)
+        sums, kept = model.run(spread(shape), keep=[made])
+        expected = np.where(spread(shape) >= 0, 1, -1).reshape(-1, *other)
+        np.testing.assert_array_equal(kept[made], expected)
+        np.testing.assert_array_equal(sums, expected @ builder.decoded[kernel.tensor])
+        assert [model.values[name].kind for name in (made, model.graph.output)] == [BINARY, INTEGER]
