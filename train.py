@@ -26,7 +26,7 @@ from hookline.trainer.errors import (
     printable,
 )
 from hookline.trainer.quiet import open_streams
-from hookline.trainer.replicas.cluster import cluster_of
+from hookline.trainer.replicas.cluster import cluster_source
 
 if TYPE_CHECKING:
     from hookline.trainer.config.preflight import Job
@@ -121,7 +121,7 @@ def train_job(job: Job) -> dict[str, Any]:
     """Train, and return the summary."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
-    several = cluster_of(job.config["trainer"]) is not None  # its mistakes show before TensorFlow is imported
+    several = cluster_source(job.config["trainer"]) is not None
     with quiet_start(errors=not several):
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import

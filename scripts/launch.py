@@ -25,7 +25,7 @@ from hookline.scripts.command import make_main, parse_options
 from hookline.scripts.sweep.record import usable_cores
 from hookline.train import check
 from hookline.trainer.errors import UserError
-from hookline.trainer.replicas.cluster import cluster_of
+from hookline.trainer.replicas.cluster import check_workers
 
 ROOT = Path(__file__).resolve().parents[1]
 USAGE = """python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> Options:
 def checked(options: Options) -> Options:
     """Return options with a valid config: a mistake is reported once, before anything is started."""
     for job in check(options.overrides):
-        cluster_of(job.config["trainer"], environments(options.workers, {})[0])
+        check_workers(job.config["trainer"], options.workers)
     return options
 
 

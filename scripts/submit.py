@@ -1,16 +1,17 @@
 """Give the jobs of a sweep to SLURM: `python scripts/submit.py recipe=bnn,baseline seed=0,1 --sweep <directory>`.
 
 The command line is that of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
-every node must see; with --trials, each task makes one trial after another until none is left. When its time is over,
-or when it is preempted, a run saves, and its task is queued again to resume it. The same command again submits what is
-missing; `python train.py -m --sweep <directory>` makes it here instead.
+every node must see; with --trials, each task makes one trial after another until none is left. A job with
+trainer.strategy=multi_worker has a task for each worker: `nodes` and `tasks_per_node` of the resources. When its time
+is over, or when it is preempted, a run saves, and its job is queued again to resume it. The same command again submits
+what is missing; `python train.py -m --sweep <directory>` makes it here instead.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,7 @@ from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
 from hookline.trainer.errors import UserError, as_typed, unknown_name
+from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
 from hookline.trainer.run.directory import locked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +114,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
         raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
     with TemporaryDirectory() as nowhere:
         make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
+    _check_tasks(options.resources, opened)
     make_directory(sweep.directory, "--sweep")
     # The nodes unpickle the tasks by their module, wherever they start.
     os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -133,6 +136,19 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     return submitted
 
 
+def _check_tasks(resources: Mapping[str, Any], opened: OpenSweep) -> None:
+    """Refuse resources with several tasks for a job of one process, and workers that cannot share its batch."""
+    tasks = resources.get("nodes", 1) * resources.get("tasks_per_node", 1)
+    for job in opened.checked.values():
+        if job.config["trainer"]["strategy"] == MULTI_WORKER and not opened.space:
+            check_workers(job.config["trainer"], tasks)
+        elif tasks > 1:
+            raise UserError(
+                f"nodes and tasks_per_node in --resources make {tasks} tasks for a job of one process. Expected "
+                "trainer.strategy=multi_worker, without --trials."
+            )
+
+
 def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
     """Record a sweep that is submitted; return the numbers of its missing jobs, or None for each worker of a search."""
     cores, sweep = options.resources.get("cpus_per_task", 1), opened.sweep
@@ -152,7 +168,7 @@ def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
 
 def _command(options: Options) -> int:
     submitted = submit(options)
-    return max((job.result() for job in submitted), default=0) if options.cluster == "local" else 0
+    return max((code for job in submitted for code in job.results()), default=0) if options.cluster == "local" else 0
 
 
 main = make_main(USAGE, parse, _command)

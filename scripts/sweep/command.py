@@ -61,17 +61,18 @@ class SweepTask:
             search = Search(open_space(sweep), storage, _say)
             self._run = search.runner(script)
             return max(self._run.run(), search.worst)
-        if (descriptor := claim(directory, number)) is None:
+        job = next(each for each in sweep.jobs if each.number == number)
+        (checked,) = preflight_each(command_of(sweep), [job.overrides])
+        worker = _worker(checked)
+        if (descriptor := claim(directory, number, worker)) is None:
             _say(f"Job {number} runs already, by another task.")
             return 0
-        job = next(each for each in sweep.jobs if each.number == number)
         if job not in missing_jobs(sweep):
             record(sweep, job)
             _say(f"Job {number} is complete: nothing is left to do.")
         else:
-            (checked,) = preflight_each(command_of(sweep), [job.overrides])
             self._run = listed_run(sweep, [job], {number: checked}, Slots(({},), 1), _say, script)
-            self._run.claims = {number: descriptor}
+            self._run.claims, self._run.worker = {number: descriptor}, worker
         try:
             return self._run.run() if self._run else 0
         finally:
@@ -83,6 +84,15 @@ class SweepTask:
         if self._run is not None:
             self._run.stop()
         return submitit.helpers.DelayedSubmission(SweepTask(*self._named))
+
+
+def _worker(job: Job) -> int:
+    """Return which worker of a run this task is, whose processes shall find each other."""
+    if job.config["trainer"]["strategy"] != MULTI_WORKER:
+        return 0
+    submitit: Any = importlib.import_module("submitit")
+    here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
+    return int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
 
 
 def _say(text: str) -> None:
@@ -100,7 +110,7 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
     if MULTI_WORKER in strategies:
         raise UserError(
             f"trainer.strategy={MULTI_WORKER} received with -m, whose jobs are one process each. Expected one run at a "
-            "time: python scripts/launch.py workers=<number> ..., or trainer.strategy=mirrored."
+            "time: python scripts/launch.py workers=<number> ..., scripts/submit.py, or trainer.strategy=mirrored."
         )
     share = partial(divide, asked=command.jobs, spread=bool(strategies - {NONE}))
     return _run_search(command, opened, share, say, script) if opened.space else _run_grid(opened, share, say, script)

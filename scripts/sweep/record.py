@@ -101,9 +101,9 @@ class Sweep:
         """Return where a job runs."""
         return self.directory / job.run
 
-    def log(self, job: SweepJob) -> Path:
+    def log(self, job: SweepJob, worker: int = 0) -> Path:
         """Return the file that holds what a job's processes print."""
-        return self.directory / f"{job.number:02}.log"
+        return self.directory / f"{of_worker(job.number, worker)}.log"
 
     def write(self) -> None:
         """Write sweep.json by a temporary name, so that a reader never sees half of it."""
@@ -134,9 +134,14 @@ def record(sweep: Sweep, job: SweepJob) -> None:
         recorded.write()
 
 
-def claim(directory: Path, number: int) -> int | None:
+def of_worker(number: int, worker: int) -> str:
+    """Return the name of a job's files, of which each worker of its run has its own."""
+    return f"{number:02}.{worker}" if worker else f"{number:02}"
+
+
+def claim(directory: Path, number: int, worker: int = 0) -> int | None:
     """Return the descriptor of a job's lock; None while a process that has inherited it from another claim lives."""
-    descriptor = open_lock(directory / f".{number:02}.lock")
+    descriptor = open_lock(directory / f".{of_worker(number, worker)}.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

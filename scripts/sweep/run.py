@@ -96,6 +96,7 @@ class SweepRun:
     record: Callable[[Sweep, SweepJob], None] = record  # called with each job that has started or ended
     claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes share
     environment: Callable[[SweepJob], Mapping[str, str]] = lambda job: {}  # returns variables that no log shows
+    worker: int = 0  # of the jobs' runs, where several tasks share each; worker 0 alone records
     worst: int = 0
     _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
     _signals: list[int] = field(default_factory=list)
@@ -147,7 +148,7 @@ class SweepRun:
         arguments, shown = self.arguments(job), self.slots.environments[place]
         self._change(job, RUNNING, None)
         variables = [f"{name}={value}" for name, value in shown.items()]
-        log = self.sweep.log(job)
+        log = self.sweep.log(job, self.worker)
         with open_append(log) as file:
             typed = " ".join([*variables, shlex.join(["python", self.script.name, *arguments])])
             file.write(f"$ {as_typed(typed)}\n".encode())
@@ -184,7 +185,8 @@ class SweepRun:
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
         job.status, job.exit_code = status, code
         try:
-            self.record(self.sweep, job)
+            if not self.worker:
+                self.record(self.sweep, job)
         except (OSError, UserError) as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from hookline.scripts.launch import free_ports
 from hookline.trainer.errors import UserError, WorkersError
-from hookline.trainer.replicas.cluster import Cluster, cluster_of, expand_hosts, read_cluster
+from hookline.trainer.replicas.cluster import Cluster, cluster_of
 from hookline.trainer.replicas.start_cluster import meet
 
 SETTINGS = {"strategy": "multi_worker", "replicas": None, "batch_size": 60}
+
+
+def cluster_in(environment, **settings):
+    with patch.dict(os.environ, environment, clear=True):
+        return cluster_of({**SETTINGS, **settings})
 
 
 def tf_config(workers=("a:1", "b:2"), task=("worker", 0), **jobs):
@@ -25,17 +35,16 @@ def tf_config(workers=("a:1", "b:2"), task=("worker", 0), **jobs):
     }
 
 
-def slurm(index=0, count=4, nodes="gpu[01-02]", **more):
-    job = {"SLURM_JOB_NODELIST": nodes, "SLURM_JOB_ID": "700"}
-    return {"SLURM_PROCID": str(index), "SLURM_NTASKS": str(count), **job, **more}
+def slurm(index=0, count=4, nodes="gpu[01-02]", tasks="2(x2)", **more):
+    step = {"SLURM_STEP_NODELIST": nodes, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_STEP_NUM_TASKS": str(count)}
+    return {"SLURM_PROCID": str(index), "SLURM_NTASKS": str(count), "SLURM_JOB_ID": "700", **step, **more}
 
 
 def test_tf_config_names_the_workers_this_one_and_a_chief_first():
-    cluster = read_cluster(tf_config(task=("worker", 1)))
-    assert cluster == Cluster(("a:1", "b:2"), 1, "TF_CONFIG")
+    assert cluster_in(tf_config(task=("worker", 1))) == Cluster(("a:1", "b:2"), 1, "TF_CONFIG")
     jobs = {"chief": ["c:3"]}
-    assert read_cluster(tf_config(task=("chief", 0), **jobs)) == Cluster(("c:3", "a:1", "b:2"), 0, "TF_CONFIG")
-    assert read_cluster(tf_config(task=("worker", "1"), **jobs)).index == 2
+    assert cluster_in(tf_config(task=("chief", 0), **jobs)) == Cluster(("c:3", "a:1", "b:2"), 0, "TF_CONFIG")
+    assert cluster_in(tf_config(task=("worker", "1"), **jobs)).index == 2
 
 
 def torchrun(**more):
@@ -45,6 +54,7 @@ def torchrun(**more):
 MISTAKES = [
     ({}, "nothing says where the workers are"),
     ({"TF_CONFIG": "{"}, "TF_CONFIG={ received"),
+    ({"TF_CONFIG": "[]"}, "TF_CONFIG=[] received"),
     ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "a task that is one of them"),
     (tf_config(workers=()), "TF_CONFIG="),
     (tf_config(task=("worker", 2)), "a task that is one of them"),
@@ -53,75 +63,87 @@ MISTAKES = [
     (tf_config(workers=("a:1", "a:1")), "names a:1 for more than one worker"),
     (tf_config(workers=("a:1", "b:99999")), "names the worker 'b:99999'"),
     (slurm(index=4), "SLURM says that this is worker 4 of 4"),
-    (slurm(count=3), "SLURM_NTASKS=3 received with 2 hosts"),
-    (slurm(SLURM_TASKS_PER_NODE="1,2"), "SLURM_TASKS_PER_NODE=1,2"),
-    (slurm(nodes=""), "no SLURM_JOB_NODELIST"),
+    (slurm(count=3), "Requested 3 tasks but only 4 were assigned"),
+    (slurm(tasks="1,x"), "1,x"),
+    (slurm(nodes="gpu[2-1]"), "Expected a process that srun has started"),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "Expected a process that srun has started"),
     (slurm(1, SLURM_LOCALID="0"), "srun --distribution=block"),
     ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_PORT=(not set) received"),
     (torchrun(RANK="2"), "RANK says that this is worker 2 of 2"),
     (torchrun(WORLD_SIZE="0"), "WORLD_SIZE=0"),
     (torchrun(RANK="2", WORLD_SIZE="4", LOCAL_RANK="0"), "Expected HOSTS=host1,host2"),
     (torchrun(WORLD_SIZE="3", HOSTS="a,b"), "as many workers on each"),
+    (torchrun(HOSTS="a[1"), "'a[1' cannot be read"),
+    (torchrun(HOSTS="a[2-1]"), "'a[2-1]' cannot be read"),
 ]
 
 
 def test_mistakes_are_named():
     for environment, message in MISTAKES:
         with pytest.raises(UserError) as error:
-            read_cluster(environment)
+            cluster_in(environment)
         assert message in str(error.value)
 
 
-def test_slurm_fills_host_after_host_at_ports_of_the_job():
-    cluster = read_cluster(slurm(2, SLURM_LOCALID="0"))
+groups = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "gpu-a", "r1n", "login."]),
+        st.lists(
+            st.tuples(st.integers(0, 120), st.integers(0, 4)), max_size=3
+        ),  # the first of a range, and how many more
+        st.integers(0, 4),  # digits, filled with zeros
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(groups=groups, data=st.data())
+@example(groups=[("node", [(1, 2), (7, 3)], 2)], data=None)
+@example(groups=[("node", [(8, 4)], 0)], data=None)  # node10 is after node9, though not by name
+def test_slurm_fills_host_after_host_in_the_order_of_its_list(groups, data):
+    parts, hosts = [], []
+    for prefix, ranges, digits in groups:
+        texts = [
+            str(first).zfill(digits) + f"-{str(first + more).zfill(digits)}" * (more > 0) for first, more in ranges
+        ]
+        parts.append(f"{prefix}[{','.join(texts)}]" if ranges else prefix)
+        numbers = [str(first + place).zfill(digits) for first, more in ranges for place in range(more + 1)]
+        hosts += [prefix + number for number in numbers or [""]]
+    assume(len(set(hosts)) == len(hosts))
+    each = [2] * len(hosts) if data is None else [data.draw(st.integers(1, 3)) for _ in hosts]
+    runs = [(count, len(list(same))) for count, same in itertools.groupby(each)]
+    tasks = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
+    expected = [(host, local) for host, count in zip(hosts, each, strict=True) for local in range(count)]
+    index = len(expected) // 2
+    environment = slurm(index, len(expected), ",".join(parts), tasks, SLURM_LOCALID=str(expected[index][1]))
     port = 12_000 + 700 % 300 * 64
-    assert cluster.addresses == tuple(f"gpu{host}:{port + place}" for host in ("01", "02") for place in (0, 1))
-    assert (cluster.index, cluster.beside) == (2, (0, 2))
-
-
-def test_slurm_may_have_other_numbers_of_tasks_on_each_host():
-    environment = slurm(3, nodes="a[1-9]", SLURM_STEP_NODELIST="a[1-3]", SLURM_STEP_TASKS_PER_NODE="2,1(x2)")
-    cluster = read_cluster(environment)
-    assert [address.partition(":")[0] for address in cluster.addresses] == ["a1", "a1", "a2", "a3"]
-    assert cluster.beside == (0, 1)
+    cluster = cluster_in(environment, batch_size=len(expected))
+    assert cluster == Cluster(tuple(f"{host}:{port + local}" for host, local in expected), index, "SLURM")
+    host, local = expected[index]
+    assert cluster.beside == (local, each[hosts.index(host)])
 
 
 def test_torchrun_on_one_host_counts_ports_up_from_its_own():
     environment = torchrun(RANK="1", LOCAL_RANK="1", MASTER_ADDR="host", MASTER_PORT="29500")
-    assert read_cluster(environment) == Cluster(("host:29500", "host:29501"), 1, "RANK")
+    assert cluster_in(environment) == Cluster(("host:29500", "host:29501"), 1, "RANK")
     taken = {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    assert read_cluster(taken).addresses == ("host:29501", "host:29502")
-    environment = torchrun(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_PORT="1", HOSTS="a,b")
-    assert read_cluster(environment) == Cluster(("a:1", "a:2", "b:3", "b:4"), 3, "RANK")
+    assert cluster_in(taken).addresses == ("host:29501", "host:29502")
+    environment = torchrun(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_PORT="1", HOSTS="a[1-2]")
+    assert cluster_in(environment) == Cluster(("a1:1", "a1:2", "a2:3", "a2:4"), 3, "RANK")
 
 
 def test_tf_config_counts_before_slurm_and_slurm_before_rank():
-    assert read_cluster({**torchrun(), **slurm(), **tf_config()}).source == "TF_CONFIG"
-    assert read_cluster({**torchrun(), **slurm(), "TF_CONFIG": " "}).source == "SLURM"
+    assert cluster_in({**torchrun(), **slurm(), **tf_config()}).source == "TF_CONFIG"
+    assert cluster_in({**torchrun(), **slurm(), "TF_CONFIG": " "}).source == "SLURM"
 
 
 def test_the_batch_must_be_shared_equally():
-    assert cluster_of({"strategy": "none"}, tf_config()) is None
-    assert cluster_of(SETTINGS, tf_config()) is not None
+    assert cluster_in(tf_config(), strategy="none") is None
     with pytest.raises(UserError, match="cannot be shared equally by 2 workers. Expected trainer.batch_size=60 or"):
-        cluster_of({**SETTINGS, "batch_size": 61}, tf_config())
+        cluster_in(tf_config(), batch_size=61)
     with pytest.raises(UserError, match="trainer.replicas=2 received with trainer.strategy=multi_worker"):
-        cluster_of({**SETTINGS, "replicas": 2}, tf_config())
-
-
-HOSTS = {
-    "gpu[01-03,7],login": "gpu01 gpu02 gpu03 gpu7 login",
-    "a[1-2]b[09-10]": "a1b09 a1b10 a2b09 a2b10",
-    "n[1]-ib,m": "n1-ib m",
-}
-
-
-def test_lists_of_hosts_are_expanded():
-    for text, hosts in HOSTS.items():
-        assert expand_hosts(text) == hosts.split()
-    for text in ("a[1", "a]", "a[x]", "a[1-]", ",a", "a[[1]]", "gpu[2-1]", ""):
-        with pytest.raises(UserError, match="cannot be read"):
-            expand_hosts(text)
+        cluster_in(tf_config(), replicas=2)
 
 
 def clusters(count):

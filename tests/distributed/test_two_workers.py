@@ -16,7 +16,7 @@ from tests.support.resumed import PLUGIN, go_on
 from tests.support.workers import Launched, is_gone, kill, launched, trained
 
 COMMON = (
-    *("trainer.epochs=null", "trainer.batch_size=60", "trainer.report_every_steps=5", "hooks.progress=null"),
+    *("trainer.epochs=null", "trainer.batch_size=64", "trainer.report_every_steps=5", "hooks.progress=null"),
     *("hooks.final_table=null", "hooks.tensorboard=null"),
 )
 SMALL = ("model.units=[16,16]", "trainer.compile=off", "hooks.pictures=null", "hooks.projector=null")
@@ -55,8 +55,8 @@ def train(*overrides, code=0):
     assert done.returncode == code, done.stderr
 
 
-def launch(*overrides, log, code=0):
-    found, text = launched(*overrides, log=log)
+def launch(*overrides, log, code=0, workers=2):
+    found, text = launched(*overrides, log=log, workers=workers)
     assert found == code, text
     return text
 
@@ -77,6 +77,15 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
     check_same_run(run, whole)
     assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"] == [7, 33]
     assert "workers" not in summary_of(run)
+
+
+@pytest.mark.long
+def test_four_and_eight_workers_are_the_run_of_two(tmp_path):
+    for workers in (2, 4, 8):
+        run = tmp_path / str(workers)
+        launch("recipe=bnn", *GENTLE, *SMALL, f"run_dir={run}", log=tmp_path / "log", workers=workers)
+        check_same_run(run, tmp_path / "2")
+        assert summary_of(run)["workers"] == {"count": workers, "equal": True}
 
 
 def endless(directory):

@@ -23,6 +23,7 @@ from hookline.scripts.sweep.record import read_sweep
 from hookline.trainer.errors import UserError
 from tests.scripts.sweep.conftest import FAKE
 from tests.support.refusals import assert_one_line
+from tests.support.workers import children
 
 LOCAL = ["--cluster", "local"]
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
@@ -127,6 +128,31 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(searched, place, submiti
     assert submit(parse(["--sweep", "s", *LOCAL]), FAKE) == []
 
 
+@pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_workers_that_are_preempted_resume_to_the_bits_of_a_whole_run(compares, place, submitit):
+    Path("r.yaml").write_text("tasks_per_node: 2")
+    common = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.epochs=null", "trainer.steps=1500"]
+    common += ["model.units=[16,16]", "trainer.compile=off", "hooks.tensorboard=null", "hooks.early_stopping=null"]
+    given = [*common, "trainer.threads=1", "--resources", "r.yaml", *LOCAL]
+    (job,) = submit(parse([*given, "--sweep", "s"]))
+    deadline = time.monotonic() + 120
+    while not (Path("s/01/metrics.jsonl").exists() and "validation" in Path("s/01/metrics.jsonl").read_text()):
+        assert time.monotonic() < deadline
+        assert job.state == "RUNNING", job.stderr()
+        time.sleep(0.05)
+    for task in children(job._process.pid):
+        os.kill(task, signal.SIGUSR2)  # as SLURM does, all of them
+    assert job.results() == [0, 0]
+    assert "resume=" in Path("s/01.log").read_text()
+    found = json.loads(Path("s/01/summary.json").read_text())
+    assert 0 < found["resumed_at"][0] < 1500
+    assert found["workers"] == {"count": 2, "equal": True}
+    if compares:
+        (whole,) = submit(parse([*given, "--sweep", "whole"]))
+        assert whole.results() == [0, 0]
+        assert json.loads(Path("whole/01/summary.json").read_text())["digest"] == found["digest"]
+
+
 def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
     from submitit.slurm import slurm
 
@@ -144,8 +170,14 @@ def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, c
         assert_one_line(
             main, ["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL], "--resources", capsys
         )
+    Path("r.yaml").write_text("tasks_per_node: 3")
     for line, word in (
         ("recipe=bnn --jobs 3", "slurm_array_parallelism"),
+        ("recipe=bnn --resources r.yaml --cluster local", "make 3 tasks"),
+        (
+            "recipe=bnn trainer.strategy=multi_worker trainer.batch_size=64 --resources r.yaml --cluster local",
+            "3 workers",
+        ),
         ("recipe=bnn --cluster slrum", "'slurm'"),
         ("recipe=bnnn", "'bnn'"),
     ):

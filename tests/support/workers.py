@@ -24,8 +24,7 @@ class Launched:
         return self._log.read_text()
 
     def workers(self):
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return sorted(int(each) for each in path.read_text().split())
+        return children(self.process.pid)
 
     def wait_for(self, condition, seconds=90.0):
         deadline = time.monotonic() + seconds
@@ -36,6 +35,10 @@ class Launched:
 
     def end(self, seconds=90.0):
         return self.process.wait(timeout=seconds)
+
+
+def children(process):
+    return sorted(int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split())
 
 
 def launched(*overrides, log, workers=2):
