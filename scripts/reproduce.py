@@ -208,9 +208,8 @@ class Session:
 
         def next_job() -> SweepJob | None:
             for name, job in waiting.items():
-                variant, seed = self._all[name]
-                if all(self.is_done(each.run(seed)) for each in variant.needs.values()):
-                    job.run, job.overrides = self._directory(name), self._overrides(variant, seed)
+                if not self._unmade(name):
+                    job.run, job.overrides = self._directory(name), self._overrides(*self._all[name])
                     self.path(name).parent.mkdir(parents=True, exist_ok=True)
                     return waiting.pop(name)
             return None
@@ -239,11 +238,15 @@ class Session:
             record=lambda sweep, job: None,
         )
         code = run.run()
-        for name in waiting if code not in ENDED else ():
-            variant, seed = self._all[name]
-            needed = next(each.run(seed) for each in variant.needs.values() if not self.is_done(each.run(seed)))
-            self.say(f"left out: {name}, which begins from {needed}")
+        for name in waiting:
+            if needed := self._unmade(name):
+                self.say(f"left out: {name}, which begins from {needed[0]}")
         return code
+
+    def _unmade(self, name: str) -> list[str]:
+        """Return the runs that a run begins from and that are not complete."""
+        variant, seed = self._all[name]
+        return [run for each in variant.needs.values() if not self.is_done(run := each.run(seed))]
 
     def _overrides(self, variant: Variant, seed: int) -> list[str]:
         """Return the overrides of a run, with the places of its data and of the runs that it begins from."""

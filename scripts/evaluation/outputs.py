@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.deploy.plain_model import card_of
 from hookline.scripts.evaluation.choose_data import check_data, input_range, open_data
-from hookline.scripts.evaluation.measures import Measures, measure
+from hookline.scripts.evaluation.report import Measures, measure
 from hookline.scripts.prediction.model import open_model
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.batches import EvaluationBatches

@@ -10,8 +10,7 @@ import pytest
 
 from hookline.hooks.monitors.console import open_console
 from hookline.scripts import compare
-from hookline.scripts.evaluation.measures import measure
-from hookline.scripts.evaluation.report import print_evaluation, write_evaluation
+from hookline.scripts.evaluation.report import measure, print_evaluation, write_evaluation
 from hookline.scripts.prediction.results import Predictions, as_csv, as_table
 from tests.support.stored_runs import config_of, summary_of, write_run
 
