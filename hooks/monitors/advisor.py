@@ -68,7 +68,7 @@ class Advisor(HostHook):
             late_advice(run),
             norm_batch_advice(
                 models,
-                batch_size=run.batch_size,
+                batch_size=run.training.batch_size,
                 replicas=run.trainer.replica.count,
                 micro_batches=settings.get("accumulation_steps", 1),
                 synchronized=(run.config.get("hooks") or {}).get("synchronized_batch_norm") is not None,

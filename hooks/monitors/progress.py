@@ -76,7 +76,8 @@ class Status:
     def position(self) -> str:
         """Return steps and epochs, such as "step 400/1200, epoch 10.0/30.0"."""
         run = self.run
-        return f"step {run.step}/{run.total_steps}, epoch {run.epoch:.1f}/{run.total_steps / run.steps_per_epoch:.1f}"
+        epoch, epochs = run.step / run.steps_per_epoch, run.total_steps / run.steps_per_epoch
+        return f"step {run.step}/{run.total_steps}, epoch {epoch:.1f}/{epochs:.1f}"
 
     def speed(self) -> str:
         """Return what is known, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
@@ -128,7 +129,7 @@ class Lines:
         self._console, self._status, run = console, status, status.run
         self._spacing = run.total_steps / most
         place = f", {run.directory}" if run.directory.exists() else ""
-        self._print(f"{run.recipe}: {status.position()}, batch {run.batch_size}{place}")
+        self._print(f"{run.recipe}: {status.position()}, batch {run.training.batch_size}{place}")
 
     def update(self, report: Report | None) -> None:
         """Print a line when one is due, with the validation metrics if they come soon."""

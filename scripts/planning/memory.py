@@ -168,7 +168,7 @@ def replica_facts(run: Run) -> dict[str, str]:
     sums = replica_sums(run.loop.graph, micro_batches=run.settings["accumulation_steps"])
     messages = f"{len(sums):,} message{'' if len(sums) == 1 else 's'}"
     return {
-        "replicas": f"{count} of {run.batch_size // count:,} examples each; {own}on {devices}",
+        "replicas": f"{count} of {run.training.batch_size // count:,} examples each; {own}on {devices}",
         "sums over replicas": f"{format_bytes(sum(sums))} a step, in {messages}",
     }
 

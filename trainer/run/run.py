@@ -90,18 +90,9 @@ class Run:
         return settings
 
     @property
-    def batch_size(self) -> int:
-        return self.training.batch_size
-
-    @property
     def steps_per_epoch(self) -> float:
         """Return the steps of an epoch, perhaps a fraction."""
         return self.training.steps_per_epoch
-
-    @property
-    def epoch(self) -> float:
-        """Return epochs made so far, as a fraction."""
-        return self.step / self.steps_per_epoch
 
     @property
     def from_checkpoint(self) -> bool:
@@ -112,7 +103,7 @@ class Run:
     def images_per_second(self) -> float:
         """Return training examples per second of training time."""
         times = self.times
-        return times.timed_steps * self.batch_size / times.train_seconds if times.train_seconds else 0.0
+        return times.timed_steps * self.training.batch_size / times.train_seconds if times.train_seconds else 0.0
 
     @property
     def report_names(self) -> list[str]:

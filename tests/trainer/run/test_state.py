@@ -72,7 +72,6 @@ class Raising(StatelessHook):
         return Bits({next(iter(shipped)): "four"})
 
 
-@pytest.mark.full
 def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path):
     hook = "+hooks.probe={_target_:tests.trainer.run.test_state.Raising}"
     options = ("plugins=[tests.trainer]", "trainer.epochs=1", "hooks.advisor=null")
