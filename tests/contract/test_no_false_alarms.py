@@ -39,23 +39,24 @@ def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe, tmp_path):
     assert advice_on(f"recipe={recipe}", *own, directory=tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["recipe=bnn", "optimizer.learning_rate=3e-4"], "most signs stay as they were drawn"),
-        (["recipe=bnn", "trainer.monitor=metric/accuracy"], "Set trainer.monitor_mode=max."),
-        (["recipe=frozen_mask", "hooks.prune.end_epoch=100"], "0 steps are left to train with them"),
-        (["recipe=baseline", "trainer.batch_size=2"], "see 2 examples at a time"),
-        (["recipe=bnn", "model.dropout=0.2"], "what it drops becomes sign(0) = +1"),
-        (["recipe=baseline", "+hooks=ema", "hooks.ema.warm_up=false", "hooks.ema.decay=0.9999"], "decay=0.9999 over"),
-        (
-            ["recipe=center_loss", "hooks.center_loss.warm_up_epochs=1000"],
-            "a loss at full weight are reached",
-        ),
-        (["recipe=fine_tuning", "hooks.freeze_layers.end_epoch=1000"], "so the layers never train again"),
+HARMFUL = {
+    "recipe=bnn optimizer.learning_rate=3e-4 trainer.monitor=metric/accuracy model.dropout=0.2": [
+        "most signs stay as they were drawn",
+        "Set trainer.monitor_mode=max.",
+        "what it drops becomes sign(0) = +1",
     ],
-)
-def test_one_override_that_hurts_gives_one_line(overrides, expected, tmp_path):
-    found = advice_on(*overrides, directory=tmp_path)
-    assert any(expected in line for line in found)
-    assert len(found) == 1
+    "recipe=frozen_mask hooks.prune.end_epoch=100": ["0 steps are left to train with them"],
+    "recipe=baseline trainer.batch_size=2 +hooks=ema hooks.ema.warm_up=false hooks.ema.decay=0.99999": [
+        "see 2 examples at a time",
+        "decay=0.99999 over",
+    ],
+    "recipe=center_loss hooks.center_loss.warm_up_epochs=1000": ["a loss at full weight are reached"],
+    "recipe=fine_tuning hooks.freeze_layers.end_epoch=1000": ["so the layers never train again"],
+}
+
+
+@pytest.mark.parametrize("overrides", HARMFUL)
+def test_each_override_that_hurts_gives_one_line(overrides, tmp_path):
+    found = advice_on(*overrides.split(), directory=tmp_path)
+    assert len(found) == len(HARMFUL[overrides])
+    assert all(any(expected in line for line in found) for expected in HARMFUL[overrides])

@@ -22,12 +22,13 @@ from hookline.trainer.run.checkpoint_files import read_manifests
 from hookline.trainer.run.finished import read_config
 from hookline.trainer.run.session import execute, prepare
 from tests.support.command import run_small
-from tests.support.replicas import on_replicas, values
+from tests.support.replicas import on_replicas, replica_loop, values
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
 SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")
 GENTLE = ("optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")  # with more, a rounding may flip a sign
-KEEPING = ("hooks.checkpoint.every_epochs=1", "hooks.checkpoint.keep_last=5")
+KEEPING = ("hooks.checkpoint.every_epochs=0.0764", "hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=5")
+"""Every three steps."""
 
 
 def losses(run):
@@ -47,40 +48,18 @@ def resume(run, *overrides):
 def parts_of(recipe, *overrides):
     small = ["model.units=[16,16]"] if recipe in ("baseline", "bnn") else []
     (job,) = preflight(parse_command([f"recipe={recipe}", "trainer.compile=off", *small, *SHORT, *overrides]))
-    return job, prepare(job.config, job.recipe)
+    return prepare(job.config, job.recipe)
 
 
 AUGMENTED = ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")
-LONG = ("bnn", "frozen_mask", "center_loss", "attention", "gradient_reversal")
 
 
-@pytest.mark.parametrize("recipe", ["baseline", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
-@pytest.mark.filterwarnings("ignore:At step 1,")
-def test_losses_are_those_of_one_replica(recipe, tmp_path):
-    more = AUGMENTED if recipe == "baseline" else ()
-    for name, strategy in (("one", ()), ("two", TWO)):
-        run_small(recipe, *SHORT, *GENTLE, *more, *strategy, run_dir=tmp_path / name)
-    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
-
-
-OTHERS = ("gan", "sgan", "retrieval", "gradient_reversal")
-
-
-@pytest.mark.parametrize("recipe", ["center_loss", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
-def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
-    more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
-    small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
-    _, parts = parts_of(recipe, *TWO, *more, *small)
-    before = values(parts.loop)
-    assert parts.loop.run(0, 4) == (4, [])
-    after = values(parts.loop)
-    assert any(not np.array_equal(before[key], value) for key, value in after.items())
-
-
-def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
-    run = tmp_path / "run"
-    summary = run_small("baseline", *GENTLE, *TWO, *KEEPING, run_dir=run)
-    assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 64}
+def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
+    run = tmp_path / "two"
+    for name, more in (("one", ()), ("two", (*TWO, *KEEPING))):
+        summary = run_small("baseline", *SHORT, *GENTLE, *AUGMENTED, *more, run_dir=tmp_path / name)
+    assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 16}
+    np.testing.assert_allclose(losses(run), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
     whole, first = tensors(run), min(each.step for each in read_manifests(run / "checkpoints"))
     outcome = replay(read_config(str(run), []), *choose_pair(run / "checkpoints", 1))
     assert outcome.differing == ()
@@ -98,17 +77,38 @@ def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
             np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["bnn", "frozen_mask", "center_loss", "attention", "gradient_reversal"])
+@pytest.mark.filterwarnings("ignore:At step 1,")
+def test_losses_are_those_of_one_replica(recipe, tmp_path):
+    for name, strategy in (("one", ()), ("two", TWO)):
+        run_small(recipe, *SHORT, *GENTLE, *strategy, run_dir=tmp_path / name)
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
+
+
+OTHERS = ("gan", "sgan", "retrieval", "gradient_reversal")
+
+
+@pytest.mark.parametrize("recipe", ["center_loss", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
+    more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
+    small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
+    parts = parts_of(recipe, *TWO, *more, *small)
+    before = values(parts.loop)
+    assert parts.loop.run(0, 4) == (4, [])
+    after = values(parts.loop)
+    assert any(not np.array_equal(before[key], value) for key, value in after.items())
+
+
 def test_the_plan_says_what_replicas_share_and_add_up():
-    _, parts = parts_of("baseline", *TWO)
+    parts = parts_of("baseline", *TWO)
     facts = plan_run(parts).facts
     assert facts["replicas"] == "2 of 16 examples each; on CPU:0, CPU:1"
     trained = sum(4 * int(np.prod(v.shape)) for v in parts.trainer.networks["model"].trainable_variables.values())
     sums = replica_sums(parts.loop.graph)
     assert trained <= sums[0] <= trained + 4 * 200  # beside the gradients: statistics, losses, metrics
     assert facts["sums over replicas"].endswith(f"a step, in {len(sums)} messages")
-    _, alone = parts_of("baseline")
-    assert "replicas" not in plan_run(alone).facts
-    assert replica_sums(alone.loop.graph) == []
+    assert replica_sums(replica_loop(1).graph) == []
 
 
 def test_a_replica_without_a_pair_of_classes_is_refused():

@@ -62,6 +62,5 @@ def samples(forward, network, batch):
     return forward(network, noise)
 
 
-def pairs_loop(networks, objectives, hooks=(), *, xla=False, batch=toy_batch, accumulation_steps=1, seed=0):
-    trainer = Trainer(networks, objectives, hooks, seed=seed, accumulation_steps=accumulation_steps)
-    return ChunkLoop(trainer, batch, xla=xla)
+def pairs_loop(networks, objectives, hooks=(), *, xla=False):
+    return ChunkLoop(Trainer(networks, objectives, hooks, seed=0), toy_batch, xla=xla)

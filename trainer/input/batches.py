@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -121,12 +120,6 @@ class TrainingBatches:
     def read(self, indices: tf.Tensor) -> Batch:
         """Return rows as they are, with "index"."""
         return {**self._source.gather(indices), "index": indices}
-
-    def on_host(self) -> TrainingBatches:
-        """Return the same batches with placement "host"."""
-        other = copy(self)
-        other.placement, other._source = "host", self.split.source
-        return other
 
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
         """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order, in a queue."""

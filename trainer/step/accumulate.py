@@ -14,7 +14,6 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
 from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
-from hookline.trainer.step.updates import pending_update_ops
 from hookline.trainer.step.writes import written_variables
 
 Compute = Callable[[Forward, Batch], Computed]
@@ -183,8 +182,7 @@ class _MicroStep:
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
             passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
-        draws = replace(self._forward.draws, micro_batch=index)
-        return Forward(passes, self._forward.training, draws, self._forward.scale)
+        return Forward(passes, self._forward.training, self._forward.scale)
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.
@@ -236,8 +234,7 @@ def _with_examples(value: Any) -> tf.Tensor:
 def _refuse_writes(count: int) -> None:
     """Refuse a forward pass that writes variables itself: it would do so in every micro batch."""
     operations = tf.compat.v1.get_default_graph().get_operations()
-    writing = [each for each in operations if written_variables(each)]
-    if names := dict.fromkeys(each.name for each in [*writing, *pending_update_ops(inner=True)]):
+    if names := [each.name for each in operations if written_variables(each)]:
         raise UserError(
             f"The forward pass writes variables itself ({', '.join(names)}): {count} times a step, with "
             f"trainer.accumulation_steps={count}. Expected layers that keep such values in Keras variables which are "

@@ -22,26 +22,6 @@ def seed_of(source: str, step: tf.Tensor, micro_batch: tf.Tensor | None = None) 
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The seeds of an objective's own draws, such as noise."""
-
-    seed: int  # of the run
-    step: tf.Tensor  # int64 scalar, steps made before this one
-    objective: str
-    update: int  # which of the objective's runs in this step
-    training: bool  # an evaluation draws the same at every step
-    micro_batch: tf.Tensor | None = None  # int32 scalar; None for the whole batch
-    replica: int = 0  # each has noise of its own
-
-    def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return the seed of one draw, int32 [2]; see `ForwardFunction.stateless_seed`."""
-        if not self.training:
-            return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
-        own = f"/replica_{self.replica}" if self.replica else ""
-        return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}{own}", self.step, self.micro_batch)
-
-
-@dataclass(frozen=True)
 class BuildContext:
     """Tell a hook about the run before anything is traced.
 
@@ -130,3 +110,10 @@ class StepContext:
             int32 tensor of shape [2].
         """
         return seed_of(f"{self.seed}/{self.stream}{salt}", self.step, self.micro_batch)
+
+    def objective_seed(self, salt: str) -> tf.Tensor:
+        """Return the seed of a draw of the objective itself, int32 [2]; an evaluation draws the same at every step."""
+        if not self.training:
+            return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
+        own = f"/replica_{self.replica.index}" if self.replica.index else ""  # each has noise of its own
+        return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}{own}", self.step, self.micro_batch)

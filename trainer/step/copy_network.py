@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -17,22 +15,12 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
-Pair: TypeAlias = "tuple[keras.Variable, keras.Variable]"
-MODEL, OPTIMIZER = "model", "optimizer"
-REMEDIES = {
-    MODEL: "Expected two models of one architecture: build both with the same arguments, and give both the hooks that "
-    "rebuild models, or neither.",
-    OPTIMIZER: "Expected two optimizers built with the same arguments, or optimizer='keep' or 'reset'.",
-}
-NUMBER = re.compile(r"_?\d+$")
-"""The number that Keras appends to default layer names, and people to the names of repeated layers."""
 
 
 def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[tf.Operation]:
     """Copy every variable of a network into another: weights, moving statistics, seed state; not the state of hooks.
 
-    The copy is deep. The two networks have the same variables in the same order; their names may differ in the model's
-    own name and in numbers behind the names of layers.
+    The copy is deep. The two networks have variables of the same shapes in the same order; their names may differ.
 
     Args:
         source: copied from; it is not changed.
@@ -52,12 +40,12 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
         raise unknown_name("optimizer of copy_network", optimizer, get_args(Slots))
     if source is target:
         raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
-    pairs = _pairs(source, target, MODEL)
+    pairs = _pairs(source, target, source.variables, target.variables)
     if optimizer == "copy":
         one, other = (" of ".join(type(each).__name__ for each in _nested(n.optimizer)) for n in (source, target))
         if one != other:
-            raise _refusal(source, target, f"the optimizer of one is {one}, that of the other {other}", OPTIMIZER)
-        pairs += _pairs(source, target, OPTIMIZER)
+            raise _refusal(source, target, f"the optimizer of one is {one}, that of the other {other}")
+        pairs += _pairs(source, target, moving_variables(source), moving_variables(target))
     written = [new.value.assign(old.value) for old, new in pairs]
     if optimizer == "reset":
         written += [variable.value.assign(value) for variable, value in _initial_slots(target)]
@@ -90,26 +78,19 @@ def fingerprint(network: Network) -> str:
     return digest.hexdigest()
 
 
-def _pairs(source: Network, target: Network, part: str) -> list[Pair]:
-    """Return the variables that correspond, of both models or of both optimizers without the learning rates."""
-    found = (moving_variables(each) if part == OPTIMIZER else each.variables for each in (source, target))
-    ours, theirs = (list(each.items()) for each in found)
-    for (name, old), (other, new) in zip_longest(ours, theirs, fillvalue=("", None)):
-        if old is None or new is None:
-            more, less = (source, target) if new is None else (target, source)
-            reason = f"'{more.name}' has '{name or other}', which '{less.name}' does not have"
-        elif old is new:
-            reason = f"they share the variable '{name}', so that there is nothing to copy"
-        elif part == MODEL and _plain_name(name, source) != _plain_name(other, target):
-            reason = f"where one has '{name}', the other has '{other}'"
-        elif old.shape != new.shape:
-            reason = f"'{name}' has the shape {[*old.shape]} in one and {[*new.shape]} in the other"
-        elif old.dtype != new.dtype:
-            reason = f"'{name}' is {old.dtype} in one and {new.dtype} in the other"
-        else:
-            continue
-        raise _refusal(source, target, reason, part)
-    return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
+def _pairs(
+    source: Network, target: Network, ours: Mapping[str, keras.Variable], theirs: Mapping[str, keras.Variable]
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Return the variables that correspond, by their order."""
+    if len(ours) != len(theirs):
+        raise _refusal(source, target, f"one has {len(ours)} variables, the other {len(theirs)}")
+    for (name, old), (other, new) in zip(ours.items(), theirs.items(), strict=True):
+        if old is new:
+            raise _refusal(source, target, f"they share the variable '{name}', so that there is nothing to copy")
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            found = f"'{name}' is {old.dtype} {[*old.shape]}, and '{other}' is {new.dtype} {[*new.shape]}"
+            raise _refusal(source, target, found)
+    return list(zip(ours.values(), theirs.values(), strict=True))
 
 
 def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor]]:
@@ -152,12 +133,8 @@ def _nested(optimizer: Any) -> list[Any]:
     return [optimizer] if inner is None else [optimizer, *_nested(inner)]
 
 
-def _plain_name(name: str, network: Network) -> list[str]:
-    """Return the parts of a variable's name without the model's own and without numbers."""
-    first, *others = name.split("/")
-    parts = others if first == network.model.name and others else [first, *others]
-    return [NUMBER.sub("", part) for part in parts]
-
-
-def _refusal(source: Network, target: Network, reason: str, part: str) -> UserError:
-    return UserError(f"The network '{source.name}' cannot be copied to '{target.name}': {reason}. {REMEDIES[part]}")
+def _refusal(source: Network, target: Network, reason: str) -> UserError:
+    return UserError(
+        f"The network '{source.name}' cannot be copied to '{target.name}': {reason}. Expected two models, and two "
+        "optimizers, built with the same arguments and with the same hooks, or optimizer='keep' or 'reset'."
+    )

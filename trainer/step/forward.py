@@ -17,7 +17,7 @@ from hookline.trainer.model_checks import told_in_one_line
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective
 from hookline.trainer.replicas.replica import own_seeds
-from hookline.trainer.step.context import Draws, StepContext
+from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.returned import ask, checked
 from hookline.trainer.step.stage import current_scope, in_stage, named_scope
 
@@ -128,7 +128,6 @@ class Forward:
 
     passes: dict[str, NetworkPass]  # by network name
     training: bool  # whether layers run in training mode
-    draws: Draws
     scale: tf.Tensor | None = None  # float32 scalar, of gradients inside a loss, see `LossScale.inner`; None for 1
     overflows: list[tf.Tensor] = field(default_factory=list)  # bool scalars, whether such gradients overflowed
     scope: str = field(default_factory=current_scope)  # in which the passes are traced
@@ -141,9 +140,10 @@ class Forward:
         current.called = True
         network = current.context.network
         model = tapped_model(network)
+        names = {id(variable): name for name, variable in network.variables.items()}
         variables = [*model.trainable_variables, *model.non_trainable_variables]
-        trainable = self._values(network, model.trainable_variables, current.context.weights)
-        state = self._values(network, model.non_trainable_variables, current.state)
+        trainable = [current.context.weights[names[id(each)]] for each in model.trainable_variables]
+        state = [current.state[names[id(each)]] for each in model.non_trainable_variables]
         with ExitStack() as stack:
             stack.enter_context(named_scope("forward", name, inside=self.scope))
             for hook in current.hooks:
@@ -157,7 +157,11 @@ class Forward:
             outputs = model(inputs, **({"training": self.training} if model._call_has_training_arg else {}))
             losses = model.losses
         scope.check_assigned()
-        self._collect_state(current, model, scope)
+        for variable in model.non_trainable_variables:
+            key, value = names[id(variable)], scope.state_mapping[id(variable)]
+            if value is not current.state[key]:
+                current.state[key] = tf.convert_to_tensor(value)
+                current.changed.add(key)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)
         if network.taps:
@@ -171,7 +175,7 @@ class Forward:
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return the seed of a draw of the objective, int32 [2]; see `ForwardFunction.stateless_seed`."""
-        return self.draws.stateless_seed(salt)
+        return next(iter(self.passes.values())).context.objective_seed(salt)
 
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
         """Return gradients that the loss is made of, float32; see `ForwardFunction.gradients`."""
@@ -186,20 +190,6 @@ class Forward:
             lost = tf.logical_not(tf.reduce_all(tf.stack(finite)))
             self.overflows.append(tf.logical_and(tf.math.is_finite(value), lost))
         return [None if each is None else each / self.scale for each in found]
-
-    @staticmethod
-    def _values(network: Network, variables: list[keras.Variable], values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        names = {id(variable): name for name, variable in network.variables.items()}
-        return [values[names[id(variable)]] for variable in variables]
-
-    @staticmethod
-    def _collect_state(current: NetworkPass, model: keras.Model, scope: StateScope) -> None:
-        names = {id(variable): name for name, variable in current.context.network.variables.items()}
-        for variable in model.non_trainable_variables:
-            name, value = names[id(variable)], scope.state_mapping[id(variable)]
-            if value is not current.state[name]:
-                current.state[name] = tf.convert_to_tensor(value)
-                current.changed.add(name)
 
 
 def tapped_model(network: Network) -> keras.Model:

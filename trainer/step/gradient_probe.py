@@ -86,7 +86,9 @@ def _distances(point: Overridden, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     gradients = [_dense(gradient, tensor) for gradient, tensor in zip(overridden, inputs, strict=True)]
     true = tf.zeros([])
     if not _is_coarse(point):
-        true = tf.reduce_max([_from_differences(point, index, i, upstream, gradients[i]) for i in range(len(inputs))])
+        steps = _steps_to(point.outputs)
+        each = [_from_differences(point, steps, index, i, upstream, gradients[i]) for i in range(len(inputs))]
+        true = tf.reduce_max(each)
     if not callable(point.surrogate):
         return true, tf.zeros([])
     copies = [tf.identity(tensor) for tensor in inputs]
@@ -98,7 +100,12 @@ def _distances(point: Overridden, index: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _from_differences(
-    point: Overridden, index: int, position: int, upstream: list[tf.Tensor], gradient: tf.Tensor
+    point: Overridden,
+    steps: Sequence[tf.Operation],
+    index: int,
+    position: int,
+    upstream: list[tf.Tensor],
+    gradient: tf.Tensor,
 ) -> tf.Tensor:
     """Return the relative distance of a gradient from central differences, over several random directions."""
     tensor = point.inputs[position]
@@ -110,7 +117,7 @@ def _from_differences(
         changes = []
         for sign in (1.0, -1.0):
             values = {id(each): each for each in point.inputs} | {id(tensor): tensor + sign * size * direction}
-            moved = recompute(point.outputs, values)
+            moved = recompute(point.outputs, values, steps)
             changes.append([tf.cast(each, tf.float32) for each in moved])
         slopes = [
             tf.reduce_sum(tf.cast(g, tf.float32) * (up - down)) for g, up, down in zip(upstream, *changes, strict=True)
@@ -169,17 +176,24 @@ def _undeclared(operation: tf.Operation) -> Overridden | None:
     return Overridden(operation.name, given, returned, UNDECLARED) if given and returned else None
 
 
-def recompute(outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor]) -> list[tf.Tensor]:
-    """Return tensors of the graph being traced, recomputed with other values in some places.
+def _steps_to(outputs: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the ops that tensors of the graph being traced are computed by, what an op needs before it."""
+    needed = {each for tensor in outputs for each in (tensor.op, *ancestors(tensor.op))}
+    return [each for each in tf.compat.v1.get_default_graph().get_operations() if each in needed]
+
+
+def recompute(
+    outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor], steps: Sequence[tf.Operation]
+) -> list[tf.Tensor]:
+    """Return tensors of the graph being traced, recomputed in steps with other values in some places.
 
     Only what depends on these places is recomputed, without overridden gradients. Stateful ops, such as random draws,
     keep their values; Python functions run again.
     """
     known, graph = dict(values), tf.compat.v1.get_default_graph()
-    needed = {each for tensor in outputs for each in (tensor.op, *ancestors(tensor.op))}
-    for operation in graph.get_operations():  # in the order in which they were made: what an op needs comes before it
+    for operation in steps:
         keeps = operation.op_def.is_stateful and operation.type not in PYTHON_OPS
-        if operation not in needed or keeps or not any(id(tensor) in known for tensor in operation.inputs):
+        if keeps or not any(id(tensor) in known for tensor in operation.inputs):
             continue
         attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
         inputs = [known.get(id(tensor), tensor) for tensor in operation.inputs]

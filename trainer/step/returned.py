@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -68,19 +68,19 @@ def refuse_repeated(hook: Hook, kind: str, added: Iterable[str], taken: Containe
 
 
 def _described(value: Any) -> str:
-    if value is None or isinstance(value, (bool, int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return f"the text {value[:40]!r}"
+    if isinstance(value, str | None) or type(value) in (bool, int, float):
+        return f"the text {value[:40]!r}" if isinstance(value, str) else repr(value)
     if _is_tensor(value):
-        return f"{tf.as_dtype(value.dtype).name} {_shape(value)}"
+        return f"{_dtype(value).name} {_shape(value)}"
     kind = type(value).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
+TENSORS = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic, bool, int, float)
+
+
 def _is_tensor(value: Any) -> bool:
-    tensors = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic)
-    return isinstance(value, (*tensors, bool, int, float))
+    return isinstance(value, TENSORS)
 
 
 def _shape(value: Any) -> tf.TensorShape:
@@ -102,15 +102,14 @@ def _dict(fits: Fits, *, all_given: bool = False, others: bool = True) -> Check:
         if not isinstance(value, Mapping):
             return _described(value)
         known = {**facts.more, **facts.given}
-        if foreign := [name for name in value if not isinstance(name, str) or not (others or name in known)]:
-            return f"the unknown name {_listed(foreign)}"
-        if all_given and (missing := [name for name in facts.given if name not in value]):
-            return f"nothing for {_listed(missing)}"
-        wrong = next((name for name, each in value.items() if not fits(each, known.get(name), facts)), None)
-        if wrong is None:
-            return None
-        given = f" in place of {_described(known[wrong])}" if fits in (_like_given, _gradient) else ""
-        return f"{_described(value[wrong])}{given} for '{wrong}'"
+        for name, each in value.items():
+            if not isinstance(name, str) or not (others or name in known):
+                return f"the unknown name {name!r}"
+            if not fits(each, known.get(name), facts):
+                given = f" in place of {_described(known[name])}" if fits in (_like_given, _gradient) else ""
+                return f"{_described(each)}{given} for '{name}'"
+        missing = [name for name in facts.given if all_given and name not in value]
+        return f"nothing for '{missing[0]}'" if missing else None
 
     return check
 
@@ -127,13 +126,8 @@ def _parts(kind: type, **checks: Check) -> Check:
     return check
 
 
-def _listed(names: Sequence[Any]) -> str:
-    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _is(kind: Callable[[], type]) -> Fits:
-    """Return the check of an object; its type is resolved late, as importing Keras takes seconds."""
-    return lambda value, given, facts: isinstance(value, kind())
+def _is(kind: type) -> Fits:
+    return lambda value, given, facts: isinstance(value, kind)
 
 
 def _like_given(value: Any, given: Any, facts: Facts) -> bool:
@@ -174,11 +168,13 @@ def _of_examples(value: Any, given: Any, facts: Facts) -> bool:
     return _is_tensor(value) and _shape(value)[:1].is_compatible_with([facts.examples])
 
 
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _bits(kind: Any) -> Fits:
     """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction is allowed."""
-    return lambda value, given, facts: (
-        isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
-    )
+    return lambda value, given, facts: _is_number(value, kind) and 0 <= float(value) < float("inf")
 
 
 def _picture(value: Any, given: Any, facts: Facts) -> bool:
@@ -187,10 +183,6 @@ def _picture(value: Any, given: Any, facts: Facts) -> bool:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _is_projection(value: Any) -> bool:
@@ -211,14 +203,15 @@ def _json(value: Any, facts: Facts) -> str | None:
 NUMBERS = (FLOAT, INTEGER, BOOL)
 _SAME = "a dict with a tensor for each name that it was given, of the same shape and dtype"
 _MODEL = ("a keras.Model", _whole(lambda value: isinstance(value, keras.Model)))
-_VARIABLES, _NAMES, _STEP = _dict(_is(lambda: tf.Variable)), _whole(_are_names), _whole(_is_step)
+_VARIABLES, _NAMES = _dict(_is(tf.Variable)), _whole(_are_names)
+_STEP = _whole(lambda value: _is_number(value, Integral))
 _SCALARS = ("a dict of numbers by name: tensors of shape []", _dict(_tensor(NUMBERS, SCALAR)))
 _JSON = ("a dict of JSON values, {} for none", _json)
 
 EXPECTED: dict[str, tuple[str, Check]] = {
     "rebuild_model": _MODEL,
     "strip_model": _MODEL,
-    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(lambda: keras.KerasTensor))),
+    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(keras.KerasTensor))),
     "declare": (
         "a Declaration: state and writes dicts of tf.Variable; frozen, projected and rounded sets of names; "
         "best_from_step a step; Declaration() for none",
@@ -277,17 +270,17 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "measure": _SCALARS,
     "summary": _JSON,
     "state_dict": _JSON,
-    "next_step": ("a step, or None", _whole(lambda value: value is None or _is_step(value))),
+    "next_step": ("a step, or None", _whole(lambda value: value is None or _is_number(value, Integral))),
     "show": (
         "Shown: pictures [height, width, 1 or 3] of float, embeddings of Embedding, distributions of arrays, by name",
         _parts(
             Shown,
             pictures=_dict(_picture),
-            embeddings=_dict(_is(lambda: Embedding)),
+            embeddings=_dict(_is(Embedding)),
             distributions=_dict(_tensor(NUMBERS)),
         ),
     ),
     "advise": ("a list of lines, () for none", _NAMES),
-    "warning": ("a line, or None", _whole(lambda value: value is None or isinstance(value, str))),
+    "warning": ("a line, or None", _whole(lambda value: isinstance(value, str | None))),
 }
 """By stage: what is expected, in words and as a check. Stages that are not here return nothing."""

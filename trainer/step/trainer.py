@@ -16,7 +16,7 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, Objecti
 from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.step.accumulate import accumulate, refuse_accumulation
-from hookline.trainer.step.context import Draws, StepContext
+from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
 from hookline.trainer.step.join import join_flags, join_replicas, mean_over_batch
 from hookline.trainer.step.losses import LossScale, check_class_losses, refuse_second_scale, weigh_losses
@@ -185,11 +185,11 @@ class Trainer:
         # Attributes that hooks set while they are traced belong to the first pass.
         copied.hooks = [copy(hook) for hook in self.hooks]
         forward = copied.forward(
-            first.draws.step,
+            context.step,
             context.batch,
             objective=objective.name,
             training=True,
-            update=first.draws.update,
+            update=context.update,
             points=points,
         )
         return copied._differentiate(objective, forward, context.batch)[1:]
@@ -262,9 +262,8 @@ class Trainer:
             )
             latent = (points or {}).get(name)
             passes[name] = read_network(network, self.hooks, context, keeps_state=name in trains, latent=latent)
-        draws = Draws(self.seed, step, objective, update, training, replica=self.replica.index)
         scale = self.loss_scale.inner() if training and self.loss_scale is not None else None
-        return Forward(passes, training, draws, scale)
+        return Forward(passes, training, scale)
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
         """Run an objective, and average its losses, with those of layers and hooks, and its metrics."""

@@ -28,19 +28,18 @@ from hookline.trainer.step.writes import (
 COLLECTION = tf.compat.v1.GraphKeys.UPDATE_OPS
 
 
-def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
-    """Return the ops of the graph being traced that are in UPDATE_OPS; with `inner`, those of graphs inside it, too."""
+def pending_update_ops() -> list[tf.Operation]:
+    """Return the ops of the graph being traced that are in UPDATE_OPS."""
     graph = tf.compat.v1.get_default_graph()
     operations = []
     for item in tf.compat.v1.get_collection(COLLECTION):  # it also shows the ops of graphs around and inside
         operation = _operation(item)
-        around = [] if operation is None else with_outer_graphs(operation.graph)
-        if operation is None or with_outer_graphs(graph)[-1] not in around:
+        if operation is None or with_outer_graphs(graph)[-1] not in with_outer_graphs(operation.graph):
             raise UserError(
                 f"UPDATE_OPS holds {_described(item)}, which was made outside this step (eagerly, or in another trace) "
                 "and would never run in it. Create it where the step is traced."
             )
-        if graph in around if inner else operation.graph is graph:
+        if operation.graph is graph:
             operations.append(operation)
     return operations
 

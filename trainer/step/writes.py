@@ -20,12 +20,8 @@ READING_OPS = frozenset(
 )
 """Ops that take a variable's handle and only read the variable. Any other op that takes one may write it."""
 PASSING_OPS = ("Identity", "IdentityN")
-WRITING_OPS = frozenset(
-    {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
-    | {f"ResourceScatter{kind}" for kind in ("Add", "Sub", "Update", "Mul", "Div", "Min", "Max")}
-    | {f"ResourceScatterNd{kind}" for kind in ("Add", "Sub", "Update", "Min", "Max")}
-    | {"ResourceStridedSliceAssign", "AssignVariableXlaConcatND"}
-)
+WRITING_OPS = ("AssignVariable", "AssignAdd", "AssignSub", "ResourceScatter", "ResourceStridedSliceAssign")
+"""How the names of ops begin that write the variable whose handle they take first."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def written_variables(operation: tf.Operation) -> list[int]:
     """Return the identities of the variable handles that an op itself certainly writes."""
     if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):  # an optimizer's kernel writes slots, too
         return [_outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
-    return [_outermost(operation.inputs[0])] if operation.type in WRITING_OPS else []
+    return [_outermost(operation.inputs[0])] if operation.type.startswith(WRITING_OPS) else []
 
 
 def _outermost(tensor: tf.Tensor) -> int:

@@ -68,9 +68,6 @@ def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges():
     assert np.abs(wrong).min() > 1e6
 
 
-CLASS_DISTANCES_CLASSES = 4
-
-
 def class_distances_oracle(features, labels):
     means = {k: features[labels == k].mean(axis=0) for k in np.unique(labels)}
     within = np.mean([np.linalg.norm(x - means[y]) for x, y in zip(features, labels, strict=True)])
@@ -78,14 +75,14 @@ def class_distances_oracle(features, labels):
     return float(within), float(np.mean(pairs)) if pairs else 0.0
 
 
-def measured(features, labels, classes=CLASS_DISTANCES_CLASSES):
+def measured(features, labels, classes=CLASSES):
     within, between = class_distances(tf.constant(features), tf.constant(labels), classes)
     return float(within), float(between)
 
 
 @given(
     hnp.arrays(np.float32, (12, 2), elements=st.floats(-50.0, 50.0, width=32)),
-    hnp.arrays(np.int64, 12, elements=st.integers(0, CLASS_DISTANCES_CLASSES - 1)),
+    hnp.arrays(np.int64, 12, elements=st.integers(0, CLASSES - 1)),
 )
 def test_distances_are_those_of_the_definition(features, labels):
     expected = class_distances_oracle(features.astype(np.float64), labels)
@@ -95,7 +92,7 @@ def test_distances_are_those_of_the_definition(features, labels):
 def test_one_class_has_nothing_between_and_an_unknown_label_is_seen():
     features = np.array([[0.0], [2.0]], np.float32)
     assert measured(features, np.array([1, 1])) == (1.0, 0.0)
-    for label in (-1, CLASS_DISTANCES_CLASSES):
+    for label in (-1, CLASSES):
         within, between = measured(features, np.array([1, label]))
         assert np.isnan(within)
         assert between == 0.0

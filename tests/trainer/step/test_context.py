@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.step.context import Draws
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.copy_network import fingerprint
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.toy import BATCH, ToyObjective, toy_network
@@ -27,22 +30,16 @@ class Notes(ToyObjective):
         return [tuple(row) for row in self.noted.numpy().tolist()]
 
 
-def test_seeds_differ_by_step_update_objective_and_salt_and_repeat():
-    def run(seed):
-        networks = [toy_network("a"), toy_network("b")]
-        objectives = [Notes("a", "one", 2), Notes("b", "two", 2)]
-        pairs_loop(networks, objectives, seed=seed).run(0, 3)
-        return objectives[0].rows + objectives[1].rows
-
-    first = run(0)
-    assert len(first) == 12
-    assert len(set(first)) == 12
-    assert run(0) == first
-    assert not set(run(1)) & set(first)
-    draws = Draws(0, tf.constant(5, tf.int64), "one", 0, True)
-    parts = [Draws(0, draws.step, "one", 0, True, tf.constant(index)) for index in range(3)]
-    seeds = [draws.stateless_seed("labels"), *(each.stateless_seed("noise") for each in (draws, *parts))]
-    assert len({tuple(seed.numpy()) for seed in seeds}) == 5
+def test_seeds_differ_by_step_update_objective_and_salt():
+    objectives = [Notes("a", "one", 2), Notes("b", "two", 2)]
+    pairs_loop([toy_network("a"), toy_network("b")], objectives).run(0, 3)
+    seen = objectives[0].rows + objectives[1].rows
+    assert len(seen) == len(set(seen)) == 12
+    whole = StepContext(tf.constant(5, tf.int64), 0, True, "one", None, {})
+    others = [replace(whole, micro_batch=tf.constant(index)) for index in range(3)]
+    others += [replace(whole, seed=1), replace(whole, replica=Replica(1, 2))]
+    seeds = [whole.objective_seed("labels"), *(each.objective_seed("noise") for each in (whole, *others))]
+    assert len({tuple(seed.numpy()) for seed in seeds}) == 7
 
 
 def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk():
@@ -66,22 +63,16 @@ class Watches(Judge):
         return output
 
 
-def masks(updates, steps):
-    """Return what a borrowed network with dropout gave for equal inputs, call by call: [calls, batch]."""
+def test_dropout_of_a_borrowed_network_is_fresh_in_every_call():
     own, borrowed, made = discriminator("own"), discriminator("borrowed"), generator("made")
     borrowed.model.set_weights([np.linspace(0.1, 1.0, w.size).reshape(w.shape) for w in borrowed.model.get_weights()])
     borrowed.fixed = made.fixed = True
     borrowed.model.get_layer("norm").trainable = False
     watches = Watches("watches", "own", ["made"])
-    watches.updates, watches.seen = updates, tf.Variable(tf.zeros([0, BATCH]), shape=[None, BATCH], trainable=False)
+    watches.updates, watches.seen = 2, tf.Variable(tf.zeros([0, BATCH]), shape=[None, BATCH], trainable=False)
     before = fingerprint(borrowed)
-    pairs_loop([own, borrowed, made], [watches]).run(0, steps)
+    pairs_loop([own, borrowed, made], [watches]).run(0, 2)
     assert fingerprint(borrowed) == before
-    return watches.seen.numpy()
-
-
-def test_dropout_of_a_borrowed_network_is_fresh_in_every_call():
-    seen = masks(updates=2, steps=2)
+    seen = watches.seen.numpy()
     assert seen.shape == (8, BATCH)
     assert len({row.tobytes() for row in seen}) == len(seen)
-    np.testing.assert_array_equal(masks(updates=2, steps=2), seen)  # a pure function of the run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from hookline.trainer.hook import Bits, Declaration, Evaluated
@@ -106,12 +105,15 @@ def test_changes_in_place_and_declarations_are_checked_too():
         assert_refused(f"'own' declares {attribute}", order_hooks, [hook])
 
 
-@pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "declare", "evaluate"])
-def test_a_wrong_return_is_refused_where_the_stage_runs(stage):
-    hook = StatelessHook("own")
-    setattr(hook, stage, lambda *arguments: object())
-    runs = {
-        "request_taps": lambda: _prepare_networks([toy_network()], [hook], None),
-        "evaluate": lambda: Evaluator(Trainer([toy_network()], [ToyObjective()], [hook], seed=0), toy_batch, 4),
-    }
-    assert_refused(f"The hook 'own' returned an object from {stage}", runs.get(stage, lambda: toy_loop([hook])))
+def test_a_wrong_return_is_refused_where_the_stage_runs():
+    for stage in ("request_taps", "transform_weights", "update_ops", "declare", "evaluate"):
+        hook = StatelessHook("own")
+        setattr(hook, stage, lambda *arguments: object())
+        runs = {
+            "request_taps": lambda hook=hook: _prepare_networks([toy_network()], [hook], None),
+            "evaluate": lambda hook=hook: Evaluator(
+                Trainer([toy_network()], [ToyObjective()], [hook], seed=0), toy_batch, 4
+            ),
+        }
+        run = runs.get(stage, lambda hook=hook: toy_loop([hook]))
+        assert_refused(f"The hook 'own' returned an object from {stage}", run)

@@ -33,7 +33,7 @@ def test_steps_equal_keras_own_training(kind):
     network = toy_network(optimizer=OPTIMIZERS[kind](), regularizer=0.01)
     twin = toy_network(optimizer=OPTIMIZERS[kind](), regularizer=0.01).model
     twin.set_weights(network.model.get_weights())
-    twin.compile(OPTIMIZERS[kind](), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    twin.compile(OPTIMIZERS[kind](), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     inputs, targets = toy_arrays()
     for step in range(4):
         twin.train_on_batch(inputs[step * BATCH :][:BATCH], targets[step * BATCH :][:BATCH])
@@ -150,7 +150,7 @@ class Puzzle(CountingHook):
         return {"early": self.early, "identity": tf.identity(self.count)}
 
 
-@pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, False), (1, True), (2, False)])
+@pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, True), (2, False)])
 def test_the_step_reads_zero_before_its_update_ops_and_one_to_five_after(accumulation_steps, xla):
     loop = toy_loop([Puzzle()], xla=xla, accumulation_steps=accumulation_steps)
     seen = []
