@@ -19,7 +19,9 @@ if __name__ == "__main__":
 
 from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
 from hookline.scripts.command import make_main, parse_options, plain_table
+from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.quiet import plain_warnings, quiet_start
 from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:
@@ -76,8 +78,6 @@ def _command(options: Options) -> None:
     check_place(path, form, overwrite=options.overwrite)
     if options.average:
         config = evaluate_averages(config, options.network, evaluate=True)
-    from hookline.trainer.quiet import quiet_start
-
     with quiet_start():
         import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
@@ -90,6 +90,18 @@ def _command(options: Options) -> None:
     if form.card_beside:
         _write_card(run, options.network, path)
     print_export(run, path, *written)
+    _send(run, options.run, path)
+
+
+def _send(run: Run, directory: str, path: Path) -> None:
+    """Give an export to the loggers of the run, whose remote runs get it as an artifact."""
+    from hookline.hooks.monitors.remote import RemoteLogger
+
+    run.config, run.recipe = read_stored(directory, "run"), recipe_of(directory, "run")
+    with plain_warnings():
+        for hook in run.host_hooks:
+            if isinstance(hook, RemoteLogger):
+                hook.send_export(run, path)
 
 
 def _write_card(run: Run, network: str, path: Path) -> None:

@@ -18,9 +18,10 @@ class MLflow(RemoteLogger):
     """Log reports, config, results and pictures to an MLflow server.
 
     Metrics are named by their split, such as `validation/metric/accuracy`. The parameters are those of TensorBoard's
-    HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A separate thread sends them, so
-    training never waits. If the service fails, training continues, and one warning says why. A resumed run continues
-    the same remote run, with each step once: `mlflow.json` in the run directory holds the id.
+    HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are artifacts. A
+    separate thread sends them, so training never waits. If the service fails, training continues, and one warning says
+    why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the
+    id.
 
     Group:
         monitor
@@ -86,6 +87,9 @@ class MLflow(RemoteLogger):
             self._client.set_tag(self._id, _allowed(name), f"{value:.6g}")
         for path in end.pictures.values():
             self._client.log_artifact(self._id, str(path), "pictures")
+        if end.export:
+            send = self._client.log_artifacts if end.export.is_dir() else self._client.log_artifact
+            send(self._id, str(end.export), f"export/{end.export.name}" if end.export.is_dir() else "export")
         self._client.set_terminated(self._id, "FINISHED" if end.complete else "KILLED")
 
 

@@ -40,6 +40,7 @@ class Facts:
     config: Mapping[str, Any]
     settings: Mapping[str, bool | float | str]  # the main ones
     tags: list[str]
+    reports: bool = True  # whether its reports follow; else only a file is sent to the run that the service has
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class End:
     complete: bool  # whether the run will not be resumed
     reached: Mapping[str, float]  # best values of the validation split, and those of the test
     pictures: Mapping[str, Path]
+    export: Path | None = None  # a file, or a directory, that scripts/export.py has written
 
 
 class RemoteLogger(HostHook):
@@ -101,18 +103,26 @@ class RemoteLogger(HostHook):
         self._collect(report.step, report.split, report.values)
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if (thread := self._thread) is None:
+        if self._thread is None:
             return
         pictures = {path.stem: path for path in sorted((run.directory / DIRECTORY_NAME).glob("*.png"))}
         self._pass_on()
-        self._queue.put(End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
+        self._close(self._thread, End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
+
+    def send_export(self, run: Run, path: Path) -> None:
+        """Send an exported file to the remote run of a run that is complete, if it has one."""
+        if (run.directory / f"{self.package}.json").exists():
+            self._close(self._start(run, reports=False), End(complete=True, reached={}, pictures={}, export=path))
+
+    def _close(self, thread: threading.Thread, end: End) -> None:
+        self._queue.put(end)
         thread.join(0.0 if self._failure else self._timeout)
         if thread.is_alive() and not self._failure:
             self._failure = f"no answer for {self._timeout:g} s at the end"
         self._warn()
         self._thread = None
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, *, reports: bool = True) -> threading.Thread:
         try:
             importlib.import_module(self.package)  # here, as importing beside the loop would slow its first steps
         except ImportError as error:
@@ -122,10 +132,11 @@ class RemoteLogger(HostHook):
             ) from error
         settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         tags = [*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]
-        facts = Facts(run.directory.resolve(), run.config, settings, list(dict.fromkeys(tags)))
+        facts = Facts(run.directory.resolve(), run.config, settings, list(dict.fromkeys(tags)), reports)
         self._queue, self._values, self._failure = Queue(), {}, ""
         self._thread = threading.Thread(target=self._work, args=(facts, self._queue), name=self.name, daemon=True)
         self._thread.start()
+        return self._thread
 
     def _collect(self, step: int, split: str, values: Mapping[str, float]) -> None:
         if step != self._step:
@@ -143,7 +154,7 @@ class RemoteLogger(HostHook):
         """Warn once that nothing more is sent, on the thread of the loop, which draws the progress bar as well."""
         if self._failure and self._thread is not None:
             warnings.warn(
-                f"The hook '{self.name}' sends nothing more: {self._failure}. Training continues, and {FILE_NAME} has "
+                f"The hook '{self.name}' sends nothing more: {self._failure}. The run continues, and {FILE_NAME} has "
                 "every report.",
                 stacklevel=2,
             )

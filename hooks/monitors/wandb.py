@@ -15,9 +15,9 @@ class WandB(RemoteLogger):
     """Log reports, config, results and pictures to Weights & Biases.
 
     Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
-    The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end. A
-    separate thread sends them, so training never waits. If the service fails, training continues, and one warning says
-    why.
+    The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end, and
+    what `scripts/export.py` writes is an artifact. A separate thread sends them, so training never waits. If the
+    service fails, training continues, and one warning says why.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
     With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run replaces its earlier ones.
@@ -68,7 +68,9 @@ class WandB(RemoteLogger):
             reinit="create_new",
             settings=settings,
         )
-        if self._run.offline and (facts.directory / FILE_NAME).exists():  # W&B's files lack the end of a killed process
+        if (
+            self._run.offline and facts.reports and (facts.directory / FILE_NAME).exists()
+        ):  # W&B's files lack the end of a killed process
             own = Path(self._run.settings.sync_dir)
             for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
                 if folder.name != own.name:
@@ -83,5 +85,9 @@ class WandB(RemoteLogger):
 
         if end.pictures:
             self._run.log({f"pictures/{name}": wandb.Image(str(path)) for name, path in end.pictures.items()})
+        if end.export:
+            artifact = wandb.Artifact(f"export-{self._run.id}", type="model")
+            (artifact.add_dir if end.export.is_dir() else artifact.add_file)(str(end.export))
+            self._run.log_artifact(artifact)
         self._run.summary.update(dict(end.reached))
         self._run.finish(exit_code=0 if end.complete else 1)

@@ -63,13 +63,14 @@ def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     # W&B has written a part by then: of what it was given, its file lacks the end
     expected = killed_and_resumed(tmp_path, "+hooks=wandb", steps=3000, kills_after=80)
-    sent = {}
-    ids = set()
+    subprocess.run([sys.executable, str(ROOT / "scripts/export.py"), "run=run"], cwd=tmp_path, check=True)
+    sent, ids, artifacts = {}, set(), set()
     for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
         for data in records(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             ids |= {record.run.run_id} if record.HasField("run") else set()
+            artifacts |= {entry.path for entry in record.artifact.manifest.contents}
             items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
             step = int(items.pop("_step", -1))
             for name, value in items.items():
@@ -77,6 +78,7 @@ def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch):
                     assert (name, step) not in sent
                     sent[name, step] = json.loads(value)
     assert len(ids) == 1
+    assert artifacts == {"model.keras"}
     assert sent == pytest.approx(expected)
 
 
@@ -101,7 +103,9 @@ def test_a_killed_run_is_one_run_of_mlflow(tmp_path):
         expected = killed_and_resumed(tmp_path, "+hooks=mlflow", f"hooks.mlflow.tracking_uri={uri}")
         client = mlflow.MlflowClient(uri)
         (experiment,) = [each for each in client.search_experiments() if each.name == "hookline"]
+        subprocess.run([sys.executable, str(ROOT / "scripts/export.py"), "run=run"], cwd=tmp_path, check=True)
         (run,) = client.search_runs([experiment.experiment_id])
+        assert [each.path for each in client.list_artifacts(run.info.run_id, "export")] == ["export/model.keras"]
         points = [each for name in run.data.metrics for each in client.get_metric_history(run.info.run_id, name)]
         assert len({(each.key, each.step) for each in points}) == len(points)
         sent = {(each.key, each.step): each.value for each in points}
