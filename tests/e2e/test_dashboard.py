@@ -114,7 +114,7 @@ def test_hyperparameters_stand_beside_the_best_values(server, folder):
     for each in (folder, folder.parent):  # one run, and a folder of runs
         shown = server if each == folder else Server(each)
         (group,) = shown.post("plugin/hparams/session_groups", request)["sessionGroups"]
-        assert group["hparams"]["hooks"] == "bnn_rounding center_loss"
+        assert group["hparams"]["Hooks"] == "bnn_rounding center_loss"
         assert {"summary/best_validation/accuracy", "summary/test/accuracy"} <= {
             m["name"]["tag"] for m in group["metricValues"]
         }
