@@ -24,6 +24,7 @@ from hookline.trainer.errors import (
     as_typed,
     one_line,
     printable,
+    wrapped,
 )
 from hookline.trainer.quiet import open_streams
 from hookline.trainer.replicas.cluster import cluster_source
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SIGNALLED = 128
 """An exit code above it says which signal ended the process, as shells have it: 143 is SIGTERM."""
+QUIET = "quiet"
+"""The mode of the hook progress in which a run prints its result only."""
 NOTE = re.compile(r"in hook (?P<hook>[^,]+), stage ")
 """How `hookline.trainer.step.stage.in_stage` says where an error came from."""
 
@@ -122,6 +125,8 @@ def train_job(job: Job) -> dict[str, Any]:
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     several = cluster_source(job.config["trainer"]) is not None
+    if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
+        say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
     with quiet_start(errors=not several):
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
@@ -157,9 +162,10 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
         if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
             traceback.print_exception(error)
         elif isinstance(error, KeyboardInterrupt):
-            print(as_typed(str(error)) or "Interrupted.", file=sys.stderr)
+            text = as_typed(str(error)) or "Interrupted."
+            print(text.replace(" Resume with: ", "\nResume with: ") if sys.stderr.isatty() else text, file=sys.stderr)
         else:
-            print(f"Error: {as_typed(one_line(str(error)))}{unnamed_hook(error)}", file=sys.stderr)
+            print(wrapped(f"Error: {as_typed(one_line(str(error)))}{unnamed_hook(error)}"), file=sys.stderr)
     return code
 
 

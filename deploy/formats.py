@@ -38,7 +38,7 @@ def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"{needed_by} needs the package {module}, which cannot be imported. Expected it installed: python -m pip "
-            f"install '.[{extra}]', in a clone of this project."
+            f"install -e '.[{extra}]', in a clone of this project."
         ) from error
 
 

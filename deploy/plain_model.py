@@ -14,7 +14,7 @@ from hookline.deploy.inference.card import Card
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.graph import graph_calls, is_graph
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, settle
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.returned import checked
@@ -106,6 +106,7 @@ def assign_weights(model: keras.Model, values: keras.Model) -> None:
     for path, state in _seeds(model):
         if path in seeds:
             state.assign(seeds[path].value)
+    settle(model)
 
 
 def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable]]:
@@ -162,6 +163,7 @@ def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> 
     for variable, own in zip(made.weights, model.weights, strict=True):
         if id(own) in values:
             variable.assign(values[id(own)])
+    settle(made)
     return made
 
 

@@ -61,8 +61,8 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
         return [_of_config(given, {})]
     if not isinstance(given, Mapping):
         raise UserError(
-            f"hooks has a {type(given).__name__}. Expected hooks such as hookline.hooks.Prune(), names such as "
-            "'bnn_rounding', or {'bnn_rounding': {...}}; {'name': hook} names one."
+            f"hooks has an entry of type {type(given).__name__}. Expected hooks such as hookline.hooks.Prune(), names "
+            "such as 'bnn_rounding', or {'bnn_rounding': {...}}; {'name': hook} names one."
         )
     found = []
     for name, each in given.items():

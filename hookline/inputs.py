@@ -99,7 +99,7 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
         examples = _joined(_batches(x, name), name)
     elif isinstance(x, Iterator) or callable(x):
         raise UserError(
-            f"{name} is a {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
+            f"{name} is of type {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
             "generator cannot give the rows of a step again when a run continues."
         )
     else:
@@ -229,7 +229,7 @@ def _validation(given: Any, form: Form) -> Split | None:
         return replace(given, name=VALIDATION)
     parts = (given,) if isinstance(given, DATASETS) else given
     if not isinstance(parts, tuple | list) or len(parts) > 3:
-        raise UserError(f"validation_data is a {type(given).__name__}. Expected (x, y), a dataset, or a Split.")
+        raise UserError(f"validation_data is of type {type(given).__name__}. Expected (x, y), a dataset, or a Split.")
     x, y, weights = (*parts, None, None)[:3]
     return split_of(VALIDATION, read_examples(x, y, weights, "validation_data", form), form)
 

@@ -31,6 +31,7 @@ from hookline.spec import (
 from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.input.data import Data
+from hookline.trainer.network import settle
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.build_run import build_trainer
 from hookline.trainer.run.checkpoint import CheckpointStore
@@ -134,6 +135,8 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
         built, bound = build_trainer(blueprint, hooks, data, pace, plan.total_steps)
         variables = trainer_variables(built)
         assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+        for network in built.networks.values():
+            settle(network.model)
     watch = next(each for each in bound if isinstance(each, Watch))
     watch.load_state_dict(known)
     trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step)

@@ -381,7 +381,7 @@ def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | Non
     models = {MODEL: model} if networks is None else dict(networks)
     for name, each in models.items():
         if not isinstance(each, keras.Model):
-            raise UserError(f"The {name} is a {type(each).__name__}. Expected a built keras.Model.")
+            raise UserError(f"The {name} is of type {type(each).__name__}. Expected a built keras.Model.")
         if not each.built:
             raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
     return models

@@ -55,7 +55,7 @@ class BernoulliAttention(GraphHook):
         supervision: + weight * mean of the cross-entropy of A against the map
 
     Scalars:
-        attention/mean: mean of A. Evaluations measure all but the keep rate, too, as metric/attention/...
+        attention/mean: mean of A. Evaluations report this and the next two as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
         attention/mass_in_box: share of A inside the batch's "map", or the key of `supervision`, if there is one.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.

@@ -36,11 +36,11 @@ MOST_BITS = 8
 class IncrementalQuantization(GraphHook):
     """Quantize a growing share of each kernel to 0 or a signed power of two, and train the rest.
 
-    At each quantization step the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
-    n2 <= k <= n1, and never change again, whatever momentum, weight decay or regularizers do. The others keep training
-    and compensate for the error. The levels of a kernel follow from its largest weight at the first quantization step
-    and are fixed from then on. The last quantization step quantizes all entries that are left; it takes place in the
-    last step of the run at the latest. Biases and batch norm stay float.
+    Each quantization step rounds some entries of a kernel, the largest first, to the levels 0 and +-2^k, n2 <= k <= n1.
+    They never change again, whatever momentum, weight decay or regularizers do. The others keep training and compensate
+    for the error. The levels of a kernel follow from its largest weight at the first quantization step and are fixed
+    from then on. The last quantization step quantizes all entries that are left; it takes place in the last step of the
+    run at the latest. Biases and batch norm stay float.
 
     Add the hook `frozen_mask` to clear the optimizer's slots of quantized entries too. Under another name, the hook's
     reports are prefixed with that name.

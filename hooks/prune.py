@@ -39,10 +39,10 @@ class Prune(GraphHook):
     `end_epoch`.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
-    the n units of a kernel (entries, blocks or channels) are pruned; among equal units the last ones go first, and the
-    largest always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer
-    does. (With splicing, this holds once the masks are final.) Add the hook `frozen_mask` to clear the optimizer's
-    slots too.
+    the n units of a kernel (entries, blocks or channels) are pruned; among equal units those at the end are pruned
+    first, and the largest always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the
+    optimizer does. (With splicing, this holds once the masks are final.) Add the hook `frozen_mask` to clear the
+    optimizer's slots too.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's

@@ -55,7 +55,7 @@ class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
     The forward pass rounds kernels to a symmetric grid, with one quantization step for each output channel of a
-    convolution and one for each dense layer, and activations to 2^bits levels between limits that follow a moving
+    convolution and one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving
     average. Latent weights stay float and train through the rounding. Evaluations round as well, so they report the
     network that ships. `scripts/export.py format=litert` writes an integer-only file with these ranges, without
     calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.

@@ -1,4 +1,8 @@
-"""GAN: a generator and a discriminator that play against each other."""
+"""GAN: a generator and a discriminator that play against each other.
+
+The discriminator learns to tell examples from samples, the generator to make samples that it takes for examples. In
+each step the discriminator learns first; each network has its own optimizer, and neither writes the other's weights.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,14 @@ def gan(
 
     Goodfellow et al., Generative Adversarial Nets, 2014. The arguments are those of `configs/task/gan.yaml`; the model
     is one with roles, such as gan_mlp or dcgan.
+
+    Equation:
+        x an example, z noise, G the generator, D the score of the discriminator, s(t) = log(1 + exp(t)):
+        non_saturating:  L_D = mean s(-D(x)) + mean s(D(G(z))),            L_G = mean s(-D(G(z)))
+        hinge:           L_D = mean max(0, 1 - D(x)) + mean max(0, 1 + D(G(z))),  L_G = -mean D(G(z))
+        wasserstein:     L_D = mean D(G(z)) - mean D(x),                   L_G = -mean D(G(z))
+        penalty r1:      L_D + weight / 2 * mean ||dD/dx||^2 at examples
+        two_sided:       L_D + weight * mean (||dD/dx|| - 1)^2 at points between examples and samples
     """
     settings = settings_of(locals())
     quality = quality_for(parts.data, classifier, parts.plugins)

@@ -22,6 +22,8 @@ CLASSES = {
 }
 ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}
 """The activation whose logits a cross-entropy takes."""
+OF_ROWS = ("confusion_metrics", "f_score_metrics")
+"""Modules of Keras whose metrics take targets of the outputs' shape, such as AUC and F1Score."""
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
 
 
@@ -239,6 +241,11 @@ def resolve(given: Any, output_shape: Sequence[int | None], kind: str | None) ->
         known = [each for each in dir(keras.metrics) if each[:1].isupper()]
         raise unknown_name("metric", given if isinstance(given, str) else repr(given), [*ACCURACY, *known])
     if isinstance(found, keras.metrics.Metric):
+        if kind == SPARSE and type(found).__module__.rpartition(".")[2] in OF_ROWS:
+            raise UserError(
+                f"The metric {found.name} needs one-hot targets, and {SPARSE} takes class numbers. Expected "
+                f"keras.utils.to_categorical(y) with loss={ONE_HOT}, or other metrics."
+            )
         return found
     name = given if isinstance(given, str) else getattr(found, "__name__", type(found).__name__)
     return keras.metrics.MeanMetricWrapper(found, name=name)

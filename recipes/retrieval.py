@@ -1,4 +1,8 @@
-"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours."""
+"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours.
+
+Embeddings have length 1. The triplet loss brings an example (the anchor) nearer to one of its class (the positive)
+than to one of another class (the negative); triplets are chosen within each batch.
+"""
 
 from __future__ import annotations
 
@@ -127,6 +131,14 @@ def retrieval(
 
     Any model of the config will do: `embedding_size` replaces its number of classes. The arguments are those of
     `configs/task/retrieval.yaml`.
+
+    Equation:
+        e = f(x) / ||f(x)||,   d(a, b) = ||e_a - e_b||, or its square
+        L = mean over triplets of max(0, d(anchor, positive) - d(anchor, negative) + margin)
+        margin=null:  L = mean of log(1 + exp(d(anchor, positive) - d(anchor, negative)))
+        batch_hard:   the farthest positive and the nearest negative of each anchor
+        semi_hard:    for each pair of anchor and positive the nearest negative that is farther than the positive
+        batch_all:    every triplet of the batch; the mean is over those that violate the margin
     """
     check_whole("embedding_size", embedding_size, 2)
     check_choice("mining", mining, MININGS)

@@ -61,6 +61,13 @@ def sgan(
     The arguments are those of `configs/task/sgan.yaml`. Between two copies, the messengers play the global generator as
     any discriminators do. With few steps between them they forget too soon what they have learned of it, and the global
     generator loses modes; with 1 it collapses to the one point that they score highest.
+
+    Equation:
+        n = 1..N, each step, with the losses L_D and L_G of recipe=gan:
+        local pairs:           D_n on L_D(examples, G_n),   G_n on L_G(D_n)
+        messengers:            M_n <- copy of D_n every `messenger_every` steps;  M_n on L_D(examples, G_0)
+        global generator:      G_0 on the mean over n of L_G(M_n)
+        global discriminator:  D_0 on L_D(examples, samples of all G_n)
     """
     settings = settings_of(locals())
     check_whole("pairs", pairs, 2)

@@ -133,13 +133,13 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
     given, wanted = outputs.shape, beside(targets, outputs).shape
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):
         of = f"output '{name}'" if name else "network"
-        remedy = f"task.outputs={wanted[-1]} for a network of ours"
+        remedy = f"set task.outputs={wanted[-1]}, for a network of ours"
         if wanted.rank == 1:
-            remedy = f"task.outputs=1, or of classes task.loss={SPARSE} task.metrics=[accuracy]"
+            remedy = f"set task.outputs=1 for numbers, or task.loss={SPARSE} task.metrics=[accuracy] for classes"
         elif (given.rank or 0) > wanted.rank:
-            remedy = "a network that returns a row of values, such as model=plain_cnn or model=mlp"
+            remedy = "use a network that returns a row of values, such as model=plain_cnn or model=mlp"
         elif given.rank != wanted.rank:
-            remedy = "a network that returns it, such as model=u_net for maps"
+            remedy = "use a network that returns it, such as model=u_net for maps"
         raise UserError(
             f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
             f"loss={loss.name}: {remedy}."

@@ -69,6 +69,8 @@ def parse_options(arguments: Iterable[str], make: type[Options]) -> Options:
     own = [each for each in fields(make) if each.init]  # type: ignore[arg-type]
     for argument in arguments:
         key, separator, text = argument.partition("=")
+        if not separator and key not in [each.name for each in own]:
+            raise UserError(f"'{argument}' received. Expected key=value, such as {own[0].name}=...; see --help.")
         if key not in [each.name for each in own]:
             raise unknown_name("option", key, [each.name for each in own])
         if not separator or key in values:

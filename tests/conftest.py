@@ -18,6 +18,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # a worker of pytest a core; ops run beside one another still
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
+# Messages name programs as the shell finds them; in an environment that is active, by their names.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
 # They change what is printed: a test that wants one sets it, on a CI server as on a desk.
 for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(name, None)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
+import shutil
+import sys
+import textwrap
 import unicodedata
 import zipfile
 import zlib
@@ -53,6 +57,14 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def wrapped(text: str) -> str:
+    """Return a line for standard error; on a terminal, broken between words."""
+    if not sys.stderr.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+
+
 def _is_shown(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"  # wide spaces are harmless
 
@@ -60,28 +72,45 @@ def _is_shown(character: str) -> bool:
 IS_CLONE = (Path(__file__).resolve().parents[1] / "hookline").is_dir()
 """Whether this is a clone of the project, with its scripts as files; false for an installed package."""
 SCRIPT = re.compile(r"(?<![\w./-])(?:(?:python )?scripts/(\w+)|(?:python )?(train))\.py\b")
-EXTRA = re.compile(r"'\.\[(\w+)\]', in a clone of this project")
+EXTRA = re.compile(r"-e '\.\[(\w+)\]', in a clone of this project")
+
+
+PROGRAM = re.compile(r"(?<![\w./-])(?:python(?= (?:train|scripts/\w+)\.py\b| -m pip)|tensorboard(?= --logdir))")
 
 
 def as_typed(text: str) -> str:
-    """Return a text with commands such as "python scripts/export.py" as they are typed here: unchanged in a clone."""
-    if IS_CLONE:
-        return text
-    text = SCRIPT.sub(lambda found: f"hookline {(found[1] or found[2]).replace('_', '-')}", text)
-    return EXTRA.sub(r"'hookline[\1]'", text)
+    """Return a text with commands such as "python scripts/export.py" as they run in this shell."""
+    if not IS_CLONE:
+        text = SCRIPT.sub(lambda found: f"hookline {(found[1] or found[2]).replace('_', '-')}", text)
+        text = EXTRA.sub(r"'hookline[\1]'", text)
+    return PROGRAM.sub(lambda found: _called(found[0]), text)
+
+
+def _called(program: str) -> str:
+    """Return the name of a program if the shell finds that of this environment, otherwise its path."""
+    ours, found = Path(sys.executable).parent / program, shutil.which(program)
+    if not ours.exists() or (found and Path(found).parent.resolve() == ours.parent.resolve()):
+        return program
+    path = ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours
+    return shlex.quote(str(path))
 
 
 def nearest(received: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name that was probably meant: a similar one, or one that "lr" or "acc" abbreviates."""
     names = list(known)
-    close = difflib.get_close_matches(received, names, n=1, cutoff=cutoff)
+    lowered = {name.lower(): name for name in reversed(names)}
+    close = difflib.get_close_matches(received, names, n=1, cutoff=cutoff) or [
+        lowered[each] for each in difflib.get_close_matches(received.lower(), lowered, n=1, cutoff=cutoff)
+    ]
     return close[0] if close else next((name for name in names if _is_short_for(received, name)), None)
 
 
 def _is_short_for(received: str, name: str) -> bool:
     words = name.rpartition("/")[2].split("_")
-    initials = "".join(word[:1] for word in words)
-    return len(received) > 1 and (received == initials or (len(received) > 2 and words[-1].startswith(received)))
+    initials, start = "".join(word[:1] for word in words), name.lower().startswith(received.lower())
+    return len(received) > 1 and (
+        received == initials or start or (len(received) > 2 and words[-1].startswith(received))
+    )
 
 
 def did_you_mean(received: str, known: Iterable[str]) -> str:

@@ -116,6 +116,13 @@ class Network:
         }
 
 
+def settle(model: keras.Model) -> None:
+    """Let layers that compute with a copy of their weights, which assigning does not change, copy them again."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
+
+
 def name_variables(
     variables: Iterable[keras.Variable], names: Mapping[int, str] | None = None
 ) -> dict[str, keras.Variable]:

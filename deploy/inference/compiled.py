@@ -15,7 +15,7 @@ try:
     extending: Any = importlib.import_module("numba.extending")
 except ImportError as error:
     raise UserError(
-        "kernels=numba needs Numba. Expected it installed: python -m pip install '.[fast]', in a clone of this "
+        "kernels=numba needs Numba. Expected it installed: python -m pip install -e '.[fast]', in a clone of this "
         "project. Or use kernels=numpy."
     ) from error
 

@@ -35,8 +35,8 @@ class EarlyStopping(HostHook):
         One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than
-            `min_delta` are one; a resumed run stops where an uninterrupted run would.
+        tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; small gains count once they add up to more
+            than `min_delta`; a resumed run stops where an uninterrupted run would.
 
     Example:
         python train.py recipe=baseline hooks.early_stopping.patience=5 hooks.early_stopping.min_delta=1e-3

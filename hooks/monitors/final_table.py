@@ -15,7 +15,7 @@ from rich.table import Table
 from hookline.hooks.monitors.advisor import loss_monitor
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hookline.hooks.options import check_choice
-from hookline.trainer.errors import printable
+from hookline.trainer.errors import as_typed, printable
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.results import (
     format_bytes,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MODES = (AUTO, "styled", PLAIN, QUIET)
 MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
 REASON_LENGTH = 300
+FIRST_SCREEN = "http://localhost:6006/#custom_scalars"  # related curves in one chart
 
 
 class FinalTable(HostHook):
@@ -93,12 +94,13 @@ class FinalTable(HostHook):
         title = f"{run.recipe}: {describe_status(summary)}"
         show(console, metric_table(title, summary, {name: each.split.size for name, each in run.held_out.items()}))
         for label, text in [*self._held_out_lines(run, summary), *result_lines(summary)]:
-            console.print(f"{label:<11}{text}", soft_wrap=True)
+            console.print(f"{label:<11}{text}", soft_wrap=not console.is_terminal)  # a terminal breaks within words
         for table in [*network_tables(summary, MOST_ROWS), *layer_tables(summary)]:
             console.print()
             show(console, table)
         console.print(f"{'run':<11}{run.directory}", soft_wrap=True)
-        console.print(f"tensorboard --logdir {shlex.quote(str(run.directory))}", soft_wrap=True)
+        console.print(as_typed(f"tensorboard --logdir {shlex.quote(str(run.directory))}"), soft_wrap=True)
+        console.print(f"{'then open':<11}{FIRST_SCREEN}", soft_wrap=True)
 
     def _held_out_lines(self, run: Run, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return which step was the best, and whether that was chance, and which weights were tested."""
@@ -140,6 +142,7 @@ def describe_status(summary: Mapping[str, Any]) -> str:
     text = str(summary.get("status", "unknown"))
     if summary.get("stop_reason"):
         reason = str(summary["stop_reason"]).strip().partition("\n")[0]  # a framework's error may fill pages
+        reason = reason.partition(". Resume with: ")[0]  # printed at the end
         text += f" ({reason if len(reason) <= REASON_LENGTH else f'{reason[: REASON_LENGTH - 3]}...'})"
     if "steps" in summary:
         text += f" after {_steps(summary['steps'])}"
@@ -244,7 +247,7 @@ def show(console: Console, table: TextTable) -> None:
     for name in table.left_out_first:
         if _width(columns) > console.width:
             columns.pop(name, None)
-    console.print(table.title, style="bold", soft_wrap=True)
+    console.print(table.title, style="bold", soft_wrap=not console.is_terminal)
     if not table.rows:
         return
     if _width(columns) <= console.width:

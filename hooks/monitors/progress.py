@@ -7,6 +7,7 @@ import io
 import math
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -80,14 +81,14 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {epoch:.1f}/{epochs:.1f}"
 
     def speed(self) -> str:
-        """Return what is known, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
+        """Return what is known, such as "12,345 examples/s, waiting for data 12 %, queue 8/8, 0:31 left".
 
         The queue is the batches that were ready when the latest chunk ended; an empty one slows training down.
         """
         run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
-            texts.append(f"waiting {format_share(waiting)}")
+            texts.append(f"waiting for data {format_share(waiting)}")
         if run.times.queue is not None:
             texts.append("queue {}/{}".format(*run.times.queue))
         if seconds is not None and run.step < run.total_steps:
@@ -110,12 +111,23 @@ class Status:
         metrics = [name for name in values if is_metric(name)]
         monitored = [monitor] if monitor in metrics else []
         names = dict.fromkeys((*losses, *monitored, *metrics[:SHOWN_METRICS]))
-        return " ".join(f"{short_name(name)} {self._format(split, name, values[name])}" for name in names)
+        texts = {name: f"{short_name(name)} {self._format(split, name, values[name])}" for name in names}
+        if split == "train":
+            texts |= {name: f"{texts[name]}{loss_parts(values, name)}" for name in losses}
+        return " ".join(texts.values())
 
     def _format(self, split: str, name: str, value: float) -> str:
         if split not in self.run.held_out or not is_metric(name):
             return format_value(value)
         return format_metric(value, self.run.held_out[split].split.size)
+
+
+def loss_parts(values: Mapping[str, float], total: str) -> str:
+    """Return the terms of a total loss, such as " (center 0.0100 cross_entropy 0.2000)"; empty if there is only one."""
+    start = total.removesuffix("total")
+    terms = {name: value for name, value in values.items() if name.startswith(start) and name != total}
+    texts = [f"{name.removeprefix(start)} {format_value(value)}" for name, value in terms.items()]
+    return f" ({' '.join(texts)})" if len(texts) > 1 else ""
 
 
 SLOW_EPOCH_SECONDS = 30.0
@@ -183,15 +195,20 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-BAR = 24  # cells of the bar; a third of a narrow terminal
+BAR, NARROW = 24, 8  # most and fewest cells of the bar
 
 
 def draw(status: Status, width: int) -> Group:
     """Return a bar with position and speed beside it, and the metrics below; texts that are too long wrap."""
-    run = status.run
+    run, text = status.run, ", ".join(filter(None, (status.position(), status.speed())))
+    room = width - len(text) - 2
+    cells = min(BAR, room if room >= NARROW else width)
+    bar = ProgressBar(max(1, run.total_steps), run.step, width=cells, finished_style="bar.complete")
     first = Table.grid(padding=(0, 1))
-    bar = ProgressBar(max(1, run.total_steps), run.step, width=min(BAR, width // 3), finished_style="bar.complete")
-    first.add_row(bar, Text(", ".join(filter(None, (status.position(), status.speed())))))
+    if room >= NARROW:
+        first.add_row(bar, Text(text))
+    else:
+        first.add_row(Group(bar, Text(text)))
     return Group(first, Text(printable(status.metrics() or run.recipe), style="dim"))
 
 

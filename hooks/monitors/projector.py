@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +31,9 @@ class Projector(HostHook):
     """Write embeddings for TensorBoard's tab "Projector" at the final test. It needs the hook `tensorboard`, too.
 
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
-    (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`).
-    Of more than 5,000 examples, 5,000 evenly spaced ones are shown. Vectors of fewer than three dimensions are filled
-    with zeros.
+    (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`),
+    where grey images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
+    Vectors of fewer than three dimensions are filled with zeros.
 
     Group:
         monitor
@@ -110,7 +111,7 @@ def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> di
         height, width = embedding.images.shape[1:3]
         info.sprite.image_path = f"{name}_images.png"
         info.sprite.single_image_dim.extend([width, height])
-        files[info.sprite.image_path] = encode_picture(name, sprite_picture(embedding.images))
+        files[info.sprite.image_path] = encode_picture(name, sprite_picture(embedding.images, embedding.labels))
     return files
 
 
@@ -118,8 +119,19 @@ def _tsv(rows: Iterable[Sequence[str]]) -> bytes:
     return "".join("\t".join(row) + "\n" for row in rows).encode()
 
 
-def sprite_picture(images: np.ndarray) -> np.ndarray:
-    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1]."""
+COLORS = np.array([colorsys.hsv_to_rgb(0.618 * number % 1.0, 0.7, 1.0) for number in range(20)], np.float32)
+"""Of classes: hues far apart."""
+
+
+def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1].
+
+    Grey images have the color of their class, the first of the labels.
+    """
+    if images.shape[-1] == 1 and labels:
+        classes = np.unique(next(iter(labels.values())), return_inverse=True)[1]
+        grey = (images - images.min()) / ((images.max() - images.min()) or 1.0)
+        images = grey * COLORS[classes % len(COLORS)][:, np.newaxis, np.newaxis]
     count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

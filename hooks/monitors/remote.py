@@ -128,7 +128,7 @@ class RemoteLogger(HostHook):
         except ImportError as error:
             raise UserError(
                 f"The hook '{self.name}' needs the package {self.package}: {one_line(str(error))}. Expected it "
-                f"installed: python -m pip install '.[{self.package}]', in a clone of this project."
+                f"installed: python -m pip install -e '.[{self.package}]', in a clone of this project."
             ) from error
         settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         tags = [*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hookline.scripts.documentation.techniques import PICTURED, WITHOUT_HOOK, complete_page, task_pages
+
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = "hooks/README.md"
 PAGES = {
@@ -42,6 +44,7 @@ PICTURES = ".github/pictures/"
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 SECTION = re.compile(r"^## (\S+)$", re.MULTILINE)
 GROUP = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
+TECHNIQUES = "Techniques"
 HOOK = re.compile(r"^\| \[\w+\]\((\w+\.md)\)", re.MULTILINE)
 
 
@@ -54,6 +57,12 @@ def site_pages(root: Path = ROOT) -> dict[str, str]:
     texts |= {f"hooks/{name}.md": f"# {name}\n{text}" for name, text in hooks.items()}
     sources = {target: source for source, target in PAGES.items()}
     found = {target: _linked(text, sources.get(target, CATALOGUE), target) for target, text in texts.items()}
+    found |= {f"hooks/{name}.md": complete_page(name, found[f"hooks/{name}.md"], root) for name in hooks}
+    names = rf"(?<= )`({'|'.join([*hooks, *WITHOUT_HOOK])})`(?=[,| ])"
+    found["index.md"] = re.sub(
+        r"^\| .*", lambda row: re.sub(names, r"[`\1`](hooks/\1.md)", row[0]), found["index.md"], flags=re.MULTILINE
+    )
+    found |= {f"hooks/{name}.md": text for name, text in task_pages(root)}
     found |= {f"{NOTEBOOKS}/{path.stem}.md": _notebook(path) for path in sorted((root / NOTEBOOKS).glob("*.ipynb"))}
     parts = ["\n".join([f"**{title}**\n", *(f"::: {name}\n" for name in names)]) for title, names in PUBLIC.items()]
     return found | {"reference.md": "\n".join(["# Reference\n", *parts])}
@@ -92,7 +101,8 @@ def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
     _, *groups = GROUP.split(pages[PAGES[CATALOGUE]])
     hooks: list[Any] = [PAGES[CATALOGUE]]
     for title, table in zip(groups[::2], groups[1::2], strict=True):
-        hooks.append({title: [f"hooks/{page}" for page in HOOK.findall(table)]})
+        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == TECHNIQUES else []
+        hooks.append({title: [f"hooks/{page}" for page in [*HOOK.findall(table), *others]]})
     notebooks = [page for page in pages if page.startswith(f"{NOTEBOOKS}/")]
     return [
         {"Start": "index.md"},
@@ -120,4 +130,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for place, text in site_pages().items():
         files.append(File.generated(config, place, content=text))
+    from hookline.scripts.documentation.pictures import draw  # TensorFlow
+
+    for name in PICTURED:
+        files.append(File.generated(config, f"hooks/{name}.svg", content=draw(name)))
     return files

@@ -169,10 +169,10 @@ LIKELY = {
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",
     "recipe=baseline data=arrays data.path=nowhere.npy": "data.path 'nowhere.npy' does not exist",
     "recipe=baseline data=tfrecord 'data.path=nowhere-*'": "data.path 'nowhere-*' matches no file",
-    "recipe=baseline data=image_folder": "data.path has no value. Expected data.path=<value>.",
+    "recipe=baseline data=image_folder": "data.path has no value. Expected data.path=<path>.",
     "recipe=bnn run_dir=used": "run_dir=used exists already.",
-    "resume=nowhere": "resume=nowhere has no config.yaml that can be read.",
-    "recipe=bnn init_from=nowhere": "init_from=nowhere has no checkpoints.",
+    "resume=nowhere": "resume=nowhere does not exist.",
+    "recipe=bnn init_from=nowhere": "init_from=nowhere does not exist.",
     "recipe=bnn +hooks.mine._target_=my_hook.Mine": "If you trust it, add plugins=[my_hook].",
     "recipe=bnn plugins=[nowhere_at_all] +hooks.mine._target_=nowhere_at_all.Mine": "no module 'nowhere_at_all'",
     # what does not go together, signs, quotes and flags

@@ -113,6 +113,6 @@ def test_the_graph_is_that_of_the_step(server):
 def test_hyperparameters_stand_beside_the_best_values(server, folder):
     for shown in (server, Server(folder.parent)):  # one run, and a folder of runs
         (group,) = shown.groups_of_runs()
-        assert group["hparams"]["hooks"] == "bnn_rounding center_loss"
+        assert group["hparams"]["Hooks"] == "bnn_rounding center_loss"
         values = {each["name"]["tag"] for each in group["metricValues"]}
         assert {"summary/best_validation/accuracy", "summary/test/accuracy"} <= values

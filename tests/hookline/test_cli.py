@@ -130,9 +130,18 @@ def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatc
         "python scripts/check_gradients.py recipe=x": "hookline check-gradients recipe=x",
         "with all that train.py takes": "with all that hookline train takes",
         "runs/train.py and my_scripts/export.py stay": "runs/train.py and my_scripts/export.py stay",
-        "python -m pip install '.[onnx]', in a clone of this project.": "python -m pip install 'hookline[onnx]'.",
+        "python -m pip install -e '.[onnx]', in a clone of this project.": "python -m pip install 'hookline[onnx]'.",
     }
     assert all(as_typed(text) == text for text in texts), "in a clone"
+    here = Path(sys.executable).parent
+    with monkeypatch.context() as patch:  # an environment that is not active
+        patch.setenv("PATH", "")
+        patch.chdir(here.parents[1])
+        place = here.relative_to(here.parents[1])
+        assert as_typed("Resume: python train.py resume=x") == f"Resume: {place / 'python'} train.py resume=x"
+        assert as_typed("tensorboard --logdir runs") == f"{place / 'tensorboard'} --logdir runs"
+        assert as_typed("python -m pip install x") == f"{place / 'python'} -m pip install x"
+        assert as_typed("my_python train.py and python stay") == "my_python train.py and python stay"
     monkeypatch.setattr(errors, "IS_CLONE", False)
     assert [as_typed(text) for text in texts] == list(texts.values())
     assert str(UserError("See python train.py --help.")) == "See hookline train --help."

@@ -50,6 +50,18 @@ def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys):
         assert "hookline.load" in capsys.readouterr().err
 
 
+def test_a_model_with_an_adapted_normalization_loads_and_ships(tmp_path):
+    x, y = 40.0 + 9.0 * images()["x_train"], images()["y_train"]
+    norm = keras.layers.Normalization()
+    norm.adapt(x)
+    layers = [keras.Input(x.shape[1:]), norm, keras.layers.Flatten(), keras.layers.Dense(3, use_bias=False)]
+    first = small_trainer(QUIET, model=keras.Sequential(layers), run_dir=tmp_path / "run")
+    first.fit(x, y, batch_size=16, verbose=0)
+    np.testing.assert_allclose(hookline.load(tmp_path / "run").predict(x), first.predict(x), atol=1e-5)
+    np.testing.assert_allclose(first.model.predict(x, verbose=0), first.predict(x), atol=1e-5)
+    first.export(tmp_path / "saved", format="saved_model")  # compared with the trainer, on all examples
+
+
 def sequential():
     layers = [keras.Input((12, 12, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.2)]
     return keras.Sequential([*layers, keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])

@@ -150,7 +150,8 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), config)
         return OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except MissingMandatoryValue as error:
-        raise UserError(f"{error.full_key} has no value. Expected {error.full_key}=<value>.") from error
+        kind = "path" if str(error.full_key).endswith("path") else "value"
+        raise UserError(f"{error.full_key} has no value. Expected {error.full_key}=<{kind}>.") from error
     except OmegaConfBaseException as error:
         raise UserError(f"The config is wrong: {_one_line(error)}") from error
 

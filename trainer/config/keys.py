@@ -33,6 +33,9 @@ REMEDY = {
     "recipe": "recipe=<name>; see python train.py --help",
 }
 
+ELSEWHERE = {f"task.{key}": f" task=supervised takes any Keras {key}." for key in ("loss", "metrics")}
+"""Where an argument is known that a part of the run does not take."""
+
 
 def is_group_choice(override: Override, composer: Composer) -> bool:
     """Return whether an override chooses an option of a group."""
@@ -129,7 +132,8 @@ def _unknown_key(
     if above in NAMED:
         return _unknown_part(above, part, sorted(siblings), composer)
     if TARGET in siblings:
-        return unknown_name(f"argument of {above}", part, [name for name in siblings if name != TARGET])
+        error = unknown_name(f"argument of {above}", part, [name for name in siblings if name != TARGET])
+        return UserError(f"{error}{ELSEWHERE.get(f'{above}.{part}', '')}")
     prefix = f"{above}." if above else ""
     siblings = siblings if above else dict.fromkeys([*siblings, *composer.groups()])
     near = difflib.get_close_matches(part, siblings, n=1) if siblings else []

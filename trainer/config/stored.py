@@ -66,7 +66,8 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         why = "" if isinstance(error, FileNotFoundError) else f" ({reason:.200})"
-        raise UserError(f"{key}={run} has no {FILE_NAME} that can be read{why}. Expected a run directory.") from error
+        fault = f"has no {FILE_NAME} that can be read{why}" if path.parent.exists() else "does not exist"
+        raise UserError(f"{key}={run} {fault}. Expected the directory of a run.") from error
     is_config = isinstance(config, dict) and isinstance(config.get("plugins") or [], list)
     if not is_config or not all(isinstance(config.get(section), dict) for section in NEEDED):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")

@@ -72,8 +72,8 @@ def initial_checkpoints(init_from: str) -> Path:
     check_folders(given, "init_from")
     if not path.is_dir():
         raise UserError(
-            f"init_from={init_from} has no checkpoints. Expected the directory of a run, or a file of weights: "
-            f"{', '.join(WEIGHTS)}."
+            f"init_from={init_from} {'has no checkpoints' if given.exists() else 'does not exist'}. Expected the "
+            f"directory of a run, or a file of weights: {', '.join(WEIGHTS)}."
         )
     return path
 

@@ -75,6 +75,7 @@ def _made_beside(make: Callable[[], Made]) -> Made:
 
 def shipped_network(run: str, config: dict[str, Any]) -> Network:
     """Return the network of a finished run, with the values that evaluations use at its best checkpoint."""
+    from hookline.trainer.network import settle
     from hookline.trainer.run.state import shipped_weights
 
     trainer = (finished := restore_beside(run, config)).trainer
@@ -83,10 +84,12 @@ def shipped_network(run: str, config: dict[str, Any]) -> Network:
     (network,) = trainer.networks.values()
     for name, value in shipped_weights(trainer, finished.step)[network.name].items():
         network.variables[name].assign(value)
+    settle(network.model)
     return network
 
 
 def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
+    from hookline.trainer.network import settle
     from hookline.trainer.run.blueprint import from_config
     from hookline.trainer.run.build_run import build_run
     from hookline.trainer.run.checkpoint import CheckpointStore
@@ -106,6 +109,8 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     loaded = store.load(tag)
     restored = build_run(from_config(config), directory=directory)
     assign_variables(trainer_variables(restored.trainer), loaded.tensors, f"run={run}")  # no sums of an open report
+    for network in restored.trainer.networks.values():
+        settle(network.model)
     restored.checkpoint, restored.step = tag, loaded.step
     return restored
 

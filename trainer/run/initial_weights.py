@@ -13,7 +13,7 @@ import numpy as np
 from keras.src.saving import saving_lib
 
 from hookline.trainer.errors import UserError, one_line, user_path
-from hookline.trainer.network import Network, name_variables
+from hookline.trainer.network import Network, name_variables, settle
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.weight_files import BFLOAT16, Layer, by_path, held, open_weights
 
@@ -62,6 +62,7 @@ def take_weights(network: Network, given: Sequence[Layer], source: str) -> list[
     """Give a network the weights of layers that fit its own, each whole or not at all, and return lines on that."""
     own, how, pairs = _match(network.model, network.weights, given, source)
     _assign(pairs)
+    settle(network.model)
     taken, used = ({id(pair[side]) for pair in pairs} for side in (0, 1))
     values = sum(math.prod(each.shape) for layer, _ in pairs for each in layer.tensors.values())
     lines = [f"{source}: {len(pairs)} of {len(own)} layers of '{network.name}' ({values:,} values), {how}."]
@@ -80,6 +81,7 @@ def load_whole(model: keras.Model, path: Path, source: str) -> None:
         if left := [layer for layer in own if id(layer) not in taken]:
             raise UserError(f"{source} has no weights for {_listed(left)}. Expected a file for a '{model.name}'.")
         _assign(pairs)
+        settle(model)
 
 
 def _match(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -343,7 +344,9 @@ class Run:
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
-        raise Interrupted(line + (unsaved or f"Resume with: python train.py resume={self.directory}"), signal_number)
+        raise Interrupted(
+            line + (unsaved or f"Resume with: python train.py {shlex.quote(f'resume={self.directory}')}"), signal_number
+        )
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:

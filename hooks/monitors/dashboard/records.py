@@ -37,6 +37,7 @@ ALWAYS = {
     "seed": "seed",
 }
 """Names of the settings that every run shows, where it has them."""
+FIRST = ("hooks", "learning_rate", "model", "recipe", "seed")
 
 
 def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Value]:
@@ -73,9 +74,13 @@ def _is_part(key: str, keys: set[str]) -> bool:
 
 
 def start_summary(values: Mapping[str, Value]) -> Summary:
-    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
+    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name.
+
+    TensorBoard sorts them by name, capitals first, and shows five: those in FIRST, unless others differ between runs.
+    """
     from tensorboard.plugins.hparams.summary import session_start_pb  # it uses TensorFlow when it is imported
 
+    values = {name.capitalize().replace("_", " ") if name in FIRST else name: value for name, value in values.items()}
     return Summary.FromString(session_start_pb(values).SerializeToString())
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from hookline.hooks.monitors import progress
-from hookline.hooks.monitors.progress import Progress, Status
+from hookline.hooks.monitors.progress import Progress, Status, loss_parts
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.times import Times
 
@@ -67,6 +67,12 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 examples/s, queue 3/8, 0:0")
     assert "left, train loss 0.0500 accuracy 0.5000, validation loss 0.1000 accuracy 0.9000" in line
     assert line.endswith("best accuracy 0.9000 at step 20")
+
+
+def test_the_terms_of_a_loss_stand_beside_it_if_there_are_several():
+    values = {"loss/total": 3.0, "loss/cross_entropy": 2.0, "loss/center": 1.0, "center/ratio": 0.1, "g/loss/gan": 4.0}
+    assert loss_parts(values, "loss/total") == " (cross_entropy 2.0000 center 1.0000)"
+    assert loss_parts({**values, "g/loss/total": 4.0}, "g/loss/total") == ""
 
 
 def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):

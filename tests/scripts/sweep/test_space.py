@@ -63,6 +63,6 @@ def test_what_is_no_space_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(UserError, match=message):
             read_space(COMMAND, [text])
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"python -m pip install '.\[search\]'"):
+    with pytest.raises(UserError, match=r"python -m pip install -e '.\[search\]'"):
         run("recipe=bnn", "seed=1,2", "--trials", "2", "--sweep", "s")
     assert not Path("s").exists()

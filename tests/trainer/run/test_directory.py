@@ -52,7 +52,7 @@ def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
     for name in ("model.keras", "model.weights.h5", "model.safetensors"):
         check_initial(str(tmp_path / name))
     for name in ("model.pkl", "absent.keras"):
-        assert_refused(rf"{name} (is a file|has no checkpoints).*\.safetensors", check_initial, str(tmp_path / name))
+        assert_refused(rf"{name} (is a file|does not exist).*\.safetensors", check_initial, str(tmp_path / name))
 
 
 ROOT = Path(__file__).parents[3]
