@@ -99,7 +99,7 @@ def test_changes_in_place_and_declarations_are_checked_too():
             return weights
 
     assert_refused("returned int32 .* from transform_weights", toy_loop, [InPlace("own")])
-    for attribute, value in (("reads", None), ("before", "ema"), ("conflicts", (1,)), ("priority", "first")):
+    for attribute, value in (("reads", None), ("before", "ema"), ("conflicts", (1,))):
         hook = StatelessHook("own")
         setattr(hook, attribute, value)
         assert_refused(f"'own' declares {attribute}", order_hooks, [hook])
