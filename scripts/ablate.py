@@ -19,7 +19,8 @@ if __name__ == "__main__":
 
 from hookline.hooks import technique_hooks
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.comparison.comparison import Comparison, Group, print_comparison
+from hookline.scripts.comparison.comparison import Comparison, Group
+from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
 from hookline.scripts.sweep.command import listed_run, missing_jobs
 from hookline.scripts.sweep.open import command_of, is_done, make_directory

@@ -18,7 +18,8 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.scripts.comparison.columns import show_setting
-from hookline.scripts.comparison.comparison import Comparison, Group, compare, print_comparison, sort, write_csv
+from hookline.scripts.comparison.comparison import Comparison, Group, compare, sort
+from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
@@ -114,6 +115,8 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
     lines = []
     try:
         if options.csv:
+            from hookline.scripts.comparison.report import write_csv
+
             write_csv(comparison, user_path(options.csv, "csv"))
             lines.append(f"table: {options.csv}")
         if options.chart:

@@ -35,7 +35,7 @@ CALIBRATION = 64
 
 
 def keras_network(case: Case) -> keras.Model:
-    """Return the architecture in Keras, in float32."""
+    """Return the same architecture in Keras, in float32."""
     from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
     from hookline.recipes.models.mlp import mlp
 

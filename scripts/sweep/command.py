@@ -14,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from hookline.scripts.comparison.comparison import compare, print_comparison
+from hookline.scripts.comparison.comparison import compare
+from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
 from hookline.scripts.sweep.open import (
     OpenSweep,

@@ -8,14 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hookline.scripts.comparison.comparison import (
-    compare,
-    comparison_table,
-    difference,
-    paired_table,
-    print_comparison,
-    spread,
-)
+from hookline.scripts.comparison.comparison import compare, difference, spread
+from hookline.scripts.comparison.report import comparison_table, paired_table, print_comparison
 from hookline.scripts.comparison.runs import Metric
 from tests.support.stored_runs import failed, job
 
