@@ -68,15 +68,6 @@ def test_every_recipe_composes_from_its_header_and_its_parts_take_their_argument
             bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
-def test_every_hook_and_every_augmentation_can_be_added():
-    single = {name for name in names("augment") if "defaults" not in read(CONFIG_DIR / "augment" / f"{name}.yaml")}
-    added = (f"+hooks=[{','.join(names('hooks'))}]", f"+augment=[{','.join(names('augment'))}]")
-    for recipe in ("baseline", "gan"):
-        config = compose(f"recipe={recipe}", *added)
-        assert set(names("hooks")) <= set(config["hooks"])
-        assert set(config["augment"]) == single
-
-
 OWN = {
     "model": "hookline.recipes.models.mlp.mlp",
     "optimizer": "keras.optimizers.Adafactor",

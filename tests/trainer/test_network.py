@@ -1,4 +1,4 @@
-"""Names of variables: unique, and the same in every process."""
+"""Networks: the names of their variables, their rates, and the objectives that they do not fit."""
 
 from __future__ import annotations
 

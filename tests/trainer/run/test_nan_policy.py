@@ -87,19 +87,27 @@ def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
     assert state.tensors["optimizer/model/learning_rate_factor"] == 1.0  # written before the first return
 
 
-def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(tmp_path):
-    plain = run_small("baseline", *EACH, run_dir=tmp_path / "plain")
-    overrides = [PLUGIN, once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.25", *SAVING]
+ROLLED = [once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.3", "hooks.checkpoint.keep_last=9", *SAVING, *EACH]
+
+
+@pytest.fixture(scope="module")
+def rolled(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("rolled") / "run"
     with pytest.warns(UserWarning, match="rolls back to its newest checkpoint, 1 of 10 times"):
-        found = run_small("baseline", *overrides, *EACH, run_dir=tmp_path / "run")
+        return directory, run_small("baseline", PLUGIN, *ROLLED, run_dir=directory)
+
+
+def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled, tmp_path):
+    directory, found = rolled
+    plain = run_small("baseline", *EACH, run_dir=tmp_path / "plain")
     assert (found["status"], found["steps"], found["rolled_back"]) == ("completed", plain["steps"], [13])
-    rates, plain_rates = (rates_of(tmp_path / name) for name in ("run", "plain"))
+    rates, plain_rates = rates_of(directory), rates_of(tmp_path / "plain")
     assert sorted(rates) == sorted(plain_rates) == list(range(1, 21))  # once each, though some were made twice
     for step, rate in rates.items():
-        assert rate == pytest.approx(plain_rates[step] * (0.25 if step > 12 else 1.0)), step
+        assert rate == pytest.approx(plain_rates[step] * (0.3 if step > 12 else 1.0)), step
     for split in ("train", "validation"):
-        lines = {line["step"]: line["loss/total"] for line in metrics(tmp_path / "run") if line["split"] == split}
-        assert shown_losses(tmp_path / "run", split) == pytest.approx(lines, rel=1e-6)
+        lines = {line["step"]: line["loss/total"] for line in metrics(directory) if line["split"] == split}
+        assert shown_losses(directory, split) == pytest.approx(lines, rel=1e-6)
 
 
 def shown_losses(directory, split):
@@ -117,15 +125,11 @@ def rates_of(directory):
     return rates
 
 
-def test_a_run_that_went_back_resumes_and_replays_with_its_bits(tmp_path, capsys):
-    factor = "hooks.nan_guard.rate_factor=0.3"
-    overrides = [once(13), ROLLBACK, factor, "hooks.checkpoint.keep_last=9", *SAVING, *SHORT]
+def test_a_run_that_went_back_resumes_and_replays_with_its_bits(rolled, tmp_path, capsys):
     with pytest.warns(UserWarning, match="rolls back"):
-        whole = run_small("baseline", PLUGIN, *overrides, run_dir=tmp_path / "whole")
-    with pytest.warns(UserWarning, match="rolls back"):
-        found = run_cut("baseline", *overrides, cuts=[17], run_dir=tmp_path / "cut")
+        found = run_cut("baseline", *ROLLED, cuts=[17], run_dir=tmp_path / "cut")
     assert found["rolled_back"] == [13]
-    check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
+    check_same(tmp_path / "cut", found, *rolled)
     capsys.readouterr()
-    code = verify([f"run={tmp_path / 'cut'}", f"replay={whole['steps'] - 8}", "plugins=[tests.support]"])
+    code = verify([f"run={tmp_path / 'cut'}", f"replay={found['steps'] - 8}", "plugins=[tests.support]"])
     assert (code, capsys.readouterr().out.partition(":")[0]) == (0, "Steps 8 to 20 give the same bits again")

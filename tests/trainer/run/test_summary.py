@@ -15,6 +15,7 @@ from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.trainer.graph import graph_calls
 from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Journal
+from hookline.trainer.run.results import metric_rows
 from hookline.trainer.run.state import Forms
 from hookline.trainer.run.summary import build_summary, count_macs, measure_size, summarize_network, write_summary
 from hookline.trainer.run.times import HOOKS, Times
@@ -202,3 +203,18 @@ def test_what_is_not_known_is_not_counted():
     for layer in (layers.LSTM(4), layers.Bidirectional(layers.GRU(4)), layers.TimeDistributed(layers.Dense(2))):
         assert counts(layer, 5, 3) is None
     assert counts(layers.Conv2D(2, 3), None, None, 3) is None
+
+
+def test_rows_hold_metrics_and_the_total_loss_of_each_split_and_objective():
+    summary = {
+        "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
+        "best": {"step": 1080, "values": {"loss/total": 0.1334, "metric/accuracy": 0.9703}},
+        "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
+    }
+    assert metric_rows(summary) == [("accuracy", 0.9981, 0.9703, 0.9722), ("loss", 0.0512, 0.1334, 0.1111)]
+    failed = summary | {"best": {"value": None, "values": {}}, "test": {}}
+    assert metric_rows(failed) == [("accuracy", 0.9981, None, None), ("loss", 0.0512, None, None)]
+    assert metric_rows({"status": "failed"}) == []
+    final = {"g/loss/total": 1.0, "g/loss/gan": 1.0, "d/loss/total": 2.0, "g/opt/rate": 3.0}
+    rows = metric_rows({"final": final, "test": {"d/loss/total": 4.0, "g/metric/modes": 8.0}})
+    assert rows == [("g/modes", None, None, 8.0), ("g/loss", 1.0, None, None), ("d/loss", 2.0, None, 4.0)]
