@@ -6,9 +6,10 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+from hookline.hooks.monitors.remote import RemoteLogger
 
 MOST = 100  # parameters that MLflow takes in one request
 TAG = "hookline.id"  # of a remote run: the id in the run directory, which finds it again
@@ -22,15 +23,13 @@ class MLflow(RemoteLogger):
     training never waits. If the service fails, training continues, and one warning says why. A resumed run continues
     the same remote run, with each step once: `mlflow.json` in the run directory holds the id.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A thread that makes one request for each reported step; at the end, at most `timeout` seconds.
+    Cost: A thread that makes one request for each reported step; at the end, at most `timeout` seconds.
 
     Pitfalls:
-        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
-            report and a kill; a service that fails or hangs must not stop a run.
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice; a service that hangs must not stop
+            a run.
 
     Example:
         python train.py recipe=bnn +hooks=mlflow hooks.mlflow.tracking_uri=http://localhost:5000
@@ -51,7 +50,7 @@ class MLflow(RemoteLogger):
         self._client: Any = None
         self._id = ""
 
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str) -> int:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -62,15 +61,15 @@ class MLflow(RemoteLogger):
         found = self._client.get_experiment_by_name(self._experiment)
         where = found.experiment_id if found else self._client.create_experiment(self._experiment)
         runs = self._client.search_runs([where], filter_string=f"tags.`{TAG}` = '{identifier}'")
-        tags = {TAG: identifier, **{f"hookline.{tag}": "true" for tag in facts.tags}}
-        run = runs[0] if runs else self._client.create_run(where, run_name=facts.directory.name, tags=tags)
+        tags = {TAG: identifier, **{f"hookline.{tag}": "true" for tag in self.tags}}
+        run = runs[0] if runs else self._client.create_run(where, run_name=self.directory.name, tags=tags)
         self._id = run.info.run_id
         self._client.update_run(self._id, status="RUNNING")
-        settings = {_allowed(name): str(value) for name, value in facts.settings.items()}
+        settings = {_allowed(name): str(value) for name, value in self.settings.items()}
         parameters = [Param(name, value) for name, value in settings.items() if name not in run.data.params]
         for start in range(0, len(parameters), MOST):
             self._client.log_batch(self._id, params=parameters[start : start + MOST])
-        self._client.log_dict(self._id, {**facts.config}, "config.yaml")
+        self._client.log_dict(self._id, {**self.config}, "config.yaml")
         histories = [self._client.get_metric_history(self._id, name) for name in run.data.metrics]
         return max((each.step for history in histories for each in history), default=-1)
 
@@ -81,12 +80,12 @@ class MLflow(RemoteLogger):
         metrics = [Metric(_allowed(name), value, now, step) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def finish(self, end: End) -> None:
-        for name, value in end.reached.items():
+    def finish(self, *, complete: bool, reached: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        for name, value in reached.items():
             self._client.set_tag(self._id, _allowed(name), f"{value:.6g}")
-        for path in end.pictures.values():
+        for path in pictures.values():
             self._client.log_artifact(self._id, str(path), "pictures")
-        self._client.set_terminated(self._id, "FINISHED" if end.complete else "KILLED")
+        self._client.set_terminated(self._id, "FINISHED" if complete else "KILLED")
 
 
 def _allowed(name: str) -> str:

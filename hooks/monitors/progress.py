@@ -7,7 +7,7 @@ import io
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,21 +18,8 @@ from rich.text import Text
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hookline.hooks.options import check_choice, check_integer, check_number
 from hookline.trainer.errors import printable
-from hookline.trainer.hook import HostHook
-from hookline.trainer.run.results import (
-    format_metric,
-    format_seconds,
-    format_share,
-    format_value,
-    is_metric,
-    is_total_loss,
-    short_name,
-)
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
-
+from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.run import results
 
 SHOWN_METRICS = 2
 WAITING = 0.05  # from this share of the training time on, waiting for batches is shown
@@ -56,10 +43,7 @@ class Status:
             self._reports[report.split] = report
 
     def seconds_left(self) -> float | None:
-        """Return the expected wall time to the last step, evaluation and saving included; None while it is unknown.
-
-        Only the steps of this process count. The cost of evaluations is left out until the first one is over.
-        """
+        """Return the expected wall time to the last step, as those of this process took; None while it is unknown."""
         run = self.run
         if self._begun is None or run.step <= self._begun[0]:
             return None
@@ -79,18 +63,15 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {run.epoch:.1f}/{run.total_steps / run.steps_per_epoch:.1f}"
 
     def speed(self) -> str:
-        """Return what is known, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
-
-        The queue is the batches that were ready when the latest chunk ended; an empty one slows training down.
-        """
+        """Return what is known, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left"."""
         run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
-            texts.append(f"waiting {format_share(waiting)}")
+            texts.append(f"waiting {results.format_share(waiting)}")
         if run.times.queue is not None:
             texts.append("queue {}/{}".format(*run.times.queue))
         if seconds is not None and run.step < run.total_steps:
-            texts.append(f"{format_seconds(seconds)} left")
+            texts.append(f"{results.format_seconds(seconds)} left")
         return ", ".join(texts)
 
     def metrics(self) -> str:
@@ -100,21 +81,21 @@ class Status:
         best = self.run.best
         if best.value is not None:
             value = self._format("validation", best.monitor, best.value)
-            groups.append(f"best {short_name(best.monitor)} {value} at step {best.step}")
+            groups.append(f"best {results.short_name(best.monitor)} {value} at step {best.step}")
         return ", ".join(groups)
 
     def _of(self, split: str) -> str:
         values, monitor = self._reports[split].values, self.run.best.monitor
-        losses = [name for name in values if is_total_loss(name)]
-        metrics = [name for name in values if is_metric(name)]
+        losses = [name for name in values if results.is_total_loss(name)]
+        metrics = [name for name in values if results.is_metric(name)]
         monitored = [monitor] if monitor in metrics else []
         names = dict.fromkeys((*losses, *monitored, *metrics[:SHOWN_METRICS]))
-        return " ".join(f"{short_name(name)} {self._format(split, name, values[name])}" for name in names)
+        return " ".join(f"{results.short_name(name)} {self._format(split, name, values[name])}" for name in names)
 
     def _format(self, split: str, name: str, value: float) -> str:
-        if split not in self.run.held_out or not is_metric(name):
-            return format_value(value)
-        return format_metric(value, self.run.held_out[split].split.size)
+        if split not in self.run.held_out or not results.is_metric(name):
+            return results.format_value(value)
+        return results.format_metric(value, self.run.held_out[split].split.size)
 
 
 SLOW_EPOCH_SECONDS = 30.0
@@ -203,15 +184,13 @@ class Progress(HostHook):
     On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is at most `lines` plain
     lines a run, without control characters. If the reader of standard output exits, training continues.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
+    Cost: A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
 
     Pitfalls:
         tests/hooks/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
-            no control characters; the terminal is restored after an exception.
+            no control characters.
 
     Example:
         python train.py recipe=bnn hooks.progress.lines=10

@@ -11,10 +11,9 @@ import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.hooks import technique_hooks
 from hookline.hooks.monitors.dashboard.records import hyperparameters, reached_values
@@ -24,31 +23,8 @@ from hookline.hooks.options import check_number
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, one_line
 from hookline.trainer.files import parse_json, read_json, write_whole
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Describe a run when it begins."""
-
-    directory: Path
-    config: Mapping[str, Any]
-    settings: Mapping[str, bool | float | str]  # the main ones
-    tags: list[str]
-
-
-@dataclass(frozen=True)
-class End:
-    """Describe the end of a run."""
-
-    complete: bool  # whether the run will not be resumed
-    reached: Mapping[str, float]  # best values of the validation split, and those of the test
-    pictures: Mapping[str, Path]
 
 
 class RemoteLogger(HostHook):
@@ -59,16 +35,20 @@ class RemoteLogger(HostHook):
     """
 
     package = ""
+    directory: Path  # of the run; from its begin on, as what follows
+    config: Mapping[str, Any]
+    settings: Mapping[str, bool | float | str]  # the main ones
+    tags: list[str]
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_number("timeout", timeout, minimum=0.0)
-        self._queue: Queue[tuple[int, dict[str, float]] | End] = Queue()
+        self._queue: Queue[tuple[int, dict[str, float]] | dict[str, Any]] = Queue()
         self._thread: threading.Thread | None = None
         self._step, self._values = -1, dict[str, float]()  # the reports of a step, until the next step reports
         self._failure = ""
 
     @abstractmethod
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str) -> int:
         """Open the run of this id, or a new one; return the last step that the service has, or -1."""
 
     @abstractmethod
@@ -76,8 +56,8 @@ class RemoteLogger(HostHook):
         """Send the values of a step."""
 
     @abstractmethod
-    def finish(self, end: End) -> None:
-        """Send what the run has reached, and close it."""
+    def finish(self, *, complete: bool, reached: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        """Send the best values and those of the test, and close the run; a complete one will not be resumed."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -105,7 +85,8 @@ class RemoteLogger(HostHook):
             return
         pictures = {path.stem: path for path in sorted((run.directory / DIRECTORY_NAME).glob("*.png"))}
         self._pass_on()
-        self._queue.put(End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
+        end = {"complete": summary.get("status") in COMPLETE, "reached": reached_values(summary), "pictures": pictures}
+        self._queue.put(end)
         thread.join(0.0 if self._failure else self._timeout)
         if thread.is_alive() and not self._failure:
             self._failure = f"no answer for {self._timeout:g} s at the end"
@@ -120,11 +101,11 @@ class RemoteLogger(HostHook):
                 f"The hook '{self.name}' needs the package {self.package}: {one_line(str(error))}. Expected it "
                 f"installed: python -m pip install '.[{self.package}]', in a clone of this project."
             ) from error
-        settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
-        tags = [*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]
-        facts = Facts(run.directory.resolve(), run.config, settings, list(dict.fromkeys(tags)))
+        self.directory, self.config = run.directory.resolve(), run.config
+        self.settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
+        self.tags = list({**dict.fromkeys(run.recipe.split("+")), **technique_hooks(run.config.get("hooks") or {})})
         self._queue, self._values, self._failure = Queue(), {}, ""
-        self._thread = threading.Thread(target=self._work, args=(facts, self._queue), name=self.name, daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(self._queue,), name=self.name, daemon=True)
         self._thread.start()
 
     def _collect(self, step: int, split: str, values: Mapping[str, float]) -> None:
@@ -149,19 +130,19 @@ class RemoteLogger(HostHook):
             )
             self._thread = None
 
-    def _work(self, facts: Facts, queue: Queue[Any]) -> None:
-        record = facts.directory / f"{self.package}.json"
+    def _work(self, queue: Queue[Any]) -> None:
+        record = self.directory / f"{self.package}.json"
         try:
             identifier = str(read_json(record)["id"]) if record.exists() else uuid.uuid4().hex
             if not re.fullmatch("[A-Za-z0-9]{1,64}", identifier):
                 raise ValueError(f"{record} names no run")
             write_whole(record, json.dumps({"id": identifier}))
-            sent = self.connect(facts, identifier)
-            while not isinstance(job := queue.get(), End):
+            sent = self.connect(identifier)
+            while not isinstance(job := queue.get(), dict):
                 step, values = job
                 if step > sent:
                     self.send(step, values)
                     sent = step
-            self.finish(job)
+            self.finish(**job)
         except Exception as error:  # noqa: BLE001 - whatever a service raises, the run continues
             self._failure = one_line(f"{type(error).__name__}: {error}")[:200]

@@ -8,29 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from hookline.hooks.monitors.metrics_jsonl import FILE_NAME
-from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+from hookline.hooks.monitors.remote import RemoteLogger
 
 
 class WandB(RemoteLogger):
     """Log reports, config, results and pictures to Weights & Biases.
 
     Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
-    The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end. A
-    separate thread sends them, so training never waits. If the service fails, training continues, and one warning says
-    why.
+    The results are in the summary; the pictures of `pictures/` are logged at the  A separate thread sends them, so
+    training never waits. If the service fails, training continues, and one warning says why.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
     With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run replaces its earlier ones.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds.
+    Cost: A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds.
 
     Pitfalls:
-        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
-            report and a kill; a service that fails or hangs must not stop a run.
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice; a service that hangs must not stop
+            a run.
 
     Example:
         python train.py recipe=bnn +hooks=wandb hooks.wandb.project=digits
@@ -50,7 +47,7 @@ class WandB(RemoteLogger):
         self._project, self._entity = project, entity
         self._run: Any = None
 
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str) -> int:
         import wandb
 
         settings = wandb.Settings(console="off", silent=True)
@@ -62,13 +59,13 @@ class WandB(RemoteLogger):
             entity=self._entity,
             id=identifier,
             resume="allow",
-            name=facts.directory.name,
-            config={**facts.config},
-            tags=facts.tags,
+            name=self.directory.name,
+            config={**self.config},
+            tags=self.tags,
             reinit="create_new",
             settings=settings,
         )
-        if self._run.offline and (facts.directory / FILE_NAME).exists():  # W&B's files lack the end of a killed process
+        if self._run.offline and (self.directory / FILE_NAME).exists():  # W&B's files lack the end of a killed process
             own = Path(self._run.settings.sync_dir)
             for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
                 if folder.name != own.name:
@@ -78,10 +75,10 @@ class WandB(RemoteLogger):
     def send(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
-    def finish(self, end: End) -> None:
+    def finish(self, *, complete: bool, reached: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
         import wandb
 
-        if end.pictures:
-            self._run.log({f"pictures/{name}": wandb.Image(str(path)) for name, path in end.pictures.items()})
-        self._run.summary.update(dict(end.reached))
-        self._run.finish(exit_code=0 if end.complete else 1)
+        if pictures:
+            self._run.log({f"pictures/{name}": wandb.Image(str(path)) for name, path in pictures.items()})
+        self._run.summary.update(dict(reached))
+        self._run.finish(exit_code=0 if complete else 1)
