@@ -31,11 +31,7 @@ def find_batch_norms(model: keras.Model, patterns: str | Sequence[str]) -> dict[
 
 @contextmanager
 def calls_replaced(calls: Iterable[tuple[keras.Layer, Call]]) -> Iterator[None]:
-    """Replace the `call` of layers inside the block.
-
-    Keras calls `layer.call` in `Layer.__call__`, in every kind of model. An attribute of the layer hides the method of
-    its class. It is set past Keras, which would look for variables in it.
-    """
+    """Replace the `call` of layers inside the block, past Keras, which would look for variables in it."""
     calls = list(calls)
     before = [vars(layer).get("call") for layer, _ in calls]
     try:
@@ -120,10 +116,7 @@ def _compiled_by_xla(graph: tf.Graph) -> bool:
 
 
 def calls_frozen(layers: Iterable[keras.Layer], frozen: tf.Tensor) -> list[tuple[keras.Layer, Call]]:
-    """Return calls that do what the layers do now, but train with their moving statistics where `frozen` is True.
-
-    The statistics then stay as they are, as in a layer that is not trainable, but gamma and beta train.
-    """
+    """Return calls that do what the layers do now, but where `frozen` is True use and keep their moving statistics."""
     return [(layer, partial(_call_frozen, layer, layer.call, frozen)) for layer in layers]
 
 

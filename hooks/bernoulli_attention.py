@@ -30,20 +30,17 @@ DECIDED = 0.01  # bits per position
 class BernoulliAttention(GraphHook):
     """Put a gate on a feature map: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
-    The branch is a small convolutional network, trained and saved with the rest; patterns of other hooks, such as "*",
-    never match its layers. Unlike in dropout, y is not divided by A. In evaluation y = A * x, unless `eval_mode` says
-    otherwise. The paper uses join="concatenate"; the moving statistics of batch norm above the gate then cover masked
-    and plain maps.
+    The branch is a small convolutional network, trained and saved with the rest; patterns of other hooks never match
+    its layers. Unlike in dropout, y is not divided by A. The paper uses join="concatenate"; the moving statistics of
+    batch norm above the gate then cover masked and plain maps.
 
-    By default the gate is on the input of the second convolution: low-level features. With `bnn_rounding`, the gate
-    comes after the input quantizer, and features are -1, 0 or +1.
+    By default the gate is on the input of the second convolution. With `bnn_rounding` it comes after the input
+    quantizer.
 
-    The hook keeps no state. The seed of the draws is a variable of the gate in the network. It is derived from the
-    run's seed, and every training step increments it. Under another name, its reports have that name in place of
-    "attention".
+    The seed of the draws is a variable of the gate, derived from the run's seed and counted up by every training step.
+    Under another name, reports have that name in place of "attention".
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         A = sigmoid(branch(x) / temperature)        [batch, h, w, 1]
@@ -66,23 +63,19 @@ class BernoulliAttention(GraphHook):
     Pictures:
         attention/<layer>: eight examples: input, heat map of A, one draw.
 
-    Cost:
-        The convolutions of the branch and one draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as
-        expected from 1.49 times the multiplications. join=concatenate runs the layers above the gate twice.
+    Cost: The branch and one draw per position: 0.66 of the speed (LeNet-5, batch 100). join=concatenate runs the layers
+        above the gate twice.
 
     Pitfalls:
-        tests/trainer/ops/test_estimators.py: a draw has no gradient, so the branch would never train; the hook defines
-            one, x dL/dy summed over channels.
-        tests/hooks/test_bernoulli_attention.py: a run warns if A goes to 0 or 1; evaluations do not draw; rounding and
-            pruning of "*" do not change the branch.
-        tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or one draw at
-            tracing time give another algorithm.
-        tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
-            one recovers a collapsed map.
+        tests/trainer/ops/test_estimators.py: a draw has no gradient, so the branch would never train.
+        tests/hooks/test_bernoulli_attention.py: evaluations do not draw; rounding and pruning of "*" do not change the
+            branch.
+        tests/hooks/attention/test_gate.py: one mask for a whole batch, or one draw at tracing time, is another
+            algorithm.
+        tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat.
 
-    Reference:
-        Wang et al. 2017, "Clothing Retrieval with Visual Attention Model", arXiv 1710.11446: Impdrop. The gradient of
-        the draw: Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
+    Reference: Wang et al. 2017, arXiv 1710.11446: Impdrop; Bengio et al. 2013, arXiv 1308.3432, section 4 (gradient of
+        the draw).
 
     Example:
         python train.py recipe=attention hooks.bernoulli_attention.mode=product
@@ -138,7 +131,6 @@ class BernoulliAttention(GraphHook):
         self.network = network
         self.observed_examples = 0 if self.mode == "none" else EXAMPLES
         self._place: Place | None = None
-        self._supervised_steps: float = np.inf
 
     @property
     def _prefix(self) -> str:
@@ -196,8 +188,8 @@ class BernoulliAttention(GraphHook):
         }
 
     def build(self, context: BuildContext) -> None:
-        if self.supervision and self.supervision.epochs is not None:
-            self._supervised_steps = epoch_start(self.supervision.epochs, context.steps_per_epoch)
+        epochs = self.supervision.epochs if self.supervision else None
+        self._supervised_steps = np.inf if epochs is None else epoch_start(epochs, context.steps_per_epoch)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         return nullcontext() if self.mode == "none" else self._gate.drawing_for(context.replica)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,14 +22,11 @@ from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import choose_kernel_layers
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.ops.estimators import stochastic_sign
 from hookline.trainer.select import layer_paths
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
 ONE_SIGN = 0.99  # share of inputs with the same sign from which on signs carry no information
@@ -43,11 +40,10 @@ class BnnRounding(GraphHook):
     zeros to its quantized input; `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
-    network), and one with input quantizers only a BAN (binary activation network). The hook keeps no state. Under
-    another name, reports have that name in place of "bnn".
+    network), and one with input quantizers only a BAN (binary activation network). Under another name, reports have
+    that name in place of "bnn".
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         forward:   w_b = c Q(w / c)   in place of each latent kernel w, with c = clip
@@ -65,27 +61,20 @@ class BnnRounding(GraphHook):
         bnn/starved_ratio: share of latent entries that are saturated at the clip.
         bnn/starved_ratio/<layer>: the same for one layer.
 
-    Cost:
-        One pass over each kernel and each quantized input, one over each kernel for the clip, and one to count flips.
-        Measured: Larq's tutorial CNN, batch 64, trains 134 steps a second on 2 cores; with Larq 117.
+    Cost: Larq's tutorial CNN, batch 64, trains 134 steps a second on 2 cores; with Larq 117.
 
     Pitfalls:
-        tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network; here it is +1,
-            and the gradient passes where |x| is exactly 1.
+        tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network; here it is +1.
         tests/hooks/test_bnn_rounding.py: if weights were clipped only when they are read, a latent weight outside the
-            clip would stay there without a gradient. The variable and its moving average are clipped. The reported size
-            includes scales, biases and batch norm, as in the literature.
-        tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused; the first and
-            the last layer are found in the graph, not in the list of layers.
+            clip would stay there without a gradient.
+        tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused.
 
-    Reference:
-        Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016, arXiv
-        1603.05279, section 3.1 (magnitude_aware_sign); Liu et al. 2018, arXiv 1808.00278 (approx_sign); Darabi et al.
-        2018, arXiv 1812.11800 (swish_sign); Courbariaux et al. 2015, arXiv 1511.00363, equation 2 (stochastic).
+    Reference: Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,
+        arXiv 1603.05279, section 3.1 (magnitude_aware_sign); Liu et al. 2018, arXiv 1808.00278 (approx_sign); Darabi et
+        al. 2018, arXiv 1812.11800 (swish_sign); Courbariaux et al. 2015, arXiv 1511.00363, equation 2 (stochastic).
 
     Example:
         python train.py recipe=bnn hooks.bnn_rounding.all_binary=true
-        python train.py recipe=bnn hooks.bnn_rounding.kernel_quantizer=approx_sign
         python train.py recipe=baseline +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
     """
 
@@ -254,7 +243,7 @@ class BnnRounding(GraphHook):
         notes = [f"{note}{override}" for note in self._notes]
         lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
-            lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
+            lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
             shapes = {each.name: tuple(each.variable.shape) for each in self._kernels}
             plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]

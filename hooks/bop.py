@@ -21,12 +21,10 @@ class Bop(GraphHook):
     """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
 
     The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
-    of the config trains all other weights only. The gradients are those with respect to the binary weights, whatever
-    the kernel quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the weights are
-    binary. Under a name other than "bop", reports have that name.
+    trains all other weights only. The gradients are those with respect to the binary weights, whatever the kernel
+    quantizer of `bnn_rounding` is, which rounds the inputs of a BNN.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         m_t = m_(t-1) + gamma_t (dL/dw - m_(t-1)),   m_0 = 0
@@ -40,17 +38,13 @@ class Bop(GraphHook):
         bop/flip_ratio: share of entries that this update flipped.
         bop/flip_ratio/<layer>: the same for one layer.
 
-    Cost:
-        One pass over the gradients and one over the kernels per step, in place of those of the optimizer and the clip.
+    Cost: Not more than the optimizer and the clip, which it replaces.
 
     Pitfalls:
-        tests/hooks/test_bop.py: flipping where the signs differ would climb the loss. A flipped weight keeps its m, so
-            only an opposite gradient flips it back. A NaN gradient holds the step back, although the optimizer never
-            sees that gradient.
+        tests/hooks/test_bop.py: flipping where the signs differ would climb the loss. A NaN gradient holds the step
+            back, although the optimizer never sees it.
 
-    Reference:
-        Helwegen et al. 2019, "Latent Weights Do Not Exist: Rethinking Binarized Neural Network Optimization", arXiv
-        1906.02107, algorithm 1. Larq flips only above the threshold; the two differ only if |m| equals the threshold.
+    Reference: Helwegen et al. 2019, arXiv 1906.02107, algorithm 1.
 
     Example:
         python train.py recipe=bop
@@ -88,14 +82,12 @@ class Bop(GraphHook):
         self.final_gamma = self.gamma if final_gamma is None else check_number("final_gamma", final_gamma, **limits)
         self.all_binary = check_flag("all_binary", all_binary)
         self.network = network
-        self._kernels: list[Kernel] = []
-        self._momenta: dict[str, tf.Variable] = {}
-        self._total = 1
 
     def build(self, context: BuildContext) -> None:
         selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)
         self._kernels = find_kernels(context.network, selection.layers, doing="binary")
         self._total = context.total_steps
+        self._momenta: dict[str, tf.Variable] = {}
         for kernel in self._kernels:
             kernel.variable.assign(binary_sign(tf.convert_to_tensor(kernel.variable.value)))
             zeros = tf.zeros(kernel.variable.shape, kernel.variable.dtype)

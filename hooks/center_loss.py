@@ -36,20 +36,18 @@ class CenterLoss(GraphHook):
     """Pull the features of each class together, in addition to a loss that separates the classes.
 
     The loss has a gradient for the features x of an example, but none for the center c_y of its class. Update ops
-    (UPDATE_OPS) move the centers once per step, by the whole batch, before the weights change; the loss of the step
-    uses the centers from before. The center of a class without an example does not move. No gradient, weight decay or
-    moving average of an optimizer changes centers. They start at 0 and move even while the weight is still 0, so that
-    they are near their features when it rises.
+    (UPDATE_OPS) move the centers once per step, by the whole batch; the loss of the step uses those from before. The
+    center of a class without an example does not move, and no optimizer changes centers. They start at 0 and move even
+    while the weight is still 0, so that they are near their features when it rises.
 
-    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To port code
-    that adds a sum to a mean, set `weight` to lambda times the batch size. To port code that takes a mean over batch
-    and dimensions, set it to 2 lambda / d. With weight=0 everything is still reported: use it as the baseline.
+    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. For code that
+    adds a sum to a mean, set `weight` to lambda times the batch size; for code that takes a mean over batch and
+    dimensions, to 2 lambda / d. weight=0 still reports everything: use it as the baseline.
 
     A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. Under
     another name, reports have that name in place of "center".
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         L_C = weight_t / 2 * mean over the batch of ||x_i - c_(y_i)||^2
@@ -71,28 +69,22 @@ class CenterLoss(GraphHook):
         metric/center_ratio: within / between.
 
     Pictures:
-        center/features: up to 1,000 examples in the plane of two features, by class, with the centers; also in the
-            projector. More than two features are drawn by two principal components, under the name
-            center/features_principal_components.
+        center/features: up to 1,000 examples in the plane of two features, with the centers; also in the projector.
+            More than two are drawn by two principal components, as center/features_principal_components.
 
-    Cost:
-        Distances of [batch, d] and an update of all centers, [classes, d], in each step. Measured: 0.99 of the speed
-        (LeNet-5, batch 100).
+    Cost: 0.99 of the speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/trainer/ops/test_centers.py: without the 1 + n, examples of one class in a batch multiply the rate, and
-            the centers diverge where alpha n > 2; compare networks by the class means of a split, because the centers
-            lag behind.
-        tests/hooks/test_center_loss.py: centers stay at 0 if their update op is created but never runs; here such a run
-            is refused. No optimizer changes the centers, and micro batches move them once.
+        tests/trainer/ops/test_centers.py: without the 1 + n, the centers diverge where a class has n > 2 / alpha
+            examples in a batch.
+        tests/hooks/test_center_loss.py: no optimizer changes the centers, and micro batches move them once.
 
-    Reference:
-        Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.
+    Reference: Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to
+        4.
 
     Example:
         python train.py recipe=center_loss
         python train.py recipe=center_loss hooks.center_loss.weight=0
-        python train.py recipe=baseline +hooks=center_loss
     """
 
     observed_examples = 1000
@@ -124,9 +116,7 @@ class CenterLoss(GraphHook):
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
         self.network = network
-        self._begin = self._end = 0
         self._dominated = 0
-        self._centers: Any = None  # the variable, once built
 
     @property
     def _prefix(self) -> str:

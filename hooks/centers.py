@@ -10,9 +10,9 @@ import keras
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from hookline.hooks.graphs import select_layer
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_input, layer_output
-from hookline.trainer.select import select_layers
 
 # Nine colours that stay apart for colour-blind eyes (Tol 2021, "Colour Schemes", scheme "muted"), and black.
 TEN_COLOURS = (
@@ -52,10 +52,9 @@ def project_to_plane(features: np.ndarray) -> Projection:
     return Projection(origin, axes, float(np.sum(sizes[:2] ** 2)) / total if total else 1.0)
 
 
-WIDTH, HEIGHT = 720, 640
-LEFT, TOP, SIDE = 64, 44, 560  # the square that the points lie in
-FINER = 2  # drawn this many times as large, then shrunk: smooth edges
-DOT, RING = 3.0, 9.0  # radii of examples and centers
+WIDTH, HEIGHT = 1440, 1280  # drawn twice as large as shown: smooth edges
+LEFT, TOP, SIDE = 128, 88, 1120  # the square that the points lie in
+DOT, RING = 6.0, 18.0  # radii of examples and centers
 MARGIN = 0.05  # of the range, around the outermost points
 MOST_NUMBERED = 30  # with more centers than this, they are not numbered
 MOST_LISTED = 20  # classes in the legend
@@ -71,14 +70,14 @@ def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, ti
     points, labels = points[finite], labels[finite]
     shown = np.flatnonzero(np.isfinite(centers).all(axis=1))
     low, span = _range(np.concatenate([points, centers[shown]]))
-    image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
+    image = Image.new("RGB", (WIDTH, HEIGHT), WHITE)
     draw = ImageDraw.Draw(image)
-    for (x, y), label in zip(_to_pixels(points, low, span), labels.tolist(), strict=True):
-        _disc(draw, x, y, DOT, fill=TEN_COLOURS[label % len(TEN_COLOURS)])
+    for place, label in zip(_to_pixels(points, low, span), labels.tolist(), strict=True):
+        draw.circle(place, DOT, TEN_COLOURS[label % len(TEN_COLOURS)])
     _draw_centers(draw, _to_pixels(centers[shown], low, span), shown.tolist())
     _draw_frame(draw, low, span, title)
     _draw_legend(draw, np.unique(labels).tolist())
-    image = image.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
+    image = image.resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.BOX)
     return np.asarray(image, np.float32) / 255.0
 
 
@@ -96,32 +95,26 @@ def _to_pixels(points: np.ndarray, low: np.ndarray, span: float) -> list[tuple[f
     return [(LEFT + SIDE * x, TOP + SIDE * (1.0 - y)) for x, y in relative.tolist()]
 
 
-def _disc(draw: ImageDraw.ImageDraw, x: float, y: float, radius: float, **style: object) -> None:
-    box = [(x - radius) * FINER, (y - radius) * FINER, (x + radius) * FINER, (y + radius) * FINER]
-    draw.ellipse(box, **style)  # type: ignore[arg-type]
-
-
 def _draw_centers(draw: ImageDraw.ImageDraw, places: Sequence[tuple[float, float]], labels: Sequence[int]) -> None:
     """Draw a ring around each center, through which its examples are seen, and the number of its class beside it."""
-    for x, y in places:
-        _disc(draw, x, y, RING, outline=BLACK, width=2 * FINER)
-        _disc(draw, x, y, RING - 2.0, outline=WHITE, width=FINER)
+    for place in places:
+        draw.circle(place, RING, outline=BLACK, width=4)
+        draw.circle(place, RING - 4.0, outline=WHITE, width=2)
     for (x, y), label in zip(places, labels if len(labels) <= MOST_NUMBERED else [], strict=False):
-        _text(draw, x + RING, y - RING, str(label), 15, anchor="lb", halo=2)
+        _text(draw, (x + RING, y - RING), str(label), 30, "lb", stroke_width=4, stroke_fill=WHITE)
 
 
 def _draw_frame(draw: ImageDraw.ImageDraw, low: np.ndarray, span: float, title: str) -> None:
-    right, bottom = LEFT + SIDE, TOP + SIDE
-    draw.rectangle([each * FINER for each in (LEFT, TOP, right, bottom)], outline=GREY, width=FINER)
-    _text(draw, LEFT, TOP - 14, title, 16, anchor="ls")
+    bottom = TOP + SIDE
+    draw.rectangle([LEFT, TOP, LEFT + SIDE, bottom], outline=GREY, width=2)
+    _text(draw, (LEFT, TOP - 28), title, 32, "ls")
     for axis, corner in enumerate(low.tolist()):
         for value in _ticks(corner, corner + span):
             along = SIDE * (value - corner) / span
             x, y = (LEFT + along, bottom) if axis == 0 else (LEFT, bottom - along)
-            end = (x, y + 5) if axis == 0 else (x - 5, y)
-            draw.line([(x * FINER, y * FINER), (end[0] * FINER, end[1] * FINER)], fill=GREY, width=FINER)
-            place = (x, y + 9, "mt") if axis == 0 else (x - 9, y, "rm")
-            _text(draw, *place[:2], f"{value:.4g}", 13, anchor=place[2])
+            draw.line([(x, y), (x, y + 10) if axis == 0 else (x - 10, y)], fill=GREY, width=2)
+            place, anchor = ((x, y + 18), "mt") if axis == 0 else ((x - 18, y), "rm")
+            _text(draw, place, f"{value:.4g}", 26, anchor)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -134,18 +127,18 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _draw_legend(draw: ImageDraw.ImageDraw, labels: Sequence[int]) -> None:
     for row, label in enumerate(labels[:MOST_LISTED]):
-        y = TOP + 12 + 26 * row
-        _disc(draw, LEFT + SIDE + 24, y, 7.0, fill=TEN_COLOURS[label % len(TEN_COLOURS)])
-        _text(draw, LEFT + SIDE + 38, y, str(label), 15, anchor="lm")
+        y = TOP + 24 + 52 * row
+        draw.circle((LEFT + SIDE + 48, y), 14, TEN_COLOURS[label % len(TEN_COLOURS)])
+        _text(draw, (LEFT + SIDE + 76, y), str(label), 30, "lm")
     if len(labels) > MOST_LISTED:
-        _text(draw, LEFT + SIDE + 17, TOP + 12 + 26 * MOST_LISTED, f"+ {len(labels) - MOST_LISTED}", 15, anchor="lm")
+        place = LEFT + SIDE + 34, TOP + 24 + 52 * MOST_LISTED
+        _text(draw, place, f"+ {len(labels) - MOST_LISTED}", 30, "lm")
 
 
-def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, size: int, anchor: str, halo: int = 0) -> None:
-    """Draw text, with a white halo of so many pixels where it may lie over points."""
-    font = ImageFont.load_default(size * FINER)
-    place = x * FINER, y * FINER
-    draw.text(place, text, BLACK, font, anchor=anchor, stroke_width=halo * FINER, stroke_fill=WHITE)
+def _text(
+    draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, size: int, anchor: str, **style: Any
+) -> None:
+    draw.text(place, text, BLACK, ImageFont.load_default(size), anchor=anchor, **style)
 
 
 def find_features(model: keras.Model, pattern: str | None) -> Any:
@@ -160,10 +153,7 @@ def find_features(model: keras.Model, pattern: str | None) -> Any:
         layer = dense[-1]  # a functional model lists its layers in the order of its graph
         features, where = layer_input(model, layer), f"The input of the layer '{layer.name}'"
     else:
-        found = select_layers(model, pattern)
-        if len(found) != 1:
-            raise UserError(f"The pattern '{pattern}' matches {', '.join(found)}. Expected layer to match one of them.")
-        (layer,) = found.values()
+        layer = select_layer(model, pattern)
         features, where = layer_output(model, layer), f"The output of the layer '{layer.name}'"
     if len(features.shape) != 2 or features.shape[-1] is None:
         raise UserError(

@@ -23,15 +23,13 @@ class ClipGradients(GraphHook):
     by="norm" limits the joint norm of the gradients of all chosen variables, which keeps their direction;
     by="variable_norm" that of each variable; by="value" each entry.
 
-    This is the last hook that sees gradients. They are those of the whole batch, also with micro batches, and frozen
-    weights count as 0. Each network is clipped separately; networks that a recipe stacks into one count as one.
+    This is the last hook that sees gradients: those of the whole batch, also with micro batches; frozen weights count
+    as 0. Each network is clipped separately.
 
-    A non-finite gradient is never clipped to a number, so `nan_guard` still sees it. If one gradient has NaN, or the
-    norm overflows float32, the other gradients do not change. Reports cover the chosen layers; "grad_norm/" covers all
-    gradients of a network. Under another name, they are prefixed with that name. The hook keeps no state.
+    A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; the other gradients then do not
+    change. Reports cover the chosen layers; "grad_norm/" covers all gradients of a network.
 
-    Group:
-        optimization
+    Group: optimization
 
     Equation:
         norm:           g <- g * limit / max(||g||, limit), with ||g|| over all chosen variables together
@@ -43,15 +41,13 @@ class ClipGradients(GraphHook):
         clip_gradients/after: the same, as the optimizer gets them.
         clip_gradients/clipped: share of steps, variables or entries that were clipped, depending on `by`.
 
-    Cost:
-        Two passes over the gradients per step: one for the norms, one to scale.
+    Cost: Two passes over the gradients per step: one for the norms, one to scale.
 
     Pitfalls:
         tests/hooks/test_clip_gradients.py: NaN must not become a number, and a norm beyond float32 must not make
-            gradients 0; micro batches are clipped once, as a whole; an optimizer that also clips is refused.
+            gradients 0.
 
-    Reference:
-        Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".
+    Reference: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".
 
     Example:
         python train.py recipe=baseline +hooks=clip_gradients hooks.clip_gradients.limit=0.5
@@ -76,8 +72,6 @@ class ClipGradients(GraphHook):
         self.limit = check_number("limit", limit, minimum=0.0, above_minimum=True)
         self.layers = check_patterns("layers", layers)
         self.network = network
-        self._names: list[str] = []
-        self._measured: Tensors = {}
 
     def build(self, context: BuildContext) -> None:
         network, optimizer = context.network, inner_of(context.network.optimizer)

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from hookline.hooks.graphs import select_layer
 from hookline.hooks.options import check_number
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.graph import as_functional, is_graph, layer_output
-from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import name_variables
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.run.finished import PYTHON, model_digest, read_model
-from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, weighted_mean
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 
 class Distillation(GraphHook):
     """Train a network on the outputs of a teacher for the same inputs. The teacher is frozen and in inference mode.
 
     The teacher is a finished run of the command line (its best checkpoint, as evaluations use it), a Keras file, or in
-    Python any `keras.Model`. It gets the inputs as this run prepares them. If none is given, the teacher is the network
-    itself in its initial state, before hooks change it. For example, a pruned or rounded network learns from the
-    weights of `init_from`.
+    Python any `keras.Model`. It gets the inputs as this run prepares them. If none is given, it is the network itself
+    in its initial state, before hooks change it: a pruned or rounded network learns from the weights of `init_from`.
 
-    The same temperature softens both networks; the factor T^2 keeps the gradients of both parts of the loss comparable.
     Evaluations report the task's loss only. A checkpoint contains the digest of the teacher, not its weights, unless
-    the network is its own teacher; a resumed run refuses a different teacher. Under another name, reports have that
-    name in place of "distillation".
+    the network is its own teacher; a resumed run refuses a different teacher.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         L = (1 - alpha) L_task + alpha T^2 KL(softmax(z_teacher / T) || softmax(z / T)) + feature_weight L_features
@@ -56,19 +49,15 @@ class Distillation(GraphHook):
         distillation/teacher_accuracy: accuracy of the teacher on the batch; low if the teacher expects other inputs or
             classes.
 
-    Cost:
-        A forward pass of the teacher per step. On the digits a binary network gains nothing from its float baseline:
-        98.0 % with and without it; with 24 units per layer 94.5 % with and 94.9 % without it (means of 5 seeds).
+    Cost: A forward pass of the teacher per step. On the digits a binary network gains nothing from its float baseline:
+        98.0 % with and without it (means of 5 seeds).
 
     Pitfalls:
         tests/hooks/test_distillation.py: without T^2 the teacher's part of the gradient fades as 1 / T^2. If the
-            softmax of the teacher is taken for logits, its targets are nearly flat. The reverse KL, or a teacher in
-            training mode, gives another loss.
+            softmax of the teacher is taken for logits, its targets are nearly flat.
 
-    Reference:
-        Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", arXiv 1503.02531, section 2;
-        Romero et al. 2015, "FitNets", arXiv 1412.6550, equation 3, for features; Li and Hoiem 2016, "Learning without
-        Forgetting", arXiv 1606.09282, for a network as its own teacher.
+    Reference: Hinton, Vinyals and Dean 2015, arXiv 1503.02531, section 2; Romero et al. 2015, arXiv 1412.6550, equation
+        3 (features); Li and Hoiem 2016, arXiv 1606.09282 (a network as its own teacher).
 
     Example:
         python train.py recipe=bnn +hooks=distillation hooks.distillation.teacher=runs/float
@@ -234,7 +223,4 @@ def _per_example(values: tf.Tensor) -> tf.Tensor:
 def _output(model: keras.Model, pattern: str) -> Any:
     """Return the output tensor of the one layer of a model's graph that matches."""
     functional = as_functional(model) if is_graph(model) else model
-    found = select_layers(functional, pattern)
-    if len(found) != 1:
-        raise UserError(f"The pattern '{pattern}' matches {', '.join(found)}. Expected one layer.")
-    return layer_output(functional, *found.values())
+    return layer_output(functional, select_layer(functional, pattern))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from hookline.hooks.options import begin_step, check_epochs, check_flag, check_number, keeps_averages
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
 MOST_LEFT = 0.05  # share of the first weights that the last average may hold
@@ -24,19 +21,15 @@ class Ema(GraphHook):
     """Average every float variable of a network over the steps, and evaluate with the averages.
 
     With the warm-up even a short run forgets its initial values. Moving statistics are averaged along with the weights,
-    so that they match; integers, such as seed states, are not. The averages are float32 if the variable has lower
-    precision. Training never uses them.
+    so that they match. The averages are float32 if the variable has lower precision. Training never uses them.
 
-    Each training step adds the values at its start, once for all micro batches, and once for each objective that trains
-    the network. An evaluation adds the current values to a copy, so its averages do not lag one step behind. A value
-    that never changes keeps its bits.
+    Each training step adds the values at its start, once for each objective that trains the network. An evaluation adds
+    the current values to a copy, so its averages do not lag one step behind.
 
-    Other hooks run after this one: they quantize the averages, set pruned entries to 0, clip, and give frozen entries
-    their frozen value. The best checkpoint is chosen by its averages and contains both averages and weights;
-    `init_from` loads the weights. Under another name, the hook's reports are prefixed with that name.
+    Other hooks run after this one: they quantize the averages, set pruned entries to 0, and give frozen entries their
+    value. The best checkpoint is chosen by its averages and contains both; `init_from` loads the weights.
 
-    Group:
-        optimization
+    Group: optimization
 
     Equation:
         A_0 = w_0,   A_t = A_(t-1) + (1 - d_t) (w_t - A_(t-1))
@@ -50,18 +43,13 @@ class Ema(GraphHook):
         ema/decay: d, as used by an evaluation after the step.
         ema/distance: ||w - A|| / ||w|| over all latent weights, after the step.
 
-    Cost:
-        One pass over every variable per step, and a second copy in memory. Measured: 0.90 of the speed (LeNet-5, batch
-        100).
+    Cost: A second copy of the variables in memory, and 0.90 of the speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/hooks/test_ema.py: averaged weights do not match the current moving statistics. An average taken before
-            the projection, or one step late, is a different one. Plain averages of pruned, frozen or quantized entries
-            would be neither 0 nor on a level.
+        tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages of pruned, frozen or
+            quantized entries would be neither 0 nor on a level.
 
-    Reference:
-        Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; Tarvainen and Valpola 2017,
-        arXiv 1703.01780, for evaluation with averages.
+    Reference: Polyak and Juditsky 1992; Tarvainen and Valpola 2017, arXiv 1703.01780 (evaluation with averages).
 
     Example:
         python train.py recipe=baseline schedule=constant +hooks=ema
@@ -94,9 +82,6 @@ class Ema(GraphHook):
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.evaluates = check_flag("evaluate", evaluate)
         self.network = network
-        self._begin = 0
-        self._averages: dict[str, tf.Variable] = {}
-        self._updates: Any = None  # the variable, once built
 
     def build(self, context: BuildContext) -> None:
         if keeps_averages(context.network.optimizer):
@@ -104,6 +89,7 @@ class Ema(GraphHook):
                 f"The optimizer keeps averages, too. Expected optimizer.use_ema=false, or hooks.{self.key}=null."
             )
         self._begin = begin_step(self.begin_epoch, context)
+        self._averages: dict[str, tf.Variable] = {}
         for name, variable in context.network.variables.items():
             value = tf.convert_to_tensor(variable.value)
             # Half precision would lose a small share of a step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,12 +12,9 @@ import tensorflow as tf
 from hookline.hooks.graphs import with_inner_layers, with_upstream_layers
 from hookline.hooks.options import AVERAGE, begin_step, check_choice, check_epochs, check_patterns, epoch_start
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensors
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 STOPS = ("weights", "upstream")
 BATCH_NORMS = ("frozen", "running", "inference")
@@ -31,19 +28,13 @@ class FreezeLayers(GraphHook):
     reaches the network's output along another path.
 
     Nothing in the optimizer changes frozen weights: no earlier momentum, weight decay, regularizer, or moving average.
-    Their slots are reset to those of a new optimizer, so an unfrozen layer starts without stale momentum. For layers
-    that are frozen for the whole run, neither gradients nor updates of their weights are computed. Later hooks may
-    still change frozen weights on purpose: prune them to zero, quantize or clip them.
+    Their slots are reset to those of a new optimizer. For layers that are frozen for the whole run, neither gradients
+    nor updates are computed. Later hooks may still change frozen weights on purpose: prune, quantize or clip them.
 
-    In training, batch norm normalizes by the statistics of the batch, frozen or not. `batch_norm` says what happens to
-    the moving statistics. With "inference", training normalizes by them too, as Keras does for a batch norm layer that
-    is not trainable.
+    In training, batch norm normalizes by the statistics of the batch, frozen or not; `batch_norm` says what happens to
+    the moving statistics. With "inference", training normalizes by these, as in a Keras layer that is not trainable.
 
-    The hook keeps no state: the step count says whether the layers are frozen. Under another name, its reports are
-    prefixed with that name.
-
-    Group:
-        technique
+    Group: technique
 
     Equation:
         in each step t with begin <= t < end, for each weight w of these layers:
@@ -54,18 +45,15 @@ class FreezeLayers(GraphHook):
     Scalars:
         freeze_layers/active: share of steps in which the layers were frozen.
 
-    Cost:
-        Layers that are frozen for the whole run save time: 1.82 times the speed with `conv_1` of LeNet-5 frozen (batch
-        100), because the backward pass ends before it. With `begin_epoch` or `end_epoch`, the gradient is still
-        computed, and one pass over the weights and slots is added.
+    Cost: Layers that are frozen for the whole run save time: 1.82 times the speed with `conv_1` of LeNet-5 frozen
+        (batch 100). With `begin_epoch` or `end_epoch`, the gradient is still computed.
 
     Pitfalls:
         tests/hooks/test_freeze_layers.py: a gradient of zero does not freeze weights: momentum, weight decay and
-            averages still move them. Batch norm statistics keep moving unless they are frozen too.
+            averages still move them.
         tests/hooks/test_ema.py: while a layer is frozen, its average over the steps equals the frozen value.
 
-    Reference:
-        None; the rules are this project's own.
+    Reference: None; the rules are this project's own.
 
     Example:
         python train.py recipe=baseline +hooks=freeze_layers hooks.freeze_layers.layers=dense_1
@@ -113,14 +101,6 @@ class FreezeLayers(GraphHook):
                 "batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null with it."
             )
         self.network = network
-        self._begin = self._end = 0
-        self._whole_run = False
-        self._paths: list[str] = []
-        self._statistics: set[str] = set()
-        self._latent: list[str] = []
-        self._entries = 0
-        self._averages: dict[str, keras.Variable] = {}
-        self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
         """Return every layer to freeze, by path."""
@@ -164,8 +144,10 @@ class FreezeLayers(GraphHook):
         self._paths = [path for path, layer in chosen.items() if layer.weights]
         self._latent = [name for name in network.trainable_variables if name in weights]
         self._statistics = weights - set(self._latent) if self.batch_norm != "running" else set()
+        self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)
+        self._averages: dict[str, keras.Variable] = {}
+        self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
         for name in self._latent:
-            self._entries += math.prod(network.variables[name].shape)
             slots = network.optimizer_slots(name)
             if (average := slots.pop(AVERAGE, None)) is not None:
                 self._averages[name] = average

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,13 +21,10 @@ from hookline.hooks.masking import (
 )
 from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number, check_patterns
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Arrays, Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 SOURCES = ("magnitude", "file", "zeros", "hook")
 FROZEN_PARTS = ("masked", "survivors")
@@ -37,20 +34,17 @@ class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
     A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
-    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, so it does not count in the
-    global norm of clipping, and a regularizer does not move the entry. Its value is restored after the optimizer's
-    update. Its optimizer slots are set to 0 when it freezes, and its moving average equals its value.
+    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, also that of a regularizer,
+    and its value is restored after the optimizer's update. Its slots are set to 0 when it freezes, and its moving
+    average equals its value.
 
-    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Frozen latent weights outside its clip
-    are clipped once. Keras's Adafactor produces NaN if a whole row and a whole column have had no gradient from the
-    start; with such masks, set its epsilon_1 to 1e-12.
+    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Keras's Adafactor produces NaN if a whole
+    row and a whole column have had no gradient from the start; with such masks, set its epsilon_1 to 1e-12.
 
-    With masks=hook it uses the masks in the states "mask/<variable>" of the other hook, and has none of its own. With a
-    `begin_epoch` above 0 it computes its masks once, in the step in which freezing begins. Under another name, the
-    hook's reports are prefixed with that name.
+    With masks=hook it uses the masks in the states "mask/<variable>" of the other hook. With a `begin_epoch` above 0 it
+    computes its masks once, in the step in which freezing begins.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         with m = 1 where an entry trains, 0 where it is frozen:
@@ -68,19 +62,15 @@ class FrozenMask(GraphHook):
     Pictures:
         frozen_mask/mask/<variable>: the hook's own masks; with masks=hook the other hook shows them.
 
-    Cost:
-        Two passes over the masked kernels per step. Not noticeable (LeNet-5, batch 100).
+    Cost: Not noticeable (LeNet-5, batch 100).
 
     Pitfalls:
         tests/hooks/test_frozen_mask.py: masking only the gradient does not freeze an entry: earlier momentum, weight
-            decay and the optimizer's average still move it. The number of masked entries is exact even with ties. Masks
-            of another hook take effect in the step in which they change.
+            decay and the optimizer's average still move it.
         tests/trainer/ops/test_entry_stop_gradients.py: the common stop_gradient((1 - m) w) + m w turns infinity into
-            NaN, and a masked entry gets NaN instead of 0 if the incoming gradient is NaN.
+            NaN.
 
-    Reference:
-        Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the
-        survivors' values. The rules for slots, decay and averages are this project's own.
+    Reference: Han et al. 2015, arXiv 1506.02626; the rules for slots, decay and averages are this project's own.
 
     Example:
         python train.py recipe=frozen_mask
@@ -132,8 +122,6 @@ class FrozenMask(GraphHook):
                     f"freeze=survivors cannot follow '{hook}'. Expected freeze=masked, or a new run with masks=zeros."
                 )
             self.reads = (f"{self.hook}/mask",)
-        self._targets: list[Target] = []
-        self._begin = 0
         self._known: dict[str, tf.Tensor] = {}  # static masks that do not depend on the weights
         self._state: dict[str, tf.Variable] = {}
         self._followed: dict[str, tf.Variable] = {}

@@ -19,38 +19,31 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
-    Keras computes batch norm with about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
-    gradients and moving statistics within rounding. On inputs below `min_entries` entries it would be slower, because
-    it always divides its work among threads, so Keras computes the layer; with trainer.threads=1, set
+    The kernel gives the same outputs, gradients and moving statistics within rounding. On inputs below `min_entries`
+    entries it would be slower, because it always divides its work among threads; with trainer.threads=1, set
     `min_entries=1000`.
 
-    The `call` of the layers is replaced only while a forward pass is traced: the model, other hooks, checkpoints and
-    exports are the same with and without this hook. It keeps no state.
+    The `call` of the layers is replaced only while a forward pass is traced: model, checkpoints and exports stay the
+    same.
 
     These cases are left to Keras: another axis than the last, a mask, `renorm`, `synchronized`, an epsilon below
     1.001e-5, float64, a batch without a fixed size, steps that XLA compiles, subclasses with their own `call`, and
-    passes whose gradients are overridden by op type. `summary.json` lists the layers with the reasons. The second
-    derivative of a fused layer is exact; that of a Keras layer treats the mean inside the variance as a constant.
+    passes whose gradients are overridden by op type. `summary.json` lists the layers with the reasons.
 
-    Group:
-        optimization
+    Group: optimization
 
     Equation:
         training:    y = gamma (x - mean) / sqrt(var + epsilon) + beta, with the batch's mean and biased variance
                      moving <- momentum * moving + (1 - momentum) * the batch's
         evaluation:  the same y with the moving mean and variance
 
-    Cost:
-        It saves time: on large inputs a layer takes a third to a half of the time that it takes in Keras. Four
-        convolutions with batch norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`.
+    Cost: On large inputs a layer takes a third to a half of the time that it takes in Keras.
 
     Pitfalls:
         tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one.
-            A layer that is not trainable uses its moving statistics in training too.
-        tests/trainer/ops/test_batch_norm.py: derivatives of all results up to third order are compared with float64.
+        tests/trainer/ops/test_batch_norm.py: derivatives up to third order are compared with float64.
 
-    Reference:
-        Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.
+    Reference: Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.
 
     Example:
         python train.py recipe=attention hooks.fused_batch_norm.min_entries=1000
@@ -69,9 +62,6 @@ class FusedBatchNorm(GraphHook):
         self.layers = check_patterns("layers", layers)
         self.min_entries = check_integer("min_entries", min_entries, minimum=0)
         self.network = network
-        self._chosen: dict[str, keras.layers.BatchNormalization] = {}
-        self._left: dict[str, dict[str, str]] = {}
-        self._fused: dict[str, set[str]] = {}
 
     def declare(self) -> Declaration:
         return Declaration()
@@ -82,7 +72,7 @@ class FusedBatchNorm(GraphHook):
         self._chosen = {path: layer for path, layer in found.items() if reasons[path] is None}
         never = {path: reason for path, reason in reasons.items() if reason is not None}
         self._left = {phase: dict(never) for phase in ("training", "evaluation")}
-        self._fused = {phase: set() for phase in self._left}
+        self._fused: dict[str, set[str]] = {phase: set() for phase in self._left}
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         phase = "training" if context.training else "evaluation"

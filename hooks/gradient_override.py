@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import inspect
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from hookline.hooks.gradients.op_types import override_ops, parse_backward
 from hookline.hooks.graphs import call_anew, nodes_in_order, with_upstream_layers
 from hookline.hooks.options import check_number, check_patterns
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
-from hookline.trainer.ops.backward import Backward
+from hookline.trainer.ops.backward import BACKWARDS, Backward
+from hookline.trainer.ops.override_gradient import Override, compute_gradients, declare_override, is_differentiable
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.hooks.gradients.layers import PassThrough
+    from hookline.hooks.gradient_layers import PassThrough
 
 EVERY_LAYER = "*"
 
@@ -38,10 +40,7 @@ class GradientOverride(GraphHook):
     `hookline.trainer.ops.backward.Backward`. Its `function` returns one gradient for each input, in the shape of the
     input.
 
-    The hook keeps no state. Under another name, its reports are prefixed with that name.
-
-    Group:
-        technique
+    Group: technique
 
     Equation:
         y = f(x), with g the gradient of x by f's own backward pass:
@@ -55,20 +54,17 @@ class GradientOverride(GraphHook):
     Scalars:
         gradient_override/rise: current factor of the rise, if `rise` is set.
 
-    Cost:
-        One identity per layer in the forward pass, and the formula in the backward pass. Measured: 0.99 of the speed
-        (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still computed.
+    Cost: 0.99 of the speed (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still
+        computed.
 
     Pitfalls:
         tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients. A layer that is called
-            twice is overridden twice. `rise` scales the gradient passed to earlier layers, not the loss.
-        tests/trainer/ops/test_backward.py: every formula is compared with its declared surrogate or its closed form.
+            twice is overridden twice.
+        tests/trainer/ops/test_backward.py: every formula is compared with its closed form.
 
-    Reference:
-        Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18 and
-        section 5.2.2 (reverse, rise); Bengio, Leonard and Courville 2013, arXiv 1308.3432 (identity, round_through);
-        Hubara et al. 2016, arXiv 1602.02830, equation 4 (hard_tanh_through); Springenberg et al. 2014, arXiv 1412.6806,
-        section 3.4 (guided_relu).
+    Reference: Ganin et al. 2016, arXiv 1505.07818, equations 17 and 18 and section 5.2.2 (reverse, rise); Bengio et al.
+        2013, arXiv 1308.3432 (identity, round_through); Hubara et al. 2016, arXiv 1602.02830, equation 4
+        (hard_tanh_through); Springenberg et al. 2014, arXiv 1412.6806, section 3.4 (guided_relu).
 
     Example:
         python train.py recipe=gradient_reversal
@@ -117,7 +113,6 @@ class GradientOverride(GraphHook):
                 f"rise={rise} received for {self.backward.name}. Expected layers and a backward such as reverse."
             )
         self.network = network
-        self._total_steps = 1
         self._paths: list[str] = []
 
     def declare(self) -> Declaration:
@@ -206,8 +201,6 @@ def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Back
     made: dict[str, PassThrough] = {}  # a layer that is called several times has one, which is called as often
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) not in paths:
-            return layer(*args, **kwargs)
         name = f"{hook}_{paths[id(layer)].replace('/', '_')}"
 
         def make(kind: type[PassThrough], suffix: str, outputs: int, **options: Any) -> PassThrough:
@@ -224,7 +217,7 @@ def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Back
 
 def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
     """Return a layer's outputs for its arguments, with a backward pass on it."""
-    from hookline.hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
+    from hookline.hooks.gradient_layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
 
     given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]
     floats = [each for each in given if _is_float(each)]
@@ -244,15 +237,106 @@ def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, m
 
 def take_off(model: keras.Model, hook: str) -> keras.Model:
     """Return the model without what `put_on` put in."""
-    from hookline.hooks.gradients.layers import PassThrough  # a class of Keras
-
-    def is_own(layer: Any) -> bool:
-        return isinstance(layer, PassThrough) and layer.hook == hook
+    from hookline.hooks.gradient_layers import PassThrough  # a class of Keras
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_own(layer):
-            (inputs,) = (*args, *kwargs.values())
-            return list(inputs)[: layer.outputs]
-        return layer(*args, **kwargs)
+        (inputs,) = (*args, *kwargs.values())
+        return list(inputs)[: layer.outputs]
 
-    return call_anew(model, is_own, call)
+    return call_anew(model, lambda layer: isinstance(layer, PassThrough) and layer.hook == hook, call)
+
+
+def parse_backward(given: Any) -> Backward:
+    """Return the backward pass that a config names."""
+    if isinstance(given, Backward):
+        return given
+    arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(
+            f"Invalid backward: {given!r}. Expected a name such as reverse, {{name: reverse, factor: 0.5}}, or "
+            "{_target_: my_package.my_backward}, where that returns a Backward."
+        )
+    if name not in BACKWARDS:
+        raise unknown_name("backward", name, BACKWARDS)
+    known = inspect.signature(BACKWARDS[name]).parameters
+    for argument in arguments:
+        if argument not in known:
+            raise unknown_name(f"argument of backward {name}", str(argument), known)
+    return BACKWARDS[name](**arguments)
+
+
+MARK = "_gradient_op_type"
+MOST_LISTED = 40
+
+
+def _gradients(
+    backward: Backward, name: str, operation: tf.Operation, upstream: tuple[Any, ...]
+) -> list[tf.Tensor | None]:
+    inputs, outputs = tuple(operation.inputs), tuple(operation.outputs)
+    given = tuple(
+        tf.zeros_like(o) if u is None else tf.convert_to_tensor(u) for u, o in zip(upstream, outputs, strict=True)
+    )
+    declared: dict[str, Any] = {"constants": backward.constants, "second_backward": backward.second_backward}
+    if not backward.modifies:
+        override = Override(name, tf.identity, backward, inputs, **declared)
+        return compute_gradients(override, given, inputs, outputs[0] if len(outputs) == 1 else outputs)
+    own = ordinary_gradients(operation, given)
+    floats = [(tensor, gradient) for tensor, gradient in zip(inputs, own, strict=True) if gradient is not None]
+    tensors = tuple(tensor for tensor, _ in floats)
+    override = Override(name, tf.identity, backward, tensors, **declared)
+    found = iter(compute_gradients(override, tuple(gradient for _, gradient in floats), tensors, tensors))
+    return [None if gradient is None else next(found) for gradient in own]
+
+
+def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
+    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
+    inputs = [tf.identity(each) for each in operation.inputs]
+    floats = [each for each in inputs if is_differentiable(each)]
+    gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
+    found = {id(each): gradient for each, gradient in zip(floats, gradients, strict=True) if gradient is not None}
+    return [tf.convert_to_tensor(found[id(each)]) if id(each) in found else None for each in inputs]
+
+
+def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
+    attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
+    dtypes = [each.dtype for each in operation.outputs]
+    graph = tf.compat.v1.get_default_graph()
+    return list(graph.create_op(operation.type, list(inputs), dtypes, attrs=attributes).outputs)
+
+
+@contextmanager
+def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
+    """Give the ops of a type that the block creates another gradient."""
+    graph = tf.compat.v1.get_default_graph()
+    before, known = len(graph.get_operations()), _functions(graph)
+    key = f"hookline_{uuid.uuid4().hex}"  # the registry is the process's, and forgets nothing
+
+    @tf.RegisterGradient(key)
+    def gradient(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:
+        return _gradients(backward, f"{name}, {operation.name}", operation, upstream)
+
+    with graph.gradient_override_map({op_type: key}):
+        yield
+    created = graph.get_operations()[before:]
+    functions = [node for key, function in _functions(graph).items() if key not in known for node in function.node_def]
+    if any(node.op == op_type for node in functions):
+        raise UserError(
+            f"hooks.{name}.op_type={op_type} received, but such ops are inside a branch, a loop or another function, "
+            "where no override reaches them. Expected layers=<pattern> in its place."
+        )
+    marked = [each for each in created if each.type == op_type]
+    if not marked:
+        types = sorted({each.type for each in created if any(map(is_differentiable, each.inputs))})
+        raise UserError(
+            f"hooks.{name}.op_type={op_type} received, but no such op occurs in the forward pass."
+            f"{did_you_mean(op_type, types)} Expected one of: {', '.join(types[:MOST_LISTED])}."
+        )
+    for operation in marked:
+        declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
+
+
+def _functions(graph: tf.Graph) -> dict[str, Any]:
+    """Return the functions that ops of a graph call, such as the bodies of loops, by name."""
+    return {function.signature.name: function for function in graph.as_graph_def().library.function}

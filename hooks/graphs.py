@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import keras
 
+from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.select import select_layers
 
 Fact = TypeVar("Fact")
 
@@ -22,9 +24,10 @@ def nodes_in_order(model: keras.Model) -> Iterator[Any]:
 
 
 def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable[..., Any]) -> keras.Model:
-    """Return the model with `call(layer, *args, **kwargs)` in place of each layer's call: same layers, same variables.
+    """Return the model with `call(layer, *args, **kwargs)` in place of the call of each layer that it touches.
 
-    Inner models that hold layers which it touches are called anew too; a model that holds none is returned as it is.
+    The layers and variables are the same. Inner models that hold such layers are called anew too; a model that holds
+    none is returned as it is.
     """
     if not is_graph(model) or not any(map(touches, model._flatten_layers())):
         return model
@@ -32,7 +35,10 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
     def clone(layer: Any) -> Any:
         return call_anew(layer, touches, call)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+    def call_any(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(layer, *args, **kwargs) if touches(layer) else layer(*args, **kwargs)
+
+    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call_any)
 
 
 def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> None:
@@ -55,6 +61,14 @@ def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list
         return as_functional(graph)._run_through_graph(inputs, call_fn=call)
 
     run(model, [start for _ in model.inputs])
+
+
+def select_layer(model: keras.Model, pattern: str) -> keras.Layer:
+    """Return the one layer of a model that matches."""
+    found = select_layers(model, pattern)
+    if len(found) != 1:
+        raise UserError(f"The pattern '{pattern}' matches {first_of(list(found))}. Expected one layer.")
+    return next(iter(found.values()))
 
 
 def with_inner_layers(layers: Mapping[str, keras.Layer]) -> set[int]:

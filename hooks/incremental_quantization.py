@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,12 +22,9 @@ from hookline.hooks.options import (
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Run, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 CRITERIA = ("magnitude", "random")
 MOST_BITS = 8
@@ -42,11 +39,9 @@ class IncrementalQuantization(GraphHook):
     from then on. The last quantization step quantizes all entries that are left; it takes place in the last step of the
     run at the latest. Biases and batch norm stay float.
 
-    Add the hook `frozen_mask` to clear the optimizer's slots of quantized entries too. Under another name, the hook's
-    reports are prefixed with that name.
+    The hook `frozen_mask` clears the optimizer's slots of quantized entries too.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         n1 = floor(log2(4 max|W| / 3)),   n2 = n1 + 1 - 2^(bits - 1) / 2
@@ -64,19 +59,14 @@ class IncrementalQuantization(GraphHook):
         incremental_quantization/share: share of quantized entries.
         incremental_quantization/share/<layer>: the same for one layer.
 
-    Cost:
-        A pass over the gradients and one over the kernels per step; sorting and rounding only at quantization steps.
-        Measured: 1.03 of the speed (LeNet-5, batch 100), so not noticeable.
+    Cost: Not noticeable (LeNet-5, batch 100).
 
     Pitfalls:
         tests/hooks/test_incremental_quantization.py: new levels at a later quantization step would move quantized
-            entries. The level changes exactly at 1.5 times a power, not halfway between exponents; a logarithm in
-            float32 would round there. A quantization step that is due at the very end of the run takes place in its
-            last step.
+            entries. The level changes exactly at 1.5 times a power; a logarithm in float32 would round there.
 
-    Reference:
-        Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5
-        * 2^n1 are rounded to 2^n1; the paper does not define this case.
+    Reference: Zhou et al. 2017, arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5 * 2^n1, of which the paper
+        says nothing, are rounded to 2^n1.
 
     Example:
         python train.py recipe=incremental_quantization
@@ -117,11 +107,6 @@ class IncrementalQuantization(GraphHook):
         self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
         self.criterion = check_choice("criterion", criterion, CRITERIA)
         self.network = network
-        self._kernels: list[Kernel] = []
-        self._steps: list[int] = []
-        self._masks: dict[str, tf.Variable] = {}
-        self._exponents: dict[str, tf.Variable] = {}
-        self._updates: Any = None  # the variable, once built
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network

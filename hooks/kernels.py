@@ -21,10 +21,7 @@ MARK = "_added_by_hook"
 
 
 def mark_added(layer: keras.layers.Layer, hook: str) -> None:
-    """Mark a layer and all layers inside it as a hook's own, which patterns of other hooks do not choose.
-
-    The mark is of this process; it is not saved with a model.
-    """
+    """Mark a layer and all layers inside it as a hook's own, which patterns of other hooks do not choose."""
     for each in layer._flatten_layers():
         setattr(each, MARK, hook)
 
@@ -69,10 +66,7 @@ def is_kernel_layer(layer: keras.Layer) -> bool:
 
 
 def holds_kernel(layer: keras.Layer) -> bool:
-    """Return whether a layer holds a kernel itself: kernel layers, recurrent cells, embeddings, einsums.
-
-    A user's own layer does, if it names a weight of at least two axes as Keras does, such as "kernel".
-    """
+    """Return whether a layer holds a kernel itself: a weight of two axes or more with a name of Keras's kernels."""
     return bool(own_kernels(layer)) and not hasattr(layer, MARK)
 
 

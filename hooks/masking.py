@@ -106,13 +106,6 @@ def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, t
             f"'{prefix}<variable>'.{did_you_mean(hook, makers)} Expected one of: {', '.join(makers) or 'none'}. "
             f"Add +hooks={hook}, or choose masks=magnitude, file or zeros."
         )
-    for name, mask in found.items():
-        variable = context.network.trainable_variables.get(name)
-        if variable is None or mask.dtype != tf.bool or not mask.shape.is_compatible_with(variable.shape):
-            raise UserError(
-                f"The state '{prefix}{name}' is {mask.dtype.name} of shape {mask.shape.as_list()}. "
-                f"Expected a bool mask of the shape of the trainable variable '{name}'."
-            )
     return found
 
 

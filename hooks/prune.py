@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, Target, entry_shares, left_out_advice, left_out_weights, select_kernels
+from hookline.hooks.kernels import entry_shares, left_out_advice, left_out_weights, select_kernels
 from hookline.hooks.masking import mask_pictures
 from hookline.hooks.options import check_epochs, epoch_start, project_with_average
 from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
-from hookline.hooks.pruning.rewinding import Rewinding, check_rewind
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
 from hookline.hooks.pruning.settings import parse_settings
-from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Tensors
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Run, Tensors
+from hookline.trainer.network import Network
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.estimators import straight_through, zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
+from hookline.trainer.step.copy_network import moving_variables
 
 
 class Prune(GraphHook):
     r"""Prune kernels: the smallest entries become 0 and stay 0.
 
     Kernels are the weights of dense layers, convolutions, attention and other einsums, recurrent cells and embeddings,
-    and weights of your own layers named "kernel" or "recurrent_kernel". If "*" leaves other weights with two or more
-    axes dense, a message names them. Biases and batch norm are not pruned.
+    and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
+    Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on.
-    "polynomial" goes from `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the
-    survivors in between. "splicing" follows the same polynomial, but only the forward pass sees zeros: the latent value
-    of a pruned entry keeps training, with the gradient of the masked network, and the entry may return until
-    `end_epoch`.
+    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" from then on; "polynomial" goes from
+    `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and trains the survivors in between.
+    With "splicing" only the forward pass sees the zeros of the same polynomial: latent values keep training, with the
+    gradient of the masked network, and entries may return until `end_epoch`.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
     the n units of a kernel (entries, blocks or channels) are pruned; among equal units those at the end are pruned
@@ -46,15 +44,11 @@ class Prune(GraphHook):
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
-    slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots; with Adam, these
-    would not match the bias correction.) The run does not become longer: use schedule=constant, or schedule=step with
-    milestones within the remaining steps. Random draws, the order of examples and the state of other hooks continue.
-    `incremental_quantization` is refused together with it.
+    slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
+    become longer: use schedule=constant, or schedule=step with milestones within the remaining steps. Random draws, the
+    order of examples and other hooks continue.
 
-    Under another name, the hook's reports are prefixed with that name and "/".
-
-    Group:
-        technique
+    Group: technique
 
     Equation:
         polynomial:  s_t = s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power    at t0, every `frequency` steps, and t1
@@ -76,26 +70,21 @@ class Prune(GraphHook):
     Pictures:
         prune/mask/<variable>: the mask.
 
-    Cost:
-        Two passes over the kernels per step. Measured: 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of
-        TFMOT's pruning. With `rewind_epoch`, checkpoints and memory contain a second copy of the weights and slots, as
-        state early/<variable>.
+    Cost: 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of TFMOT. With `rewind_epoch`, checkpoints and memory
+        contain a second copy of the weights and slots, as state early/<variable>.
 
     Pitfalls:
-        tests/hooks/pruning/test_settings.py: the final sparsity is missed if the frequency does not divide the number
-            of steps; here the end is always an update.
-        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; a mask
-            update that falls on a skipped step takes place in the next one; with splicing, entries get the gradient of
-            the masked network.
-        tests/hooks/pruning/test_rewinding.py: survivors and the optimizer's state return together, to the values from
-            before the update of one step.
-        tests/hooks/pruning/test_selector.py: ties and kernels of zeros are pruned to the exact number, in a fixed
-            order.
+        tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
+            number of steps.
+        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; an update
+            that falls on a skipped step takes place in the next one.
+        tests/hooks/test_rewinding.py: survivors and the optimizer's state return together, to the values of one
+            step.
+        tests/hooks/pruning/test_selector.py: ties are pruned to the exact number.
 
-    Reference:
-        Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626
-        (iterative); Guo et al. 2016, "Dynamic Network Surgery", arXiv 1608.04493, equation 3 (splicing);
-        Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis", arXiv 1903.01611, algorithm 1 (rewinding).
+    Reference: Zhu and Gupta 2017, arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626 (iterative); Guo et
+        al. 2016, arXiv 1608.04493, equation 3 (splicing); Frankle et al. 2019, arXiv 1903.01611, algorithm 1
+        (rewinding).
 
     Example:
         python train.py recipe=frozen_mask hooks.prune.final_sparsity=0.95
@@ -160,19 +149,13 @@ class Prune(GraphHook):
         if rewind_epoch is not None:
             self.conflicts = ("incremental_quantization",)  # whose levels it would put back, too
         self.network = network
-        self._kernels: list[Kernel] = []
-        self._steps: list[int] = []
-        self._others: list[Target] = []  # kernels that stay dense
-        self._masks: dict[str, tf.Variable] = {}
-        self._updates: Any = None  # the variable, once built
-        self._rewinding: Rewinding | None = None
 
     def build(self, context: BuildContext) -> None:
         settings, network = self.settings, context.network
         self._network = network
         self._kernels = select_kernels(network, settings.layers, doing="pruned")
         check_structure(network, self._kernels, settings.structure)
-        self._others = left_out_weights(network, {kernel.name for kernel in self._kernels})
+        self._others = left_out_weights(network, {kernel.name for kernel in self._kernels})  # they stay dense
         self._steps = settings.steps(context.total_steps, context.steps_per_epoch)
         sparsities = layer_sparsities(network, self._kernels, settings, self._steps)
         counts = kept_counts(self._kernels, sparsities, settings.structure, settings.scope)
@@ -181,9 +164,15 @@ class Prune(GraphHook):
         )
         self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        self._rewinding: Rewinding | None = None
         if self.rewind_epoch is not None:
             step = epoch_start(self.rewind_epoch, context.steps_per_epoch)
-            check_rewind(self.rewind_epoch, step, self._steps[self._rewound_from])
+            first = self._steps[self._rewound_from]
+            if step >= first:
+                raise UserError(
+                    f"rewind_epoch={self.rewind_epoch:g} (step {step}) is not before the masks to rewind under are "
+                    f"made, in step {first}. Expected an earlier rewind_epoch, or a later begin_epoch or end_epoch."
+                )
             self._rewinding = Rewinding(network, step)
 
     @property
@@ -286,3 +275,69 @@ class Prune(GraphHook):
         covered = [kernel.name for kernel in self._kernels]
         reason = "Of layers of your own, weights that are named 'kernel' are pruned."
         return left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)
+
+
+NOT_YET = -1
+
+
+class Rewinding:
+    """Keep latent variables, moving statistics, and the optimizer's slots and count, and put them back together."""
+
+    def __init__(self, network: Network, begin: int) -> None:
+        """Make the state for what is kept at a step; seeds are not among it, so draws do not repeat."""
+        from hookline.trainer.step.forward import seed_names
+
+        self._network, self._begin = network, begin
+        own = {name: each for name, each in network.variables.items() if name not in seed_names(network)}
+        self._optimizer = {f"optimizer/{name}": each for name, each in moving_variables(network).items()}
+        self._live = {**own, **self._optimizer}
+        self._early = {
+            name: tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False, name="early")
+            for name, each in self._live.items()
+        }
+        self._step = tf.Variable(NOT_YET, trainable=False, dtype=tf.int64, name="early_step")
+
+    @property
+    def state(self) -> dict[str, tf.Variable]:
+        return {"early_step": self._step, **{f"early/{name}": variable for name, variable in self._early.items()}}
+
+    @property
+    def is_kept(self) -> tf.Tensor:
+        """Return whether there is something to go back to."""
+        return tf.not_equal(self._step, NOT_YET)
+
+    @property
+    def early_step(self) -> int | None:
+        """Return the step whose state is kept; None before it."""
+        step = int(self._step.numpy())
+        return None if step == NOT_YET else step
+
+    def keep(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        """Return ops that keep what a step finds: that of `begin`, or of the first after it that is not held back."""
+        due = tf.logical_and(tf.logical_not(self.is_kept), context.step >= self._begin)
+        found = {**context.latent, **context.state, **{name: each.value for name, each in self._optimizer.items()}}
+        values = tf.cond(
+            due,
+            lambda: [tf.convert_to_tensor(found[name]) for name in self._early],
+            lambda: [tf.convert_to_tensor(early) for early in self._early.values()],
+        )
+        kept = [early.assign(value) for early, value in zip(self._early.values(), values, strict=True)]
+        return [*kept, self._step.assign(tf.where(due, context.step, self._step))]
+
+    def early_or(self, new_state: Mapping[str, tf.Tensor], when: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return new moving statistics, or the early ones."""
+        early = {name: self._early[name] for name in new_state if name in self._early}
+        return {
+            name: tf.where(when, early[name], tf.cast(value, early[name].dtype)) if name in early else value
+            for name, value in new_state.items()
+        }
+
+    def put_back(self, latent: Iterable[str], when: tf.Tensor) -> None:
+        """Assign what was kept to latent variables and the optimizer; the step writes moving statistics."""
+
+        def assign() -> tf.Tensor:
+            for name in (*latent, *self._optimizer):
+                self._live[name].value.assign(self._early[name])
+            return tf.constant(True)
+
+        tf.cond(when, assign, lambda: tf.constant(False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,17 +34,13 @@ from hookline.hooks.options import (
     exclude_from_decay,
 )
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
-from hookline.hooks.quantization.fake import Norm, folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights
+from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights
 from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph, is_of
-from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
-
 
 LEARNED = "learned"
 RANGES = ("average", LEARNED)
@@ -61,30 +57,27 @@ class QuantizationAwareTraining(GraphHook):
     calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
-    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
-    and padding keep the range of their input; average pooling rounds halves as LiteRT does. An activation inside a
-    layer, other than ReLU, counts as a layer of its own; swish is its input times a rounded sigmoid.
+    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer; another activation
+    inside a layer counts as one of its own. Pooling, reshaping and padding keep the range of their input.
 
-    Batch norm after a convolution needs no folding in training: with one quantization step for each channel, rounding
-    and folding commute. After a dense layer it does: the kernel is folded with the moving statistics before rounding.
+    Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
+    convolution, with a quantization step for each channel, rounding and folding commute.
 
-    With `bnn_rounding`, the pattern "*" leaves out the kernels that `bnn_rounding` rounds, and other patterns must not
-    match them. Inputs that it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot
-    hold binary inputs.
+    The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
+    it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot hold binary inputs.
 
-    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). Their initial values
-    come from mean magnitudes, for activations those in the first batch after `begin_epoch`. Activations have unsigned
-    levels where the graph says that they are never negative. The network's inputs keep a moving average as their range;
-    tanh, sigmoid and softmax have the fixed range that runtimes give them.
+    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ), from mean magnitudes
+    on, for activations those in the first batch after `begin_epoch`. Activations that the graph says are never negative
+    have unsigned levels. The network's inputs keep a moving average as their range; tanh, sigmoid and softmax have the
+    fixed range that runtimes give them.
 
-    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor averages of
-    ranges change any more: the network trains as it ships.
+    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and these and averages of ranges stay
+    as they are: the network trains as it ships.
 
-    In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
-    networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
+    In a subclassed model only weights are rounded. Pruned networks stay pruned. Biases and other weights, such as those
+    of recurrent layers, stay float.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         weights:      s = max|w| / (2^(bits - 1) - 1) of a channel,   w_q = s round(w / s),   dL/dw = dL/dw_q
@@ -105,27 +98,22 @@ class QuantizationAwareTraining(GraphHook):
     Scalars:
         quantization_aware_training/distance: root mean square of w_q - w, divided by that of w.
 
-    Cost:
-        Two passes over each activation for its extremes, one to round it, one for the gradient; three over each kernel.
+    Cost: Four passes over each activation, three over each kernel.
 
     Pitfalls:
-        tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact. With one step for all
-            channels, rounding and batch norm folding would not commute. Both ends of a range pass the gradient.
-        tests/hooks/test_quantization_aware_training.py: ranges change once per step, also with micro batches, and not
-            in a skipped one; y = w + stop_gradient(w_q - w) is not exactly on the grid. Binary kernels are not rounded
-            again.
-        tests/hooks/quantization/test_learned_steps.py: if their gradient is not scaled, or if Adam trains them directly
-            instead of a factor on them, quantization steps change much faster than weights.
+        tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact.
+        tests/hooks/test_quantization_aware_training.py: ranges change once per step, also with micro batches; y = w +
+            stop_gradient(w_q - w) is not exactly on the grid.
+        tests/hooks/quantization/test_learned_steps.py: without a scaled gradient, quantization steps change much faster
+            than weights.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
-    Reference:
-        Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-        Inference", arXiv 1712.05877, sections 2.1 and 3; Krishnamoorthi 2018, arXiv 1806.08342, sections 3 (steps by
-        channel) and 3.2 (frozen statistics); Esser et al. 2020, arXiv 1902.08153, section 2 (learned steps).
+    Reference: Jacob et al. 2018, arXiv 1712.05877, sections 2.1 and 3; Krishnamoorthi 2018, arXiv 1806.08342, sections
+        3 (steps by channel) and 3.2 (frozen statistics); Esser et al. 2020, arXiv 1902.08153, section 2 (learned
+        steps).
 
     Example:
         python train.py recipe=int8
-        python train.py recipe=baseline model=mlp +hooks=quantization_aware_training
         python train.py recipe=int8 +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
         python train.py recipe=int8 hooks.quantization_aware_training.ranges=learned
     """
@@ -175,24 +163,17 @@ class QuantizationAwareTraining(GraphHook):
         self.network = network
         self._now = Pass(self.activation_bits or 8)
         self._inserter = Inserter(self._now)
-        self._kernels: list[Kernel] = []
-        self._others: list[Kernel] = []  # that another hook rounds
-        self._norms: dict[str, Norm] = {}
         self._learned: LearnedSteps | None = None
         self._batch_norms: list[keras.layers.BatchNormalization] = []
-        self._begin = 0
         self._freeze = NEVER
         self._statistics: list[str] = []
         self._ranges: tf.Variable | None = None
-        self._active: Any = None  # the variable, once built
         self._pass: tuple[Any, dict[int, list[tf.Tensor]]] = (None, {})
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
-        if not is_graph(model) and self.ranges == LEARNED:
-            raise UserError(
-                f"The graph of '{model.name}' is not known. Expected a functional model, or ranges=average."
-            )
         if not is_graph(model):
+            if self.ranges == LEARNED:
+                raise UserError(f"'{model.name}' is subclassed. Expected a functional model, or ranges=average.")
             return model
         made = model if self.activation_bits is None else self._inserter.rebuilt(model)
         if self.ranges != LEARNED:
@@ -210,7 +191,7 @@ class QuantizationAwareTraining(GraphHook):
         self._network = context.network
         chosen = select_layers(self._network.model, self.layers, accept=is_kernel_layer, kind="kernel layer")
         kernels = find_kernels(self._network, chosen)
-        self._others = self._left_to(context.rounded, kernels)
+        self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
         self._norms = folded_by_kernel(self._network, [kernel for kernel in self._kernels if not self._axes(kernel)])
         # What ships ends with the softmax inside of such a layer, so its logits are not written.
@@ -297,7 +278,7 @@ class QuantizationAwareTraining(GraphHook):
             return found
 
         made = tf.cond(tf.convert_to_tensor(self._active), rounded, lambda: [tf.identity(each) for each in given])
-        return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, _listed(made), strict=True)}}
+        return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, made, strict=True)}}
 
     def _folded_by(self, kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor | None:
         """Return what batch norm multiplies a kernel by before it is rounded, or None.
@@ -438,11 +419,6 @@ class QuantizationAwareTraining(GraphHook):
         covered = [kernel.name for kernel in (*self._kernels, *self._others)]
         reason = "Dense layers and convolutions alone are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
-
-
-def _listed(values: Any) -> list[tf.Tensor]:
-    """Return the results of a branch as a list: TensorFlow unpacks a list of one."""
-    return list(values) if isinstance(values, list | tuple) else [values]
 
 
 def _widest(extremes: tf.Tensor) -> tf.Tensor:

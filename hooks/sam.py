@@ -21,27 +21,21 @@ class Sam(GraphHook):
     statistics of batch norm come from the first pass.
 
     The climb uses the gradient of the whole batch, also with micro batches and replicas; in the paper each replica
-    climbs on its own. Pruned or frozen weights do not move in the climb; with `bnn_rounding` the latent weights do. If
-    an objective changes several networks, only the weights of `network` climb. A layer that writes TensorFlow variables
-    in its call writes them twice a step. The hook keeps no state.
+    climbs on its own. Pruned or frozen weights do not climb; with `bnn_rounding` the latent weights do. A layer that
+    writes TensorFlow variables in its call writes them twice a step.
 
-    Group:
-        optimization
+    Group: optimization
 
     Equation:
         e = radius * g / ||g||,  g = dL/dw at w, ||g|| over all weights of the network together
         the optimizer gets dL/dw at w + e
 
-    Cost:
-        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline).
+    Cost: A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline).
 
     Pitfalls:
-        tests/hooks/test_sam.py: the gradient at w + e is applied at w. Statistics are written once, and both passes
-            have the same dropout, also with micro batches.
+        tests/hooks/test_sam.py: the gradient at w + e is applied at w; both passes have the same dropout.
 
-    Reference:
-        Foret et al. 2021, "Sharpness-Aware Minimization for Efficiently Improving Generalization", arXiv 2010.01412,
-        equation 2 with p = 2, and algorithm 1.
+    Reference: Foret et al. 2021, arXiv 2010.01412, equation 2 with p = 2, and algorithm 1.
 
     Example:
         python train.py recipe=baseline +hooks=sam hooks.sam.radius=0.1

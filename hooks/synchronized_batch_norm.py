@@ -22,32 +22,26 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class SynchronizedBatchNorm(GraphHook):
     """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without this hook each replica normalizes by its own part of the batch, so the statistics of few examples are noisy
-    and the result depends on the number of replicas. With it, any number of replicas trains like one, within rounding.
-    The hook keeps no state.
+    Without this hook each replica normalizes by its own part of the batch. With it, any number of replicas trains like
+    one, within rounding.
 
-    Group:
-        optimization
+    Group: optimization
 
     Equation:
         mean = average over replicas r of mean_r
         var  = average over r of (var_r + (mean_r - s)^2) - (mean - s)^2, with the moving mean as the shift s
         y = gamma (x - mean) / sqrt(var + epsilon) + beta
 
-    Cost:
-        Per layer, one sum over the replicas forward and one backward: 9 messages and 0.35 MB per step of `recipe=bnn`.
+    Cost: Per layer, one sum over the replicas forward and one backward: 9 messages and 0.35 MB per step of
+        `recipe=bnn`.
 
     Pitfalls:
         tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean loses precision when
-            means are large; gradients must flow through the sums, on every replica.
-        tests/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; on
-            several, a layer with its own statistics is refused.
-        tests/distributed/test_mirrored_steps.py: with the hook, replicas make the same steps as one process; without
-            it, moving statistics are means over replicas; micro batches are refused.
+            means are large.
+        tests/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included.
+        tests/distributed/test_mirrored_steps.py: replicas make the same steps as one process.
 
-    Reference:
-        Ioffe and Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, "MegDet", arXiv 1711.07240, section 3.3; the shift:
-        Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
+    Reference: Peng et al. 2018, arXiv 1711.07240, section 3.3; Chan, Golub and LeVeque 1983 (the shift).
 
     Example:
         python train.py recipe=bnn trainer.strategy=mirrored trainer.replicas=2 +hooks=synchronized_batch_norm
@@ -64,7 +58,6 @@ class SynchronizedBatchNorm(GraphHook):
         """
         self.layers = check_patterns("layers", layers)
         self.network = network
-        self._chosen: dict[str, keras.layers.BatchNormalization] = {}
         self._replicas = 1
 
     def declare(self) -> Declaration:

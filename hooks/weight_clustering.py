@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, left_out_advice, relative_distance, select_kernels
+from hookline.hooks.kernels import left_out_advice, relative_distance, select_kernels
 from hookline.hooks.options import (
     begin_step,
     check_choice,
@@ -22,12 +22,9 @@ from hookline.hooks.options import (
     inner_of,
     project_with_average,
 )
-from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 LLOYD_STEPS = 50
 INITS = ("linear", "density", "kmeans")
@@ -36,16 +33,15 @@ INITS = ("linear", "density", "kmeans")
 class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
-    From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. Latent weights stay
-    float and train through a straight-through estimator, so an entry can move to another cluster. Each centroid is
-    trained by the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate. With
-    begin_epoch=0 the centroids are computed from the initial weights, such as those of `init_from`.
+    From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. Latent weights
+    train through a straight-through estimator, so an entry can move to another cluster. Centroids train by plain
+    gradient descent at the optimizer's learning rate. With begin_epoch=0 they are computed from the initial weights,
+    such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them. Under a name other than "weight_clustering", reports have that name.
+    "mask/<variable>" records them.
 
-    Group:
-        technique
+    Group: technique
 
     Equation:
         forward:    w_c = c_k,   k = argmin_j |w - c_j|
@@ -63,18 +59,13 @@ class WeightClustering(GraphHook):
         weight_clustering/distance: root mean square of w_c - w, divided by that of w; 0 before clustering begins.
         weight_clustering/used: share of the centroids that have members; 0 before clustering begins.
 
-    Cost:
-        A binary search for each entry in the forward pass, and again for the centroids' gradient. Measured: 0.3 of the
-        speed (85,000 weights, batch 64).
+    Cost: 0.3 of the speed (85,000 weights, batch 64): two binary searches for each entry.
 
     Pitfalls:
-        tests/hooks/test_weight_clustering.py: the mean of the members' gradients would be another rule than the sum. y
-            = w + stop_gradient(c - w) would round, so 16 centroids would give thousands of values. Without the mask,
-            the zeros of a pruned network would drift.
+        tests/hooks/test_weight_clustering.py: y = w + stop_gradient(c - w) would round, so 16 centroids would give
+            thousands of values.
 
-    Reference:
-        Han, Mao and Dally 2016, "Deep Compression", arXiv 1510.00149, section 3. The latent weights train too, as in
-        TFMOT; but in TFMOT the optimizer of the network also updates the centroids.
+    Reference: Han, Mao and Dally 2016, arXiv 1510.00149, section 3; latent weights train too, as in TFMOT.
 
     Example:
         python train.py recipe=weight_clustering
@@ -114,17 +105,14 @@ class WeightClustering(GraphHook):
         self.begin_epoch = None if begin_epoch is None else check_epochs("begin_epoch", begin_epoch)
         self.centroid_rate = check_number("centroid_rate", centroid_rate, minimum=0.0)
         self.network = network
-        self._kernels: list[Kernel] = []
-        self._begin = 0
-        self._centroids: dict[str, tf.Variable] = {}
-        self._masks: dict[str, tf.Variable] = {}
-        self._active: Any = None  # the variable, once built
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
         self._kernels = select_kernels(self._network, self.layers, doing="clustered")
         half = context.total_steps // 2
         self._begin = half if self.begin_epoch is None else begin_step(self.begin_epoch, context)
+        self._centroids: dict[str, tf.Variable] = {}
+        self._masks: dict[str, tf.Variable] = {}
         for kernel in self._kernels:
             weights = tf.convert_to_tensor(kernel.variable.value)
             self._centroids[kernel.name] = tf.Variable(self._initial(weights), trainable=False, name="centroids")

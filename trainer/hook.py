@@ -16,8 +16,10 @@ from hookline.trainer.objective import Shown
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+    from hookline.trainer.run.control import Report as Report
+    from hookline.trainer.run.run import Run as Run
+else:
+    Run = Report = Any  # for annotations, here and in hooks: these modules import this one
 
 Tensors: TypeAlias = "dict[str, tf.Tensor]"
 Gradients: TypeAlias = "dict[str, tf.Tensor | None]"

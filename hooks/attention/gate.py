@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -52,6 +52,14 @@ class AreaResize(keras.layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], self.height, self.width, input_shape[-1])
 
+    def written_out(self, inputs: Any) -> Any:
+        ops = keras.ops
+        _, height, width, channels = inputs.shape
+        rows, columns = area_weights(height, self.height), area_weights(width, self.width)
+        lines = ops.matmul(rows.astype(np.float32), ops.reshape(inputs, (-1, height, width * channels)))
+        cells = ops.matmul(columns.astype(np.float32), ops.reshape(lines, (-1, width, channels)))
+        return ops.reshape(cells, (-1, self.height, self.width, channels))
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "height": self.height, "width": self.width}
 
@@ -78,6 +86,13 @@ class DilatedConv2D(keras.layers.Conv2D):
         if self._native:
             return tf.nn.conv2d(inputs, kernel, 1, "SAME", dilations=self.dilation_rate)
         return phase_convolution(inputs, kernel, tuple(self.dilation_rate))
+
+    def plain(self) -> keras.layers.Conv2D:
+        """Return Keras's convolution with the very variables of this layer."""
+        plain = keras.layers.Conv2D.from_config(self.get_config())
+        plain._kernel, plain.bias = self._kernel, self.bias
+        plain.input_spec, plain.built = self.input_spec, True
+        return plain
 
 
 def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, int]) -> tf.Tensor:
@@ -111,10 +126,7 @@ def has_dilated_kernels(
 
 @keras.saving.register_keras_serializable(package="hookline")
 class AttentionMap(keras.layers.Layer):
-    """Return A = sigmoid(logits / temperature), in float32 unless another dtype is given.
-
-    bfloat16 would round all of A above 0.998 to exactly 1.
-    """
+    """Return A = sigmoid(logits / temperature), in float32: bfloat16 would round all above 0.998 to 1."""
 
     def __init__(self, *, temperature: float = 1.0, **options: Any) -> None:
         """Set the temperature."""
@@ -126,6 +138,9 @@ class AttentionMap(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
+
+    def written_out(self, inputs: Any) -> Any:
+        return keras.ops.sigmoid(keras.ops.cast(inputs, "float32") / self.temperature)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "temperature": self.temperature}
@@ -149,32 +164,22 @@ def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | Non
     try:
         logits = branch(seen)
     except (ValueError, TypeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")
-        raise UserError(
-            f"The branch '{branch.name}' does not take a map of shape {_shown(tuple(seen.shape))}: {reason}"
-        ) from error
-    found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else None
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"The branch '{branch.name}' does not take a map of shape {seen.shape}: {reason}") from error
+    found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else type(logits).__name__
     if found != wanted:
         raise UserError(
-            f"The branch '{branch.name}' returns {_shown(found) if found else type(logits).__name__}. Expected logits "
-            f"{_shown(wanted)}: end it with a convolution of one unit and no sigmoid."
+            f"The branch '{branch.name}' returns {found}. Expected logits {wanted}: end it with a convolution of one "
+            "unit and no sigmoid."
         )
     return logits
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join(["batch", *("any" if each is None else str(each) for each in shape[1:])]) + "]"
-
-
 @keras.saving.register_keras_serializable(package="hookline")
 class BernoulliGate(keras.layers.Layer):
-    """Multiply features x [batch, height, width, channels] by a mask r made from attention A [batch, height, width, 1].
+    """Return y = r * x and r, of features x [batch, height, width, channels] and A [batch, height, width, 1].
 
-    In training, "bernoulli" draws r ~ Bernoulli(A), with the gradient passed straight through to A, and "product" takes
-    r = A. In evaluation r is A ("expectation"), a draw ("sample") or A >= 1/2 ("threshold"); of "product" it is A. The
-    seed of the draws is a variable, counted up by each draw of a training step: runs resume exactly.
-
-    Returns y = r * x and r itself.
+    The options are those of `BernoulliAttention`. The seed of the draws is a variable: runs resume exactly.
     """
 
     def __init__(
@@ -214,8 +219,16 @@ class BernoulliGate(keras.layers.Layer):
         return self._replica.part(lambda shape: tf.random.stateless_uniform(shape, seed), like.shape)
 
     def compute_output_spec(self, inputs: list[Any], training: bool = False) -> list[Any]:
-        """Return what `call` returns, without running it: the shapes and dtypes of the two inputs."""
         return [keras.KerasTensor(tensor.shape, dtype=tensor.dtype) for tensor in inputs]
+
+    def written_out(self, inputs: list[Any]) -> list[Any]:
+        features, mask = inputs
+        if self.mode == "bernoulli" and self.eval_mode == "threshold":
+            mask = keras.ops.cast(mask >= 0.5, "float32")
+        # A layer, not an operation: in a copy in float32 it computes in that, whatever it computes in here.
+        half = features.dtype if features.dtype in ("float16", "bfloat16") else None
+        multiply = keras.layers.Multiply(name=self.name, dtype=f"mixed_{half}" if half else features.dtype)
+        return [multiply([features, mask]), mask]
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "mode": self.mode, "eval_mode": self.eval_mode, "seed": self.seed}
@@ -224,54 +237,13 @@ class BernoulliGate(keras.layers.Layer):
 
 
 def write_out_attention(model: keras.Model) -> keras.Model:
-    """Return the model for inference, with Keras layers in place of attention's own: the same variables."""
+    """Return the model for inference, with what Keras has in place of attention's own layers: the same variables."""
     convolutions: dict[int, keras.layers.Conv2D] = {}
 
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(layer: Any, inputs: Any) -> Any:
         if isinstance(layer, DilatedConv2D):
-            layer = convolutions.setdefault(id(layer), _plain_convolution(layer))
-        write_out = next((made for kind, made in WRITTEN_OUT.items() if isinstance(layer, kind)), None)
-        return layer(*args, **kwargs) if write_out is None else write_out(layer, *args, **kwargs)
+            return convolutions.setdefault(id(layer), layer.plain())(inputs)
+        return layer.written_out(inputs)
 
-    return call_anew(model, lambda layer: isinstance(layer, (DilatedConv2D, *WRITTEN_OUT)), call)
-
-
-def _plain_convolution(layer: DilatedConv2D) -> keras.layers.Conv2D:
-    """Return Keras's convolution with the very variables of a layer."""
-    plain = keras.layers.Conv2D.from_config(layer.get_config())
-    plain._kernel, plain.bias = layer._kernel, layer.bias
-    plain.input_spec, plain.built = layer.input_spec, True
-    return plain
-
-
-def _write_out_resize(layer: AreaResize, inputs: Any) -> Any:
-    ops = keras.ops
-    _, height, width, channels = inputs.shape
-    rows, columns = (
-        area_weights(given, wanted).astype(np.float32)
-        for given, wanted in ((height, layer.height), (width, layer.width))
-    )
-    lines = ops.matmul(rows, ops.reshape(inputs, (-1, height, width * channels)))
-    cells = ops.matmul(columns, ops.reshape(lines, (-1, width, channels)))
-    return ops.reshape(cells, (-1, layer.height, layer.width, channels))
-
-
-def _write_out_map(layer: AttentionMap, inputs: Any) -> Any:
-    return keras.ops.sigmoid(keras.ops.cast(inputs, "float32") / layer.temperature)
-
-
-def _write_out_gate(layer: BernoulliGate, inputs: list[Any]) -> list[Any]:
-    features, mask = inputs
-    if layer.mode == "bernoulli" and layer.eval_mode == "threshold":
-        mask = keras.ops.cast(mask >= 0.5, "float32")
-    # A layer, not an operation: in a copy in float32 it computes in that, whatever it computes in here.
-    half = features.dtype if features.dtype in ("float16", "bfloat16") else None
-    multiply = keras.layers.Multiply(name=layer.name, dtype=f"mixed_{half}" if half else features.dtype)
-    return [multiply([features, mask]), mask]
-
-
-WRITTEN_OUT: Mapping[type[keras.Layer], Callable[..., Any]] = {
-    AreaResize: _write_out_resize,
-    AttentionMap: _write_out_map,
-    BernoulliGate: _write_out_gate,
-}
+    own = (AreaResize, DilatedConv2D, AttentionMap, BernoulliGate)
+    return call_anew(model, lambda layer: isinstance(layer, own), call)

@@ -32,11 +32,7 @@ def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
 
 
 def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
-    """Return KL(Bernoulli(target) || Bernoulli(mean of A)) in nats for each example: float32 [batch], 0 at the target.
-
-    Its pull on the logits does not fade as A goes to 0 or to 1: where A is the same everywhere, the gradient of each
-    is (mean of A - target) / positions. That of a squared penalty fades with the slope of the sigmoid.
-    """
+    """Return KL(Bernoulli(target) || Bernoulli(mean of A)) in nats for each example: float32 [batch]."""
     logits = tf.cast(logits, tf.float32)
     # Both means by a sigmoid: 1 - mean would be exactly 0 where A rounds to 1.
     on, off = (tf.reduce_mean(tf.sigmoid(each), axis=[1, 2, 3]) for each in (logits, -logits))
@@ -114,15 +110,9 @@ class Supervision:
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
     """Return the branch as a config describes it."""
-    if isinstance(value, str) and value == "auto":
-        return BranchOptions()
-    if not isinstance(value, Mapping):
-        if isinstance(value, keras.layers.Layer):
-            return value
-        raise UserError(
-            f"Invalid branch: {value!r}. Expected auto, {{filters: [16, 16]}}, or {{_target_: <a Keras layer>}}."
-        )
-    given = _parse(value, "branch", BranchOptions)
+    if isinstance(value, keras.layers.Layer):
+        return value
+    given = _parse({} if value == "auto" else value, "branch", BranchOptions)
     filters = given.get("filters", BranchOptions.filters)
     options = BranchOptions(**{"dilations": tuple(2**depth for depth in range(len(filters))), **given})
     if len(options.dilations) != len(filters):
@@ -206,24 +196,19 @@ INK = np.array([[0.27, 0.00, 0.33], [0.23, 0.32, 0.55], [0.13, 0.57, 0.55], [0.3
 
 
 def attention_sheet(inputs: np.ndarray, attention: np.ndarray, draws: np.ndarray | None) -> np.ndarray:
-    """Return rows of images, a column an example: the input, A as a heat map over it, and one draw of A.
-
-    The heat map goes from violet (A = 0) over green to yellow (A = 1); the draw is white where the position is kept.
-    """
+    """Return rows of images, a column an example: the input, a heat map of A from violet to yellow, one draw of A."""
     images = _colored(inputs)
     size = images.shape[1:3]
-    heat = 0.5 * images + 0.5 * heat_colors(_stretched(attention, size))
-    rows = [images, heat]
+    positions, shown = np.linspace(0.0, 1.0, len(INK)), _stretched(attention, size)
+    heat = np.stack([np.interp(shown, positions, channel) for channel in INK.T], axis=-1)
+    rows = [images, 0.5 * images + 0.5 * heat]
     if draws is not None:
         rows.append(np.repeat(_stretched(draws, size)[..., np.newaxis], 3, axis=-1))
     scale = -(-SMALLEST_PICTURE // min(size))
-    return _tiled([np.kron(row, np.ones((1, scale, scale, 1))) for row in rows])
-
-
-def heat_colors(values: np.ndarray) -> np.ndarray:
-    """Return the colors of values: [..., 3] in [0, 1]."""
-    positions = np.linspace(0.0, 1.0, len(INK))
-    return np.stack([np.interp(values, positions, INK[:, channel]) for channel in range(3)], axis=-1)
+    enlarged = [np.kron(row, np.ones((1, scale, scale, 1))) for row in rows]
+    padded = [np.pad(row, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=1.0) for row in enlarged]
+    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in padded])
+    return sheet[:-GAP, :-GAP].astype(np.float32)
 
 
 def _colored(inputs: np.ndarray) -> np.ndarray:
@@ -241,10 +226,3 @@ def _stretched(maps: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
         for given, wanted in zip(maps.shape[1:3], size, strict=True)
     )
     return maps[:, rows][:, :, columns].astype(np.float64)
-
-
-def _tiled(rows: list[np.ndarray]) -> np.ndarray:
-    """Return images [examples, height, width, 3], row by row, on one white sheet."""
-    padded = [np.pad(row, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=1.0) for row in rows]
-    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in padded])
-    return sheet[:-GAP, :-GAP].astype(np.float32)

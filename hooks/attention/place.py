@@ -7,11 +7,10 @@ from typing import Any
 
 import keras
 
-from hookline.hooks.graphs import nodes_in_order
+from hookline.hooks.graphs import nodes_in_order, select_layer
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS, SIGN_KEEPING
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, is_of, layer_output
-from hookline.trainer.select import layer_paths, select_layers
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose")
 
@@ -35,25 +34,10 @@ def find_place(model: keras.Model, pattern: str | None) -> Place:
     if pattern is None:
         place = _automatic(functional)
     else:
-        layer = _matching(model, pattern)
+        layer = select_layer(model, pattern)
         place = Place(functional, layer.name, layer_output(functional, layer))
     _check(place)
     return place
-
-
-def _matching(model: keras.Model, pattern: str) -> keras.layers.Layer:
-    found = select_layers(model, pattern, kind="layer")
-    if len(found) != 1:
-        raise UserError(
-            f"layer={pattern} matches {', '.join(list(found)[:10])}. Expected a pattern that matches one layer."
-        )
-    (path,) = found
-    holders = [path.rsplit("/", count)[0] for count in range(path.count("/"), 0, -1)]
-    if holders and holders[0] in layer_paths(model):
-        raise UserError(
-            f"The layer '{path}' is inside '{holders[0]}'. Expected one of the network's own graph: layer={holders[0]}."
-        )
-    return found[path]
 
 
 def _automatic(model: keras.Model) -> Place:
@@ -69,15 +53,10 @@ def _automatic(model: keras.Model) -> Place:
                 behind[id(tensor)] = Place(model, str(node.operation.name), tensor)
     if behind:
         return list(behind.values())[-1]
-    holders = [node.operation.name for node in nodes_in_order(model) if _convolutions(node.operation)]
-    if holders:
-        raise UserError(
-            f"The 2-D convolutions of '{model.name}' are inside '{holders[0]}', which returns no map [batch, height, "
-            "width, channels], and a gate goes into the network's own graph. Expected an inner model that returns its "
-            "maps (of keras.applications: include_top=False, pooling=None), or layer=<pattern> of a layer with a map."
-        )
     raise UserError(
-        f"The model '{model.name}' has no 2-D convolution. Expected one, or layer=<pattern> of a layer with a map."
+        f"No 2-D convolution in the graph of '{model.name}' itself returns a map [batch, height, width, channels]. "
+        "Expected one, or an inner model that returns its maps (of keras.applications: include_top=False, "
+        "pooling=None), or layer=<pattern> of a layer with a map."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,13 +14,9 @@ from hookline.hooks.kernels import is_kernel_layer
 from hookline.hooks.quantization.latent_advice import find_missing_norms
 from hookline.hooks.quantization.selection import trace_kernel_inputs
 from hookline.trainer.graph import is_graph, is_of
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import format_value, short_name
 from hookline.trainer.select import layer_paths
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
 
 EXAMPLES = 64
 
@@ -33,24 +29,21 @@ class Advisor(HostHook):
       layer.
     - At evaluations: a monitored metric that has the same value in each of the first 5.
 
-    Group:
-        guard
+    Group: guard
 
     State:
         values: the monitor's values so far.
 
-    Cost:
-        64 training examples are read once, before the first step. One comparison per evaluation.
+    Cost: 64 training examples are read once, before the first step.
 
     Pitfalls:
-        tests/hooks/monitors/test_advisor.py: there is no advice when all is well, because users would soon ignore it.
+        tests/hooks/monitors/test_advisor.py: there is no advice when all is well.
 
     Example:
         python train.py recipe=baseline trainer.monitor_mode=max
     """
 
     def __init__(self) -> None:
-        self._monitor = ""
         self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:

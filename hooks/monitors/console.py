@@ -19,10 +19,7 @@ AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
 
 
 class LastingStream(io.TextIOBase):
-    """Pass text on to a stream, perhaps none; when its reader leaves (`| head`, a closed terminal), drop the text.
-
-    The broken descriptor is pointed at the null device, so that no later print and no flush at exit fails either.
-    """
+    """Pass text on to a stream, perhaps none; when its reader leaves (`| head`, a closed terminal), drop the text."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -48,7 +45,7 @@ class LastingStream(io.TextIOBase):
         try:
             getattr(self._stream, method)(*arguments)
         except OSError:
-            stream, self._stream = self._stream, None
+            stream, self._stream = self._stream, None  # no later print and no flush at exit fails either
             with suppress(OSError), open(os.devnull, "wb") as null:  # or the stream has no descriptor
                 os.dup2(null.fileno(), stream.fileno())
 

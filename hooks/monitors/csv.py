@@ -5,15 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.trainer.errors import UserError, WriteError
 from hookline.trainer.files import read_text, write_whole
-from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import HostHook, Report, Run
 
 FILE_NAME = "metrics.csv"
 
@@ -24,15 +20,12 @@ class CSV(HostHook):
     The columns are step, split and the names of all values so far. The file is written as a whole at each evaluation
     and checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        One file written per evaluation and per checkpoint.
+    Cost: One file written per evaluation and per checkpoint.
 
     Pitfalls:
-        tests/hooks/monitors/test_csv.py: names that come later need a column of their own; a resumed run must not have
-            two rows for one step.
+        tests/hooks/monitors/test_csv.py: a resumed run must not have two rows for one step.
 
     Example:
         python train.py recipe=bnn +hooks=csv

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.hooks.options import check_integer, check_number
-from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import HostHook, Report, Run
 
 START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
 
@@ -22,8 +18,7 @@ class EarlyStopping(HostHook):
     than the best value so far by more than `min_delta`. Several evaluations at one step count once. Counting begins
     when the network has its final form, such as its final sparsity.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         best: the best value so far; null before the first.
@@ -31,12 +26,11 @@ class EarlyStopping(HostHook):
         seen_step: the step of the last evaluation that counted.
         waited: evaluations since the best one.
 
-    Cost:
-        One comparison per evaluation.
+    Cost: One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; small gains count once they add up to more
-            than `min_delta`; a resumed run stops where an uninterrupted run would.
+        tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; a resumed run stops where an uninterrupted
+            run would.
 
     Example:
         python train.py recipe=baseline hooks.early_stopping.patience=5 hooks.early_stopping.min_delta=1e-3

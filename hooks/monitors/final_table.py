@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,21 +16,8 @@ from hookline.hooks.monitors.advisor import loss_monitor
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hookline.hooks.options import check_choice
 from hookline.trainer.errors import as_typed, printable
-from hookline.trainer.hook import HostHook
-from hookline.trainer.run.results import (
-    format_bytes,
-    format_metric,
-    format_seconds,
-    format_share,
-    format_value,
-    is_share_of,
-    metric_rows,
-    short_name,
-)
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.run import results
 
 MODES = (AUTO, "styled", PLAIN, QUIET)
 MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
@@ -44,18 +31,16 @@ class FinalTable(HostHook):
     Stopped and failed runs have a table too, with dashes in place of missing values. No number is truncated: on a
     narrow terminal the table has fewer columns, or a line for each value.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         values: the monitor's value at each evaluation that counted.
 
-    Cost:
-        Once, at the end.
+    Cost: Once, at the end.
 
     Pitfalls:
-        tests/hooks/monitors/test_final_table.py: a pipe gets no control characters, no path is split over two lines,
-            and no number is truncated at any width.
+        tests/hooks/monitors/test_final_table.py: a pipe gets no control characters, and no number is truncated at any
+            width.
 
     Example:
         python train.py recipe=bnn hooks.final_table.mode=plain
@@ -122,7 +107,7 @@ SMALL = 0.005  # differences below it do not matter
 
 def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
     """Return a line on other evaluations within a standard error, or two examples, of the best; None for few."""
-    if not all(is_share_of(value, examples) for value in (*values, best)):
+    if not all(results.is_share_of(value, examples) for value in (*values, best)):
         return None
     share = (best * examples + 1) / (examples + 2)  # that of all right has an error, too
     error = math.sqrt(share * (1.0 - share) / examples)
@@ -131,9 +116,9 @@ def describe_close(monitor: str, values: Sequence[float], best: float, examples:
     if close < FEW or margin < SMALL:
         return None
     return (
-        f"{examples} examples: one is {1 / examples:.2g} of {short_name(monitor)}, its standard error {error:.2g}, and "
-        f"{close} other evaluations lie as near to the best. Which step is the best is chance: let a loss decide, "
-        f"{loss_monitor(monitor)}, or hold out more."
+        f"{examples} examples: one is {1 / examples:.2g} of {results.short_name(monitor)}, its standard error "
+        f"{error:.2g}, and {close} other evaluations lie as near to the best. Which step is the best is chance: let a "
+        f"loss decide, {loss_monitor(monitor)}, or hold out more."
     )
 
 
@@ -163,11 +148,11 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines += _network_lines(summary.get("networks") or {})
     if "seconds" in summary:
         speed = f", {summary['images_per_second']:,.0f} examples/s" if summary.get("images_per_second") else ""
-        lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
+        lines.append(("time", f"{results.format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
     lines += _cost_lines(summary)
     found = summary.get("input") or {}
     if found.get("waiting_share") is not None:
-        waited = f"{format_share(found['waiting_share'])} of the training time spent waiting for batches"
+        waited = f"{results.format_share(found['waiting_share'])} of the training time spent waiting for batches"
         lines.append(("input", ". ".join(filter(None, (waited, found.get("advice"))))))
     return lines
 
@@ -179,7 +164,7 @@ def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.items() if name != "seconds")
         lines.append(("first step", f"after {start['seconds']:.1f} s ({parts})"))
     peak = (summary.get("peak_memory_bytes") or {}).items()
-    if places := [f"{format_bytes(count)} on the {place}" for place, count in peak if count]:
+    if places := [f"{results.format_bytes(count)} on the {place}" for place, count in peak if count]:
         lines.append(("memory", f"{', '.join(places)} at most"))
     precision = summary.get("precision") or {}
     if precision.get("compute", "float32") != "float32":
@@ -220,9 +205,9 @@ def describe_network(network: Mapping[str, Any]) -> str:
 
 
 def _describe_size(sizes: Mapping[str, int]) -> str:
-    text, deployed = f"{format_bytes(sizes['float32'])} as float32", sizes["deployed"]
+    text, deployed = f"{results.format_bytes(sizes['float32'])} as float32", sizes["deployed"]
     if deployed and deployed != sizes["float32"]:
-        text += f", {format_bytes(deployed)} deployed, {sizes['float32'] / deployed:.1f} times smaller"
+        text += f", {results.format_bytes(deployed)} deployed, {sizes['float32'] / deployed:.1f} times smaller"
     return text
 
 
@@ -290,13 +275,13 @@ HELD_OUT = ("validation", "test")
 def metric_table(title: str, summary: Mapping[str, Any], sizes: Mapping[str, int]) -> TextTable:
     """Return metrics and losses by split; shares of a split have no more decimals than its size supports."""
     rows = []
-    for name, train, *held_out in metric_rows(summary):
+    for name, train, *held_out in results.metric_rows(summary):
         is_loss = name == "loss" or name.endswith("/loss")
         texts = [
-            format_value(value) if is_loss or split not in sizes else format_metric(value, sizes[split])
+            results.format_value(value) if is_loss or split not in sizes else results.format_metric(value, sizes[split])
             for split, value in zip(HELD_OUT, held_out, strict=True)
         ]
-        rows.append([name, format_value(train), *texts])
+        rows.append([name, results.format_value(train), *texts])
     return TextTable(title, ("", "train", *HELD_OUT), rows)
 
 
@@ -315,7 +300,7 @@ def layer_tables(summary: Mapping[str, Any]) -> list[TextTable]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return format_value(value)
+        return results.format_value(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return DASH if value is None else str(value)
@@ -331,18 +316,14 @@ COLUMNS: dict[str, Callable[[Layer], str]] = {
     "input bits": lambda layer: _bits(layer.get("input_bits")),
     "zeros": lambda layer: f"{100 * layer['sparsity']:.1f} %" if layer.get("sparsity") else DASH,
     "MACs": lambda layer: DASH if layer["macs"] is None else f"{layer['macs']:,}",
-    "size": lambda layer: format_bytes(layer["bytes"]),
+    "size": lambda layer: results.format_bytes(layer["bytes"]),
 }
 """Columns of a network's table, with the text of a layer of `summary.json`."""
 LEFT_OUT_FIRST = ("kind", "output", "input bits", "MACs", "zeros", "weight bits", "params")
 
 
 def network_tables(summary: Mapping[str, Any], most: int | None = None) -> list[TextTable]:
-    """Return a table for each network of a run; equal networks share one. Columns without values are left out.
-
-    With `most`, layers with neither weights nor multiply-accumulates are left out, and those with the fewest bytes
-    share a row.
-    """
+    """Return a table for each network of a run, of at most so many rows; equal networks share one."""
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for name, network in (summary.get("networks") or {}).items():
         if layers := network.get("layers"):

@@ -8,15 +8,11 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.trainer.errors import UserError, WriteError
 from hookline.trainer.files import open_append, parse_json, read_lines, write_whole
-from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import HostHook, Report, Run
 
 FILE_NAME = "metrics.jsonl"
 
@@ -28,18 +24,16 @@ class MetricsJsonl(HostHook):
     removes the lines of the steps that it repeats. If the disk is full, lines are kept in memory and written as soon as
     there is room.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         reports: number of reports. A resumed run that finds fewer lines says so.
 
-    Cost:
-        One write per report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
+    Cost: One write per report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
 
     Pitfalls:
-        tests/hooks/monitors/test_metrics_jsonl.py: NaN is not valid JSON; a resumed run must not have two lines for one
-            step; a full disk must not leave half a line.
+        tests/hooks/monitors/test_metrics_jsonl.py: a resumed run must not have two lines for one step; a full disk must
+            not leave half a line.
 
     Example:
         python train.py recipe=baseline trainer.report_every_steps=10

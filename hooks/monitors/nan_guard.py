@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,11 +13,8 @@ import tensorflow as tf
 
 from hookline.hooks.options import check_choice, check_integer, check_number, first_of
 from hookline.trainer.errors import NonFiniteError
-from hookline.trainer.hook import Declaration, GraphHook, HostHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, HostHook, Run, Tensors
 from hookline.trainer.step.context import StepContext
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 SHOWN_NAMES = 5
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
@@ -32,21 +29,18 @@ class NanGuard(GraphHook, HostHook):
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
     of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
-    Group:
-        guard
+    Group: guard
 
     State:
         skipped: the steps that were skipped.
 
-    Cost:
-        One sum over each loss, gradient and new statistic per step. Every entry is checked only if the total is not
-        finite.
+    Cost: One sum over each loss, gradient and new statistic per step.
 
     Pitfalls:
         tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, and a large finite sum must
-            not count as infinite; overflow under loss scaling is not an error.
-        tests/trainer/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average. A run that
-            rolled back gives the same bits when it is resumed or repeated.
+            not count as infinite.
+        tests/trainer/run/test_nan_policy.py: a skipped step changes nothing. A run that rolled back gives the same bits
+            when it is resumed.
         tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica counts as NaN in all.
 
     Example:
@@ -139,11 +133,7 @@ def _remedy(run: Run) -> str:
 
 
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
-    """Return bool scalars by name: whether any entry is NaN or infinite.
-
-    Every entry is checked only if the sum of all values is not finite, as it is with NaN or infinity, and may be
-    without.
-    """
+    """Return bool scalars by name: whether any entry is NaN or infinite, checked only if the sum of all is."""
     dense = [each.values if isinstance(each, tf.IndexedSlices) else each for each in values.values()]
     if not dense:
         return {}

@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,12 +18,8 @@ from PIL import Image
 from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.errors import WriteError
 from hookline.trainer.files import make_folder, read_bytes, write_whole
-from hookline.trainer.hook import HostHook
-from hookline.trainer.run.control import Report
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME, FRAMES = "pictures", ".frames"
 MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown
@@ -39,20 +35,16 @@ class PictureFiles(HostHook):
     shows the picture at each evaluation on the validation split, in at most 200 evenly spaced frames. It is written
     when the run ends, even by a failure. A resumed run continues it.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         evaluations: number of evaluations so far.
         frames: number of frames given to each animation.
 
-    Cost:
-        Only when pictures are due: the hooks' computations on the observed examples, and PNG files. Measured: 0.3 s in
-        total for `recipe=baseline`, at the beginning and at the final test.
+    Cost: Only when pictures are due: 0.3 s in total for `recipe=baseline`.
 
     Pitfalls:
-        tests/hooks/monitors/test_pictures.py: intervals and frames continue after a resume; layer names become safe
-            file names; a long run keeps evenly spaced frames and the last one.
+        tests/hooks/monitors/test_pictures.py: frames continue after a resume; layer names become safe file names.
 
     Example:
         python train.py recipe=center_loss hooks.pictures.every=5

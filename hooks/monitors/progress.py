@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,21 +19,8 @@ from rich.text import Text
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hookline.hooks.options import check_choice, check_integer, check_number
 from hookline.trainer.errors import printable
-from hookline.trainer.hook import HostHook
-from hookline.trainer.run.results import (
-    format_metric,
-    format_seconds,
-    format_share,
-    format_value,
-    is_metric,
-    is_total_loss,
-    short_name,
-)
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
-
+from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.run import results
 
 SHOWN_METRICS = 2
 WAITING = 0.05  # from this share of the training time on, waiting for batches is shown
@@ -57,10 +44,7 @@ class Status:
             self._reports[report.split] = report
 
     def seconds_left(self) -> float | None:
-        """Return the expected wall time to the last step, evaluation and saving included; None while it is unknown.
-
-        Only the steps of this process count. The cost of evaluations is left out until the first one is over.
-        """
+        """Return the expected wall time to the last step, as those of this process took; None while it is unknown."""
         run = self.run
         if self._begun is None or run.step <= self._begun[0]:
             return None
@@ -88,11 +72,11 @@ class Status:
         run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
-            texts.append(f"waiting for data {format_share(waiting)}")
+            texts.append(f"waiting for data {results.format_share(waiting)}")
         if run.times.queue is not None:
             texts.append("queue {}/{}".format(*run.times.queue))
         if seconds is not None and run.step < run.total_steps:
-            texts.append(f"{format_seconds(seconds)} left")
+            texts.append(f"{results.format_seconds(seconds)} left")
         return ", ".join(texts)
 
     def metrics(self) -> str:
@@ -102,31 +86,31 @@ class Status:
         best = self.run.best
         if best.value is not None:
             value = self._format("validation", best.monitor, best.value)
-            groups.append(f"best {short_name(best.monitor)} {value} at step {best.step}")
+            groups.append(f"best {results.short_name(best.monitor)} {value} at step {best.step}")
         return ", ".join(groups)
 
     def _of(self, split: str) -> str:
         values, monitor = self._reports[split].values, self.run.best.monitor
-        losses = [name for name in values if is_total_loss(name)]
-        metrics = [name for name in values if is_metric(name)]
+        losses = [name for name in values if results.is_total_loss(name)]
+        metrics = [name for name in values if results.is_metric(name)]
         monitored = [monitor] if monitor in metrics else []
         names = dict.fromkeys((*losses, *monitored, *metrics[:SHOWN_METRICS]))
-        texts = {name: f"{short_name(name)} {self._format(split, name, values[name])}" for name in names}
+        texts = {name: f"{results.short_name(name)} {self._format(split, name, values[name])}" for name in names}
         if split == "train":
             texts |= {name: f"{texts[name]}{loss_parts(values, name)}" for name in losses}
         return " ".join(texts.values())
 
     def _format(self, split: str, name: str, value: float) -> str:
-        if split not in self.run.held_out or not is_metric(name):
-            return format_value(value)
-        return format_metric(value, self.run.held_out[split].split.size)
+        if split not in self.run.held_out or not results.is_metric(name):
+            return results.format_value(value)
+        return results.format_metric(value, self.run.held_out[split].split.size)
 
 
 def loss_parts(values: Mapping[str, float], total: str) -> str:
     """Return the terms of a total loss, such as " (center 0.0100 cross_entropy 0.2000)"; empty if there is only one."""
     start = total.removesuffix("total")
     terms = {name: value for name, value in values.items() if name.startswith(start) and name != total}
-    texts = [f"{name.removeprefix(start)} {format_value(value)}" for name, value in terms.items()]
+    texts = [f"{name.removeprefix(start)} {results.format_value(value)}" for name, value in terms.items()]
     return f" ({' '.join(texts)})" if len(texts) > 1 else ""
 
 
@@ -221,15 +205,13 @@ class Progress(HostHook):
     On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is at most `lines` plain
     lines a run, without control characters. If the reader of standard output exits, training continues.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
+    Cost: A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
 
     Pitfalls:
         tests/hooks/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
-            no control characters; the terminal is restored after an exception.
+            no control characters.
 
     Example:
         python train.py recipe=bnn hooks.progress.lines=10

@@ -6,7 +6,7 @@ import colorsys
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from google.protobuf import text_format
@@ -14,12 +14,8 @@ from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, Pr
 
 from hookline.hooks.monitors.pictures import encode_picture, file_name, is_due, write_files
 from hookline.hooks.options import check_integer
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.objective import Embedding
-from hookline.trainer.run.control import Report
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"
@@ -35,18 +31,16 @@ class Projector(HostHook):
     where grey images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
     Vectors of fewer than three dimensions are filled with zeros.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         evaluations: number of evaluations so far.
 
-    Cost:
-        Only when embeddings are due, by default at the final test, and only if a hook or an objective has some.
+    Cost: Only when embeddings are due, by default at the final test, and only if a hook or an objective has some.
 
     Pitfalls:
         tests/hooks/monitors/test_projector.py: the projector stays empty if vectors are not finite or have fewer than
-            three dimensions; tabs in labels break its table.
+            three dimensions.
 
     Example:
         python train.py recipe=center_loss hooks.projector.every=10

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.options import check_choice
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.order import example_seeds
 from hookline.trainer.objective import Batch
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 EXAMPLES, DRAWS = 16, 4
 UNLIKELY = 1e-6  # chance of a false alarm
@@ -39,21 +36,16 @@ class RandomnessGuard(HostHook):
       by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a batch
       must have its own draws: copies of one image must come out differently.
 
-    The bits of at most 16 examples are compared. The hook does not check that draws differ where they may be equal by
-    chance: in batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost
-    none. A cache inside a source, which hides random draws, is not found.
+    The bits of at most 16 examples are compared. Draws may be equal by chance in batches of fewer than 7 examples, and
+    for an augmentation that changes almost all examples or almost none; these are not checked.
 
-    Group:
-        guard
+    Group: guard
 
-    Cost:
-        Before the first step, at most 16 examples are read twice, and each augmentation is drawn four times. Measured:
-        0.02 s on the digits without augmentation.
+    Cost: Before the first step, 0.02 s on the digits without augmentation.
 
     Pitfalls:
-        tests/hooks/monitors/test_randomness_guard.py: NumPy draws inside a traced function are constants, a cache after
-            an augmentation freezes it, and one seed for a whole batch gives equal draws; the test plants each fault and
-            finds it.
+        tests/hooks/monitors/test_randomness_guard.py: NumPy draws inside a traced function are constants, and one seed
+            for a whole batch gives equal draws.
         tests/trainer/input/test_order.py: draws depend only on seed, step, position and augmentation.
 
     Example:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.hooks.options import check_number
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import Run
 
 
 class ReduceOnPlateau(EarlyStopping):
@@ -18,8 +16,7 @@ class ReduceOnPlateau(EarlyStopping):
     An improvement is defined as in `early_stopping`, whose patience should be longer. The schedule continues,
     multiplied by the current share of the full rate; with `schedule=constant` this hook alone sets the rate.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         best: the best value so far; null before the first.
@@ -28,12 +25,11 @@ class ReduceOnPlateau(EarlyStopping):
         waited: evaluations since the best one, or since the rate was lowered.
         share: current share of the full rate.
 
-    Cost:
-        One comparison per evaluation.
+    Cost: One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_reduce_on_plateau.py: the count restarts after the rate is lowered; a resumed run
-            keeps the lower rate, and lowers it again where an uninterrupted run would.
+        tests/hooks/monitors/test_reduce_on_plateau.py: a resumed run keeps the lower rate, and lowers it again where an
+            uninterrupted run would.
 
     Example:
         python train.py recipe=baseline schedule=constant +hooks=reduce_on_plateau

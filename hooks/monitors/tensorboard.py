@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hookline.hooks.monitors.dashboard import records
 from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
-from hookline.hooks.monitors.dashboard.layout import layout_summary
-from hookline.hooks.monitors.dashboard.records import (
-    config_as_markdown,
-    end_summary,
-    environment_as_markdown,
-    graph_event,
-    histogram_summary,
-    hyperparameters,
-    picture_summary,
-    reached_values,
-    scalar_summary,
-    start_summary,
-    summary_as_markdown,
-    text_summary,
-)
 from hookline.hooks.monitors.final_table import as_markdown, network_tables
 from hookline.hooks.monitors.pictures import is_due
 from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.config.stored import read_overrides
-from hookline.trainer.hook import HostHook
-from hookline.trainer.run.control import Report
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"
@@ -39,30 +21,24 @@ SESSION = "hparams"  # where hyperparameters and results go: apart from the curv
 class TensorBoard(HostHook):
     """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
 
-    The curves of a scalar for all splits share a chart over optimizer steps, and the CUSTOM SCALARS tab groups related
-    curves. There are also histograms of the weights, pictures, the graph of the traced step, and the environment,
-    config, plan and result as text. A separate thread writes the files; its errors appear at the next report.
+    The CUSTOM SCALARS tab groups related curves. There are also histograms of the weights, pictures, the graph of the
+    traced step, and the environment, config, plan and result as text. A separate thread writes the files; its errors
+    appear at the next report.
 
     `tensorboard/hparams` contains the hyperparameters, the best validation values and the test values: a row of
     TensorBoard's HPARAMS tab.
 
-    Group:
-        monitor
+    Group: monitor
 
     State:
         evaluations: number of evaluations so far. TensorBoard itself drops the records of steps that a resumed run
             repeats.
 
-    Cost:
-        Files are written on a separate thread. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets
-        of pictures).
+    Cost: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets of pictures).
 
     Pitfalls:
-        tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run has no duplicate points; no
-            thread or open file remains, even after a rollback; a full disk does not end a run; histograms show the
-            weights of their step.
-        tests/hooks/monitors/dashboard/test_records.py: hyperparameters, best values and test values are in one
-            row.
+        tests/hooks/monitors/test_tensorboard.py: a resumed run has no duplicate points; a full disk does not end a run.
+        tests/hooks/monitors/dashboard/test_records.py: hyperparameters and results are in one row.
 
     Example:
         python train.py recipe=attention hooks.tensorboard.pictures_every=1
@@ -85,13 +61,11 @@ class TensorBoard(HostHook):
         self._graph = check_flag("graph", graph)
         self._profile = StepProfile(check_integer("profile_steps", profile_steps, minimum=0))
         self._evaluations = 0
-        self._files: EventFiles | None = None
-        self._names: set[str] = set()
-        self._laid_out: set[str] = set()
+        self._files: EventFiles  # while a fit goes on
         self._fitting = False
 
     def state_dict(self) -> dict[str, Any]:
-        if self._files is not None:
+        if self._fitting:
             self._files.flush()
         return {"evaluations": self._evaluations}
 
@@ -102,29 +76,29 @@ class TensorBoard(HostHook):
         return self._profile.next_step(step)
 
     def on_fit_begin(self, run: Run) -> None:
-        self._names, self._laid_out = set(), set()
+        self._names: set[str] = set()
+        self._laid_out: set[str] = set()
         self._evaluations = self._evaluations if run.step else 0
         if self._fitting:  # a rollback: files stay open, and their first records stay true
             self._profile.stop()
-            self._opened.begin(run.step)
+            self._files.begin(run.step)
             return
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
         self._profile.plan(run.step, run.total_steps, run.steps_per_epoch)
         begun = self._files.exist(TRAIN)
-        texts = {
-            "run/config": config_as_markdown(run.config),
-            "run/plan": run.plan,
-            "run/environment": environment_as_markdown(run.directory),
-        }
-        self._write_texts(run.step, texts)
-        self._open_session(run)
-        if self._graph and not begun and (event := graph_event(run.graph())) is not None:
-            self._opened.add(TRAIN, event)
+        texts = {"run/config": records.config_as_markdown(run.config), "run/plan": run.plan}
+        self._write_texts(run.step, {**texts, "run/environment": records.environment_as_markdown(run.directory)})
+        self._files.remove(SESSION)  # a resumed run replaces it: TensorBoard believes the first status, not the last
+        values = records.hyperparameters(run.recipe, run.config, read_overrides(run.directory))
+        self._files.write(SESSION, run.step, records.start_summary(values))
+        self._files.close(SESSION)  # nothing more comes before the end
+        if self._graph and not begun and (event := records.graph_event(run.graph())) is not None:
+            self._files.add(TRAIN, event)
         if self._pictures_every and (pictures := run.views.first_pictures):
-            self._opened.write(TRAIN, run.step, picture_summary(pictures))
+            self._files.write(TRAIN, run.step, records.picture_summary(pictures))
         if self._histograms_every and not begun:
-            self._opened.write(TRAIN, run.step, histogram_summary(run.views.distributions(run.step)))
-        self._opened.flush()
+            self._files.write(TRAIN, run.step, records.histogram_summary(run.views.distributions(run.step)))
+        self._files.flush()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         self._profile.at_edge(run.step, run.directory / DIRECTORY_NAME / TRAIN)
@@ -135,52 +109,35 @@ class TensorBoard(HostHook):
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
         if is_due(self._pictures_every, number, last=report.split == "test"):
-            self._opened.write(TRAIN, report.step, picture_summary(run.views.pictures(report.step, report.split)))
+            self._files.write(
+                TRAIN, report.step, records.picture_summary(run.views.pictures(report.step, report.split))
+            )
         last = run.step >= run.total_steps or run.control.stop_reason is not None
         if report.split == "validation" and is_due(self._histograms_every, number, last=last):
             # At the test, the weights may be those of the best step.
-            self._opened.write(TRAIN, report.step, histogram_summary(run.views.distributions(report.step)))
+            self._files.write(TRAIN, report.step, records.histogram_summary(run.views.distributions(report.step)))
         if self._names != self._laid_out:
             self._laid_out = set(self._names)
-            layout = layout_summary(self._names, hooks=run.config.get("hooks") or {}, networks=run.networks)
-            self._opened.write(TRAIN, report.step, layout)
+            layout = records.layout_summary(self._names, hooks=run.config.get("hooks") or {}, networks=run.networks)
+            self._files.write(TRAIN, report.step, layout)
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        if not self._fitting:
+            return
         try:
-            if self._files is not None:
-                networks = as_markdown(network_tables(summary))
-                self._write_texts(run.step, {"run/summary": summary_as_markdown(summary), "run/networks": networks})
-                self._close_session(run, summary)
+            networks = as_markdown(network_tables(summary))
+            self._write_texts(run.step, {"run/summary": records.summary_as_markdown(summary), "run/networks": networks})
+            self._files.write(SESSION, run.step, records.scalar_summary(records.reached_values(summary)))
+            if (status := summary.get("status")) in (*COMPLETE, "failed"):  # not of a run that will be resumed
+                self._files.write(SESSION, run.step, records.end_summary(status))
         finally:
-            self._close()
-
-    @property
-    def _opened(self) -> EventFiles:
-        assert self._files is not None
-        return self._files
+            self._fitting = False
+            self._profile.stop()
+            self._files.close()
 
     def _write_report(self, report: Report) -> None:
-        self._opened.write(report.split, report.step, scalar_summary(report.values))
+        self._files.write(report.split, report.step, records.scalar_summary(report.values))
         self._names |= report.values.keys()
 
     def _write_texts(self, step: int, texts: dict[str, str]) -> None:
-        self._opened.write(TRAIN, step, text_summary({tag: text for tag, text in texts.items() if text}))
-
-    def _open_session(self, run: Run) -> None:
-        """Write the hyperparameters. In a resumed run, this replaces what the earlier end has left."""
-        self._opened.remove(SESSION)  # TensorBoard believes the first status of a session, not the last
-        values = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
-        self._opened.write(SESSION, run.step, start_summary(values))
-        self._opened.close(SESSION)  # nothing more comes before the end
-
-    def _close_session(self, run: Run, summary: dict[str, Any]) -> None:
-        """Write the results of the run; its end is recorded only if it is final, not if the run will be resumed."""
-        self._opened.write(SESSION, run.step, scalar_summary(reached_values(summary)))
-        if (status := summary.get("status")) in (*COMPLETE, "failed"):
-            self._opened.write(SESSION, run.step, end_summary(status))
-
-    def _close(self) -> None:
-        self._fitting = False
-        self._profile.stop()
-        if self._files is not None:
-            self._files.close()
+        self._files.write(TRAIN, step, records.text_summary({tag: text for tag, text in texts.items() if text}))

@@ -7,16 +7,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.hooks.options import check_choice
 from hookline.trainer.errors import UserError, one_line
-from hookline.trainer.hook import HostHook
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
+from hookline.trainer.hook import HostHook, Report, Run
 
 PRUNERS = {
     "median": "MedianPruner",
@@ -35,18 +31,15 @@ class TrialPruner(HostHook):
     search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
     why.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        One write to the study, and one read, per evaluation.
+    Cost: One write to the study, and one read, per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_trial_pruner.py: the last evaluation must not prune a run that is complete; a resumed
-            run is judged by its evaluations so far, not by later ones that it made before it was killed.
+        tests/hooks/monitors/test_trial_pruner.py: a resumed run is judged by its evaluations so far, not by later ones
+            that it made before it was killed.
 
-    Reference:
-        Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
+    Reference: Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
 
     Example:
         python train.py -m recipe=bnn +hooks=trial_pruner --trials 40 optimizer.learning_rate=interval(1e-4,1e-2)

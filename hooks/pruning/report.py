@@ -104,11 +104,7 @@ VALUE_BITS, POINTER_BITS = 32, 32
 
 
 def csr_bytes(inputs: int, outputs: int, kept: int) -> int:
-    """Return the bytes of a matrix in compressed sparse rows (CSR), with a row for each input.
-
-    A kept entry takes its float32 value and a column index of ceil(log2(outputs)) bits, packed; each row, and the end,
-    takes a pointer of 4 bytes.
-    """
+    """Return the bytes of a matrix in compressed sparse rows (CSR), a row an input, with packed column indices."""
     column_bits = (outputs - 1).bit_length()
     return math.ceil((kept * (VALUE_BITS + column_bits) + POINTER_BITS * (inputs + 1)) / 8)
 

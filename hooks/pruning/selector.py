@@ -52,10 +52,8 @@ def unit_shape(shape: Sequence[int], structure: Structure) -> tuple[int, ...]:
 
 
 def unit_scores(matrix: tf.Tensor, structure: Structure, criterion: str) -> tf.Tensor:
-    """Return the mean magnitude of each unit, or the root mean square (L2): float32 of `unit_shape`.
-
-    So units of one size are ordered by their norm, and blocks cut by the matrix's edge are not at a disadvantage.
-    """
+    """Return the mean magnitude of each unit, or the root mean square (L2): float32 of `unit_shape`."""
+    # Not the norm: blocks cut by the matrix's edge are not at a disadvantage.
     magnitude = tf.abs(tf.cast(matrix, tf.float32))
     if structure.name in ("unstructured", "n_m"):
         return magnitude
@@ -121,20 +119,6 @@ def keep_in_groups(scores: tf.Tensor, count: tf.Tensor | int, group: int) -> tf.
     return tf.reshape(kept, [inputs, outputs])
 
 
-def stay_pruned(scores: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Return scores that rank everything pruned before below everything kept, even zeros."""
-    return tf.where(kept, scores, -1.0)
-
-
-def favour_kept(scores: tf.Tensor, kept: tf.Tensor, hysteresis: float) -> tf.Tensor:
-    """Return scores in which units kept so far weigh `hysteresis` times as much.
-
-    So a pruned unit p takes the place of a kept unit w only where p > hysteresis * w: the two thresholds of Guo et al.
-    2016 (arXiv 1608.04493, equation 3), placed so that the count is exact.
-    """
-    return tf.where(kept, scores * hysteresis, scores)
-
-
 def protect_largest(scores: tf.Tensor) -> tf.Tensor:
     """Return scores with the largest, the first among equals, set to infinity, so that part of every kernel stays."""
     positions = tf.range(tf.shape(scores)[0])
@@ -176,8 +160,10 @@ class MaskSelector:
         scores = unit_scores(matrix, self.structure, self.criterion)
         was_kept = unit_scores(tf.cast(kept, tf.float32), self.structure, "magnitude") > 0
         if self.hysteresis is None:
-            return stay_pruned(scores, was_kept)
-        return favour_kept(scores, was_kept, self.hysteresis)
+            return tf.where(was_kept, scores, -1.0)  # what is pruned stays below everything kept, even zeros
+        # A pruned p takes the place of a kept w where p > hysteresis * w: the two thresholds of Guo et al. 2016 (arXiv
+        # 1608.04493, equation 3), placed so that the count is exact.
+        return tf.where(was_kept, scores * self.hysteresis, scores)
 
     @staticmethod
     def _largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -278,10 +278,7 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
     """Return the model with Keras's fake quantization of constant ranges in place of activation quantizers."""
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(layer, (ActivationQuantizer, StepSizes)):
-            return layer(*args, **kwargs)
-        inputs = args[0] if args else kwargs["inputs"]
+    def call(layer: Any, inputs: Any) -> Any:
         if ranges is None or isinstance(layer, StepSizes) or layer.point.left_out:
             return inputs
         limits = ranges[layer.point.index]

@@ -26,10 +26,7 @@ def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tens
 
 
 def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors: tf.Tensor | None = None) -> tf.Tensor:
-    """Return round(w / s) s: symmetric, in a narrow range, half to even; the gradient passes as it is.
-
-    With factors, which broadcast to the weights, w * factors is what lies on the grid.
-    """
+    """Return round(w / s) s, half to even, with the gradient of w; with factors, w * factors lies on the grid."""
 
     @tf.custom_gradient
     def rounded(values: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -43,10 +40,8 @@ def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors
 
 
 def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return ranges that hold 0, moved by less than a step so that one of 2^bits levels is 0 exactly.
-
-    TensorFlow and its converter would do so by themselves, but round halves to different sides.
-    """
+    """Return ranges that hold 0, moved by less than a step so that one of 2^bits levels is 0 exactly."""
+    # TensorFlow and its converter would do so by themselves, but round halves to different sides.
     most = 2.0**bits - 1.0
     low, high = ranges[..., 0], ranges[..., 1]
     scale = (high - low) / most

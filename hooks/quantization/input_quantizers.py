@@ -78,13 +78,8 @@ def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer
     }
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) in before:
-            quantizer = before[id(layer)]
-            if args:
-                args = (quantizer(args[0]), *args[1:])
-            else:
-                kwargs["inputs"] = quantizer(kwargs["inputs"])
-        return layer(*args, **kwargs)
+        inputs, *others = args or (kwargs.pop("inputs"),)
+        return layer(before[id(layer)](inputs), *others, **kwargs)
 
     return call_anew(model, lambda layer: id(layer) in before, call)
 
@@ -94,9 +89,7 @@ def write_out_input_quantizers(model: keras.Model) -> keras.Model:
     from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(layer, InputQuantizer):
-            return quantize(*args, **kwargs, quantizer=layer.quantizer)
-        return layer(*args, **kwargs)
+        return quantize(*args, **kwargs, quantizer=layer.quantizer)
 
     return call_anew(model, lambda layer: isinstance(layer, InputQuantizer), call)
 

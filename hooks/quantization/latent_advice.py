@@ -23,11 +23,7 @@ BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", 
 
 
 def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) -> dict[str, str]:
-    """Return where the sums of layers reach a sign, or another saturating activation, before any normalization.
-
-    An activation that does not saturate, such as a ReLU, ends the search without a finding; so do the next kernel, the
-    output, and every layer that is not known to preserve sums, such as a user's own.
-    """
+    """Return where the sums of layers reach a sign, or another saturating activation, with only linear ones between."""
     if not is_graph(model):
         return {}
     paths = {id(layer): path for path, layer in layers.items()}
@@ -67,7 +63,6 @@ TRIAL_STEPS = 100  # a shorter run is only a smoke test
 WIDE = 3.0  # standard deviation of sums above which they need a norm; a sign then passes a quarter of the gradients
 LEAST_WAY, LONGEST_STEP = 0.5, 0.1
 """As shares of the clip: how far a weight must be able to move in the whole run, and how far it may in a step."""
-SHORTEST_MEMORY = 0.05  # share of a run within which weight decay may shrink most of a latent weight
 BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
 """Optimizers that move a variable by about the learning rate per step, whatever its gradient is."""
 
@@ -82,10 +77,10 @@ def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndar
 
 def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
     """Return a line on a learning rate that flips the signs of latent weights hardly ever, or at every step."""
-    name = _name(optimizer)
+    name = type(inner_of(optimizer)).__name__
     rates = learning_rates(optimizer, steps)
     rate, highest = float(rates.mean()), float(rates.max())
-    if not _moves_by_rate(optimizer) or steps < TRIAL_STEPS or rate <= 0.0:
+    if name not in BOUNDED or steps < TRIAL_STEPS or rate <= 0.0:
         return None
     if rate * steps < LEAST_WAY * clip:
         return (
@@ -102,9 +97,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
     return None
 
 
-def decay_advice(
-    kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float
-) -> list[str]:
+def decay_advice(kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, clip: float) -> list[str]:
     """Return lines on what pulls latent weights to 0, where the next gradient flips their sign."""
     lines = []
     if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
@@ -112,35 +105,15 @@ def decay_advice(
             f"a kernel_regularizer pulls the latent weights {first_of(pulled)} to 0, where every gradient flips their "
             "sign, though their size means nothing. Remove it from binarized layers."
         )
-    if any(decays_weight(optimizer, each.variable) for each in kernels) and (line := _decay(optimizer, steps, clip)):
+    decay, name = float(inner_of(optimizer).weight_decay or 0.0), type(inner_of(optimizer)).__name__
+    decays = any(decays_weight(optimizer, each.variable) for each in kernels)
+    if decays and name in BOUNDED and decay * LEAST_WAY * clip > 1.0:
         lines.append(
-            f"{line}, where gradients flip signs over and over. Set optimizer.weight_decay=0, or a smaller one."
+            f"optimizer.weight_decay={decay:g} equals the steps of {name} at {1.0 / decay:.2g}: it keeps latent "
+            f"weights there, not at their clip of {clip:g}, and so near 0, where gradients flip signs over and over. "
+            "Set optimizer.weight_decay=0, or a smaller one."
         )
     return lines
-
-
-def _decay(optimizer: keras.optimizers.Optimizer, steps: int, clip: float) -> str | None:
-    """Return what strong weight decay does to latent weights; None if they reach the clip first."""
-    decay = float(inner_of(optimizer).weight_decay or 0.0)
-    rate = float(learning_rates(optimizer, steps).mean())
-    if _moves_by_rate(optimizer):
-        if 1.0 / decay >= LEAST_WAY * clip:
-            return None
-        return (
-            f"optimizer.weight_decay={decay:g} equals the steps of {_name(optimizer)} at {1.0 / decay:.2g}: it keeps "
-            f"latent weights there, not at their clip of {clip:g}, and so near 0"
-        )
-    if decay * rate * steps * SHORTEST_MEMORY <= 1.0:
-        return None
-    return f"optimizer.weight_decay={decay:g} takes half of a latent weight in {math.log(2) / (decay * rate):.2g} steps"
-
-
-def _name(optimizer: keras.optimizers.Optimizer) -> str:
-    return type(inner_of(optimizer)).__name__
-
-
-def _moves_by_rate(optimizer: keras.optimizers.Optimizer) -> bool:
-    return _name(optimizer) in BOUNDED
 
 
 def missing_norm_advice(

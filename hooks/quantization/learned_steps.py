@@ -27,23 +27,16 @@ def multiples(factors: tf.Tensor) -> tf.Tensor:
 def step_gradients(
     upstream: tf.Tensor, scaled: tf.Tensor, levels: tf.Tensor, ends: tuple[Any, Any], axes: Sequence[int] | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the gradients of values and of their steps, before these are scaled: equations 3 and 5 of the paper.
-
-    `scaled` are values divided by their steps, `levels` the same clipped to the ends and rounded; `axes` are those over
-    which a step is shared, None for all.
-    """
+    """Return the gradients of values and of their steps, not yet scaled, by equations 3 and 5 of the paper."""
     inside = tf.logical_and(scaled > ends[0], scaled < ends[1])
     errors = levels - tf.where(inside, scaled, 0.0)
     return tf.where(inside, upstream, 0.0), tf.reduce_sum(upstream * errors, axis=axes, keepdims=axes is not None)
 
 
 def weights_by_step(weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even.
-
-    Adam moves each number by about its learning rate. Trained as a factor from 1 on, a step moves by that share of
-    itself. The gradient of the factor is that of the paper divided by the initial step: SGD moves the step as in the
-    paper. Initial steps broadcast to the weights; weights of step 0 stay as they are.
-    """
+    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even."""
+    # Adam moves each number by about its learning rate: trained as a factor from 1 on, a step moves by that share of
+    # itself. The factor's gradient is the paper's divided by the initial step, so that SGD moves the step as there.
     most = 2.0 ** (bits - 1) - 1.0
     axes = [axis for axis, size in enumerate(initial.shape) if size == 1]
     sharing = math.prod(weights.shape) / math.prod(initial.shape)
@@ -93,10 +86,7 @@ def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
 
 
 def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2].
-
-    `seen` are the `magnitudes` of points, float32 [points, 3]; `unsigned` says where 0 is the lowest level.
-    """
+    """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2]."""
     half = 2.0 ** (bits - 1)
     lowest = tf.where(unsigned, 0.0, -half)
     highest = lowest + 2.0**bits - 1.0

@@ -22,6 +22,7 @@ from hookline.trainer.step.context import BuildContext
 
 ROOT = CONFIG_DIRECTORY.parents[1]
 HEADING = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
+BEHIND = re.compile(r"^(Group|Cost|Reference): ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Docstring:
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Return a docstring whose sections, a heading such as "Cost:" with indented text below it, come last."""
-    head, *parts = HEADING.split(inspect.cleandoc(text or ""))
+    """Return a docstring whose sections come last: a heading such as "Cost:" with indented text below or behind it."""
+    head, *parts = HEADING.split(BEHIND.sub(r"\1:\n    ", inspect.cleandoc(text or "")))
     summary, _, body = head.partition("\n")
     sections: dict[str, str] = {}
     for heading, content in zip(parts[::2], parts[1::2], strict=True):

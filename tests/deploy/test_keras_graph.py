@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hookline.deploy.keras_graph import described_op, keras_graph
-from hookline.hooks.gradients.layers import StopGradients
+from hookline.hooks.gradient_layers import StopGradients
 from hookline.hooks.quantization.layers import InputQuantizer
 from hookline.hooks.quantization.quantizers import FUNCTIONS, KERNEL_ONLY
 from hookline.trainer.errors import UserError

@@ -7,22 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.bernoulli_attention import BernoulliAttention
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
-from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
-from tests.support.attention import BATCH, CLASSES, SIDE, attention, image_loop, image_model, prepare, square_batch
+from tests.support.attention import BATCH, attention, binary_model, image_loop, image_model, prepare, square_batch
 from tests.support.hooked import named
-from tests.support.masking import build_hooks
-from tests.support.toy import StatelessHook, ToyObjective, toy_network, values_of
+from tests.support.toy import StatelessHook, toy_network, values_of
 
 
 def seeded(seed: int, *hooks, **options) -> ChunkLoop:
@@ -90,29 +85,6 @@ def test_none_leaves_the_model_as_it_is_and_product_draws_nothing():
     assert "attention/keep_rate" not in loop.accumulators.read()
 
 
-def test_gradients_of_a_step_are_the_closed_form():
-    """The gradient that reaches the logits is A (1 - A) / T times the sum over channels of x dL/dy."""
-    hook = attention(temperature=2.0, branch={"filters": [3], "initial_keep_rate": 0.4})
-    model = hook.rebuild_model(image_model(batch_norm=False))
-    gate = model.get_layer("attention_gate")
-    x_input, map_output = gate.input
-    inner = keras.Model(model.input, [x_input, map_output, *gate.output])
-    upper = keras.Model(gate.output[0], model.output)
-    batch = square_batch(tf.constant(0, tf.int64))
-    kernel = model.get_layer("attention_branch").layers[-1].bias.value
-    kernel.assign([0.3])
-    with tf.GradientTape(persistent=True) as tape:
-        features, probability, gated, mask = inner(batch["inputs"], training=True)
-        loss = tf.reduce_sum(upper(gated) ** 2)
-    upstream = tape.gradient(loss, gated)
-    expected = tf.reduce_sum(features * upstream, axis=-1, keepdims=True)
-    np.testing.assert_allclose(tape.gradient(loss, probability), expected, rtol=1e-5, atol=1e-6)
-    slope = probability * (1 - probability) / 2.0
-    np.testing.assert_allclose(tape.gradient(loss, kernel), [tf.reduce_sum(expected * slope)], rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(gated, mask * features)
-    assert set(np.unique(mask)) == {0.0, 1.0}
-
-
 def test_losses_are_added_only_when_asked_for_and_while_they_last():
     asked = {"temperature": 2.0, "keep_rate": {"target": 0.2, "weight": 2.0}, "entropy": 0.5}
     reported = []
@@ -137,17 +109,6 @@ def test_losses_are_added_only_when_asked_for_and_while_they_last():
         loop.accumulators.reset()
         loop.run(step, 1)
         assert (loop.accumulators.read()["loss/attention_supervision"] > 0.0) == supervised
-
-
-def test_by_default_a_mean_near_1_comes_back():
-    means = []
-    for keep_rate in (BernoulliAttention().keep_rate, None):
-        hook = attention(branch={"filters": [4], "initial_keep_rate": 0.98})
-        hook.keep_rate = keep_rate
-        loop = ChunkLoop(prepare([hook], optimizer=keras.optimizers.Adam(0.02)), square_batch, xla=False)
-        loop.run(0, 120)
-        means.append(evaluate(loop)["metric/attention/mean"])
-    assert means[0] < 0.9 < means[1]
 
 
 def test_evaluation_metrics_are_exact_means_over_examples():
@@ -188,17 +149,6 @@ def test_wrong_options_and_networks_are_refused_by_name():
 # Beside hooks that round, prune and freeze.
 
 
-def binary_model() -> keras.Model:
-    """Return three convolutions with batch norm and hard_tanh, and a dense layer: the middle ones become binary."""
-    inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
-    for number in (1, 2, 3):
-        x = keras.layers.Conv2D(4, 3, padding="same", use_bias=False, name=f"conv_{number}")(x)
-        x = keras.layers.BatchNormalization(name=f"norm_{number}")(x)
-        x = keras.layers.Activation("hard_tanh", name=f"activation_{number}")(x)
-    x = keras.layers.Flatten(name="flatten")(x)
-    return keras.Model(inputs, keras.layers.Dense(CLASSES, name="logits")(x), name="net")
-
-
 def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
     rounding = named(BnnRounding())
     trainer = prepare([attention(), rounding], binary_model())
@@ -223,14 +173,9 @@ def test_pruning_and_freezing_leave_the_branch_alone():
         named(FrozenMask(masks="hook", hook="prune"), "frozen_mask"),
         attention(),
     ]
-    network = Network("model", image_model(), keras.optimizers.Adam(0.01))
-    for hook in order_hooks(hooks):
-        network.model = hook.rebuild_model(network.model)
-        network.taps |= hook.request_taps(network.model)
-    network.optimizer.build(network.model.trainable_variables)
-    trainer = Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0)
-    ChunkLoop(trainer, square_batch, xla=False).run(0, 3)
-    for name, variable in network.trainable_variables.items():
+    loop = image_loop(hooks)
+    loop.run(0, 3)
+    for name, variable in network_of(loop).trainable_variables.items():
         zeros = float(np.mean(variable.numpy() == 0.0))
         if name.endswith("/kernel") and "attention" not in name:
             assert zeros == pytest.approx(0.5, abs=0.05), name

@@ -53,9 +53,8 @@ def test_selected_kernels_are_signs_and_everything_else_is_left_alone(make_bench
     assert np.isnan(bench.weights()["dense_2/kernel"]).all()  # and stays visible
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
-def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench, jit: bool):
-    bench = make_bench(BnnRounding(all_binary=True, clip=0.2), functional(), keras.optimizers.SGD(0.3), jit=jit)
+def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench):
+    bench = make_bench(BnnRounding(all_binary=True, clip=0.2), functional(), keras.optimizers.SGD(0.3))
     for variable in bench.network.trainable_variables.values():
         if variable.path in bench.hook.declare().projected:
             variable.assign(np.clip(variable.numpy(), -0.2, 0.2))
@@ -136,26 +135,15 @@ def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_ben
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer), functional(), keras.optimizers.SGD(1.0))
     assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits
     assert len(np.unique(bench.weights()["dense_2/kernel"])) == values
-    flips = 0.0
-    for _ in range(3):
-        before = bench.weights()
-        measures = bench.step(INPUTS, TARGETS)
-        after = bench.weights()
-        changed = [np.sign(before[name]) != np.sign(after[name]) for name in kernels(bench)]
-        if isinstance(quantizer, dict) and quantizer.get("k_bit") == 3:
-            changed = [before[name] != after[name] for name in kernels(bench)]
-        assert measures["bnn/flip_ratio"] == pytest.approx(np.mean(changed), abs=1e-6)
-        flips += measures["bnn/flip_ratio"]
-    assert flips > 0
+    before = bench.weights()
+    measures = bench.step(INPUTS, TARGETS)
+    after, full = bench.weights(), isinstance(quantizer, dict) and quantizer.get("k_bit") == 3
+    code = np.array if full else np.sign
+    changed = [code(before[name]) != code(after[name]) for name in kernels(bench)]
+    assert measures["bnn/flip_ratio"] == pytest.approx(np.mean(changed), abs=1e-6)
+    assert measures["bnn/flip_ratio"] > 0
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer, clip=0.5), functional())
     assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits + 32 / 256 * isinstance(bits, int)
-
-
-def test_what_other_hooks_made_of_the_weights_is_what_gets_rounded(make_bench):
-    bench = make_bench(BnnRounding(), functional())
-    context = bench.context(tf.constant(0, tf.int64), training=True)
-    masked = {name: -tf.abs(value) - 0.1 for name, value in context.latent.items()}
-    np.testing.assert_array_equal(bench.hook.transform_weights(masked, context)["dense_2/kernel"], -np.ones((16, 16)))
 
 
 def test_wrong_options_are_refused_by_name():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,17 +11,17 @@ import tensorflow as tf
 
 from hookline.hooks.center_loss import CenterLoss
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.objective import Batch
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
+from tests.support.hooked import hooked
 from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_arrays, toy_batch
 
 
@@ -37,29 +35,11 @@ def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, widt
     return network
 
 
-def built(network: Network, hook: CenterLoss | None = None, **options: Any) -> CenterLoss:
-    """Return the hook "center_loss" built on a network, with a full weight of 0.5 from the first step on."""
-    hook = hook or CenterLoss(**{"weight": 0.5, "warm_up_epochs": 0.0, **options})
-    hook.name = hook.name or "center_loss"
-    network.taps |= hook.request_taps(network.model)
-    hook.build(replace(build_context(network), classes=CLASSES))
-    return hook
-
-
-def center_loop(
-    network: Network,
-    hooks: Sequence[GraphHook],
-    *,
-    batch: BatchFunction = toy_batch,
-    xla: bool = False,
-    objectives: Sequence[Objective] = (),
-    accumulation_steps: int = 1,
-) -> ChunkLoop:
-    """Return a traced and audited loop over the toy problem; the hooks are built already."""
-    trainer = Trainer(
-        [network], list(objectives) or [ToyObjective()], hooks, seed=0, accumulation_steps=accumulation_steps
-    )
-    return ChunkLoop(trainer, batch, xla=xla)
+def center_loop(network: Network, **options: Any) -> tuple[CenterLoss, ChunkLoop]:
+    """Return the hook, with a full weight of 0.5 from the first step on, and a traced and audited loop."""
+    kept = {key: options.pop(key) for key in ("batch", "xla", "objective", "accumulation_steps") if key in options}
+    hook = CenterLoss(**{"weight": 0.5, "warm_up_epochs": 0.0, **options})
+    return hook, hooked(network, hook, **kept)
 
 
 def read_batch(step: int) -> dict[str, np.ndarray]:
@@ -91,11 +71,9 @@ def start_at(hook: CenterLoss, seed: int = 3) -> np.ndarray:
     return centers
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
-def test_the_loss_is_of_the_old_centers_which_move_by_the_formula(xla: bool) -> None:
+def test_the_loss_is_of_the_old_centers_which_move_by_the_formula() -> None:
     network = feature_network()
-    hook = built(network, weight=0.3, alpha=0.7)
-    loop = center_loop(network, [hook], xla=xla)
+    hook, loop = center_loop(network, weight=0.3, alpha=0.7, xla=True)
     centers, batch = start_at(hook), read_batch(0)
     features = features_of(network, batch)
     own = centers[batch["targets"]]
@@ -113,28 +91,6 @@ def test_the_loss_is_of_the_old_centers_which_move_by_the_formula(xla: bool) -> 
     assert reported["center/length"] == pytest.approx(np.linalg.norm(after, axis=-1).mean(), rel=1e-4)
 
 
-def test_the_gradient_is_weight_times_the_way_from_the_center() -> None:
-    network = feature_network(width=4)
-    hook = built(network, weight=0.3)
-    trainer = center_loop(network, [hook]).trainer
-    start_at(hook)
-
-    @tf.function(autograph=False)
-    def gradients():
-        step = tf.constant(0, tf.int64)
-        batch = toy_batch(step)
-        forward = trainer.forward(step, batch, objective="objective", training=True)
-        loss = trainer.losses(trainer.objectives[0], forward, batch).losses["center"]
-        features = forward.passes["model"].context.taps["center_features"]
-        centers = hook.declare().state["centers"]
-        return features, tf.gradients(loss, features)[0], tf.gradients(loss, centers.handle)[0]
-
-    features, found, to_centers = gradients()
-    own = centers_of(hook)[read_batch(0)["targets"]]
-    np.testing.assert_allclose(found, 0.3 * (features.numpy() - own) / BATCH, rtol=1e-4, atol=1e-7)
-    assert to_centers is None
-
-
 @pytest.mark.parametrize(("name", "accumulation_steps"), [("weights", 1), ("sample_weights", 4)])
 def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, accumulation_steps: int) -> None:
     """A weight of 2 is the example twice, one of 0 is padding."""
@@ -144,8 +100,7 @@ def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, ac
         return {**toy_batch(step), name: tf.constant(counts, tf.float32)}
 
     network = feature_network()
-    hook = built(network, alpha=0.7)
-    loop = center_loop(network, [hook], batch=weighted, accumulation_steps=accumulation_steps)
+    hook, loop = center_loop(network, alpha=0.7, batch=weighted, accumulation_steps=accumulation_steps)
     centers, batch = start_at(hook), read_batch(0)
     features = np.repeat(features_of(network, batch), counts, axis=0)
     after = paper_update(centers, features, np.repeat(batch["targets"], counts), 0.7)
@@ -157,11 +112,11 @@ def test_every_step_moves_the_centers_once_and_no_optimizer_does() -> None:
     for chunks in ((1, 1, 4), (6,)):
         optimizer = keras.optimizers.AdamW(0.0, weight_decay=0.0, use_ema=True, ema_overwrite_frequency=2)
         network = feature_network(optimizer)
-        hook, start = built(network), 0
+        (hook, loop), start = center_loop(network), 0
         assert not any("center" in name for name in (*network.variables, *network.optimizer_variables))
         kernel = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
         network.variables["features/kernel"].assign(kernel)
-        loop, expected = center_loop(network, [hook]), np.zeros((CLASSES, 2), np.float32)
+        expected = np.zeros((CLASSES, 2), np.float32)
         for steps in chunks:
             loop.run(start, steps)
             start += steps
@@ -173,30 +128,10 @@ def test_every_step_moves_the_centers_once_and_no_optimizer_does() -> None:
         np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_class_without_examples_stays_and_labels_may_be_bools() -> None:
-    class Labels(ToyObjective):
-        def compute(self, forward, batch):
-            return super().compute(forward, {**batch, "targets": tf.cast(batch["targets"], tf.int64)})
-
-    def two_classes(step):
-        batch = toy_batch(step)
-        return {**batch, "targets": batch["targets"] > 0}
-
-    network = feature_network()
-    hook = built(network)
-    loop, before = center_loop(network, [hook], batch=two_classes, objectives=[Labels()]), start_at(hook)
-    first = two_classes(tf.constant(0, tf.int64))
-    expected = paper_update(before, features_of(network, first), first["targets"].numpy().astype(int), 0.5)
-    loop.run(0, 1)
-    np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(centers_of(hook)[2].view(np.uint32), before[2].view(np.uint32))
-
-
 def test_the_weight_waits_then_rises_then_stays() -> None:
     network = feature_network(keras.optimizers.SGD(0.0))
-    hook = built(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch
+    hook, loop = center_loop(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch
     assert hook.declare().best_from_step == 6
-    loop = center_loop(network, [hook])
     for step, weight in enumerate([0.0, 0.0, 0.16, 0.32, 0.48, 0.64, 0.8, 0.8, 0.8]):
         batch = read_batch(step)
         squared = np.square(features_of(network, batch) - centers_of(hook)[batch["targets"]]).sum(axis=-1).mean()
@@ -204,14 +139,11 @@ def test_the_weight_waits_then_rises_then_stays() -> None:
         loop.run(step, 1)
         assert loop.accumulators.read()["loss/center"] == pytest.approx(0.5 * weight * squared, rel=1e-4)
         assert np.abs(centers_of(hook)).min() > 0.0  # they move from the first step on
-    assert built(feature_network(), weight=0.0, begin_epoch=3.0).declare().best_from_step == 0
+    assert center_loop(feature_network(), weight=0.0, begin_epoch=3.0)[0].declare().best_from_step == 0
 
 
-@pytest.mark.parametrize(("label", "xla"), [(-1, True), (CLASSES, False)])
-def test_a_target_that_is_no_class_withholds_the_step(label: int, xla: bool) -> None:
-    network = feature_network()
-    hook = built(network)
-
+@pytest.mark.parametrize("label", [-1, CLASSES])
+def test_a_target_that_is_no_class_withholds_the_step(label: int) -> None:
     class Ignoring(ToyObjective):
         def compute(self, forward, batch):
             return super().compute(forward, {**batch, "targets": tf.clip_by_value(batch["targets"], 0, 2)})
@@ -221,7 +153,7 @@ def test_a_target_that_is_no_class_withholds_the_step(label: int, xla: bool) -> 
         wrong = tf.concat([[tf.cast(label, tf.int64)], given["targets"][1:]], axis=0)
         return {**given, "targets": tf.where(step == 2, wrong, given["targets"])}
 
-    loop = center_loop(network, [hook], batch=batch, xla=xla, objectives=[Ignoring()])
+    hook, loop = center_loop(feature_network(), batch=batch, objective=Ignoring())
     assert loop.run(0, 2) == (2, [])
     before = centers_of(hook)
     assert loop.run(2, 5) == (2, ["center_loss: a target outside [0, 3)"])
@@ -239,31 +171,29 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
             return super().compute(forward, {**batch, "targets": tf.zeros([BATCH], tf.int64)})
 
     for targets, word in ((tf.zeros([BATCH]), "integers"), (tf.zeros([8], tf.int64), "labels of 8")):
-        network = feature_network()
-        wrong = {"batch": lambda step, t=targets: {**toy_batch(step), "targets": t}, "objectives": [Own()]}
+        wrong = {"batch": lambda step, t=targets: {**toy_batch(step), "targets": t}, "objective": Own()}
         with pytest.raises(UserError, match=word):
-            center_loop(network, [built(network)], **wrong)
+            center_loop(feature_network(), **wrong)
 
 
 # What it shows: evaluations, pictures, embeddings, and what a run leaves of them.
 
 
-def evaluate(network, hook) -> dict[str, float]:
+def evaluate(trainer: Trainer) -> dict[str, float]:
     """Return what an evaluation of 24 examples in batches of 16 reports."""
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     batches = EvaluationBatches(Split("validation", source, np.arange(24, dtype=np.int64)), batch_size=16)
-    trainer = Trainer([network], [ToyObjective()], [hook], seed=0)
     return Evaluator(trainer, batches.batch, batches.count).run(100)
 
 
 def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     network = feature_network()
-    hook = built(network, weight=0.2)
+    hook, loop = center_loop(network, weight=0.2)
     centers = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     hook.declare().state["centers"].assign(centers)
     before = {name: np.array(v.value) for name, v in network.variables.items()}
-    values = evaluate(network, hook)
+    values = evaluate(loop.trainer)
     for name, variable in network.variables.items():
         np.testing.assert_array_equal(variable.value, before[name])
     inputs, targets = (each[:24] for each in toy_arrays())
@@ -278,7 +208,7 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     assert values["metric/center_ratio"] == pytest.approx(within / between, rel=1e-5)
     np.testing.assert_array_equal(hook.declare().state["centers"].numpy(), centers)
     hook._centers = tf.Variable(tf.zeros([2, 2]))  # the data has a third class
-    values = evaluate(network, hook)
+    values = evaluate(loop.trainer)
     assert np.isnan(values["loss/center"])
     assert np.isfinite(values["metric/accuracy"])
 

@@ -66,8 +66,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return batch["inputs"].numpy().astype(np.float64), batch["targets"].numpy()
 
 
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize(("temperature", "alpha"), [(4.0, 0.7), (1.0, 1.0), (20.0, 0.0)])
+@pytest.mark.parametrize(("temperature", "alpha", "xla"), [(4.0, 0.7, True), (20.0, 1.0, False)])
 def test_a_step_is_that_of_the_equation(temperature: float, alpha: float, xla: bool) -> None:
     network, model = student(), teacher()
     kernel, bias = (np.array(each, np.float64) for each in network.model.weights)
@@ -90,25 +89,19 @@ def test_a_step_is_that_of_the_equation(temperature: float, alpha: float, xla: b
     assert values["distillation/agreement"] == pytest.approx((found == logits.argmax(axis=-1)).mean())
 
 
-def test_the_part_of_the_teacher_does_not_fade_with_the_temperature() -> None:
-    moved = []
-    for temperature in (10.0, 100.0):
-        after, _ = trained(teacher(), 1, temperature=temperature, alpha=1.0)
-        moved.append(np.linalg.norm(next(iter(after.values())) - np.array(student().model.weights[0])))
-    assert min(moved) > 1e-3
-    assert moved[0] == pytest.approx(moved[1], rel=0.1)  # T^2 KL goes to a squared distance of logits
-
-
-@pytest.mark.parametrize("end", ["attribute", "layer", "activation"])
-def test_a_softmax_at_the_end_of_a_teacher_is_understood(end: str) -> None:
-    ends = {"layer": [keras.layers.Softmax()], "activation": [keras.layers.Activation("softmax")]}.get(end, [])
-    model = teacher(*ends, activation="softmax" if end == "attribute" else None)
+def test_a_softmax_at_the_end_of_a_teacher_is_understood() -> None:
     expected, values = trained(teacher())
-    found, same = trained(model)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-    assert same == values
-    np.testing.assert_allclose(model(data()[0]).numpy().sum(axis=-1), 1.0, rtol=1e-5)  # the user's model still has it
+    layers = keras.layers
+    for model in (
+        teacher(activation="softmax"),
+        teacher(layers.Softmax()),
+        teacher(layers.Activation("softmax")),
+    ):
+        found, same = trained(model)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+        assert same == values
+        np.testing.assert_allclose(model(data()[0]).numpy().sum(axis=-1), 1.0, rtol=1e-5)  # the user's model keeps it
 
 
 def test_the_teacher_never_moves_and_is_in_inference_mode() -> None:
@@ -205,22 +198,16 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
     assert "teacher=" in refused(tmp_path / "nowhere")
 
 
-def fitted(*hooks: Any) -> str:
-    """Return the digest of a training by Python."""
-    x, y = images()["x_train"], images()["y_train"]
-    history = small_trainer(*hooks).fit(x, y, validation_data=held_out(), epochs=2, batch_size=16, verbose=0)
-    return history.summary["digest"]
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_python_and_the_command_line_distil_with_the_same_bits(tmp_path: Path) -> None:
     small_model("softmax").save(tmp_path / "teacher.keras")
     options = {"teacher": str(tmp_path / "teacher.keras"), "alpha": 0.8}
     texts = [f"hooks.distillation.{key}={value}" for key, value in options.items()]
     expected = by_command_line("distillation", folder=tmp_path, more=texts)["digest"]
-    assert fitted({"distillation": options}) == expected
-    model = keras.saving.load_model(options["teacher"])
-    assert fitted(hookline.hooks.Distillation(teacher=model, alpha=0.8)) == expected
+    hook = hookline.hooks.Distillation(teacher=keras.saving.load_model(options["teacher"]), alpha=0.8)
+    x, y = images()["x_train"], images()["y_train"]
+    history = small_trainer(hook).fit(x, y, validation_data=held_out(), epochs=2, batch_size=16, verbose=0)
+    assert history.summary["digest"] == expected
 
 
 @pytest.mark.full

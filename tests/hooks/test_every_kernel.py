@@ -78,15 +78,6 @@ def test_the_kernels_of_every_layer_are_covered_and_counted():
         assert other.declare().projected == set(kernels)
 
 
-def test_tables_and_recurrent_kernels_are_quantized_in_the_step():
-    options = {"layers": ["words", "gru_cell"], "shares": [0.5, 1.0], "step_epochs": 0.5}
-    hook = named(IncrementalQuantization(**options), "incremental_quantization")
-    toy_loop([hook], network=sequence_network(), batch=word_batch).run(0, 4)
-    report = hook.summary()
-    assert report["on_levels"]
-    assert [each["share"] for each in report["kernels"].values()] == [1.0, 1.0, 1.0]
-
-
 def test_what_a_star_leaves_out_is_said_with_its_share(run_of):
     network = sequence_network()
     for hook, said in (

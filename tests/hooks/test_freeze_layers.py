@@ -28,7 +28,6 @@ OPTIMIZERS = {
         keras.optimizers.Adam(0.01, **options), initial_scale=1.0
     ),
 }
-AVERAGE = {"use_ema": True, "ema_momentum": 0.9}
 
 
 def named(name: str = "freeze_layers", **options) -> FreezeLayers:
@@ -56,13 +55,10 @@ def steps_that_move(loop: ChunkLoop, network: Network, names: Iterable[str], cou
     return steps
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "average"),
-    [*((name, {**AVERAGE, "ema_overwrite_frequency": 3}) for name in OPTIMIZERS), ("momentum", {})],
-)
-def test_nothing_moves_a_frozen_layer_while_the_others_train(optimizer: str, average: dict):
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "scaled"])
+def test_nothing_moves_a_frozen_layer_while_the_others_train(optimizer: str):
     for options in ({"begin_epoch": 2}, {}):
-        built = OPTIMIZERS[optimizer](**average)
+        built = OPTIMIZERS[optimizer](use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)
         getattr(built, "inner_optimizer", built).global_clipnorm = 1.0
         network = toy_network(optimizer=built, regularizer=0.05)
         loop = toy_loop([named(**options)], network=network)
@@ -103,10 +99,9 @@ def test_gradients_still_flow_through_a_frozen_layer():
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"begin_epoch": 1}], ids=["whole", "late"])
-def test_nothing_upstream_of_the_frozen_layer_moves(options: dict):
+def test_nothing_upstream_of_the_frozen_layer_moves():
     network = toy_network(optimizer=OPTIMIZERS["adamw"]())
-    hook = named(layers="activation", stop="upstream", **options)
+    hook = named(layers="activation", stop="upstream", begin_epoch=1)
     loop = toy_loop([hook], network=network)
     loop.run(0, 4)
     start = values_of(network)

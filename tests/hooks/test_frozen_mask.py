@@ -23,7 +23,6 @@ OPTIMIZERS = {
     "momentum": lambda **more: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, **more),
     "adam": lambda **more: keras.optimizers.Adam(0.01, amsgrad=True, **more),
     "adafactor": lambda **more: keras.optimizers.Adafactor(0.05, **more),
-    "muon": lambda **more: keras.optimizers.Muon(0.01, **more),
     "loss_scale": lambda **more: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8.0),
 }
 DERIVED_SLOTS = {"_v"}  # Adafactor makes it anew in each step, from rows and columns
@@ -60,9 +59,9 @@ def save_run(folder: Path, tensors: dict[str, np.ndarray], *, tag: str = "last")
     return str(folder / "run")
 
 
-def error_of(hook: FrozenMask, *others, network: Network | None = None) -> str:
+def error_of(hook: FrozenMask) -> str:
     with pytest.raises(UserError) as error:
-        build_hooks([*others, hook], network or network_of())
+        build_hooks([hook], network_of())
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -100,7 +99,7 @@ def assert_slots_held(network: Network) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_frozen_entries_keep_their_bits_and_survivors_move(optimizer: str, tmp_path):
     pulls = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.9}
-    if optimizer not in ("muon", "loss_scale"):
+    if optimizer != "loss_scale":
         pulls |= {"global_clipnorm": 0.1, **({} if optimizer == "adam" else {"ema_overwrite_frequency": 7})}
     network = small_network(OPTIMIZERS[optimizer](**pulls), regularizer=0.05)
     loop = masked_loop([of_file(tmp_path, begin_epoch=HISTORY / 4)], network, xla=optimizer == "momentum")
@@ -110,34 +109,13 @@ def test_frozen_entries_keep_their_bits_and_survivors_move(optimizer: str, tmp_p
     start = set_some_to_zero(network, random_masks())
     loop.run(HISTORY, 60)
     assert_frozen(network, start)
-    if optimizer not in ("muon", "loss_scale"):
+    if optimizer != "loss_scale":
         assert_slots_held(network)
         network.optimizer.finalize_variable_values(network.model.trainable_variables)
         assert_frozen(network, start)
 
 
-def test_global_norm_clipping_does_not_count_frozen_entries(tmp_path):
-    """One SGD step at 1: survivors move by c g / ||g|| with the norm of what trains, not of everything."""
-    plain = small_network(keras.optimizers.SGD(1.0))
-    before = {name: np.array(variable.value) for name, variable in plain.variables.items()}
-    masked_loop([], plain).run(0, 1)
-    trains = {name: random_masks().get(name, np.ones(value.shape, bool)) for name, value in before.items()}
-    gradients = {name: before[name] - np.array(variable.value) for name, variable in plain.variables.items()}
-    norm = np.sqrt(sum(np.square(gradient[trains[name]]).sum() for name, gradient in gradients.items()))
-    everything = np.sqrt(sum(np.square(gradient).sum() for gradient in gradients.values()))
-    assert everything > 1.2 * norm, "or the test could not tell them apart"
-
-    clipped = small_network(keras.optimizers.SGD(1.0, global_clipnorm=0.1))
-    for name, variable in clipped.variables.items():
-        variable.assign(before[name])
-    masked_loop([of_file(tmp_path)], clipped).run(0, 1)
-    for name, variable in clipped.variables.items():
-        expected = np.where(trains[name], before[name] - 0.1 / norm * gradients[name], before[name])
-        np.testing.assert_allclose(np.array(variable.value), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_an_entry_that_is_freed_again_starts_without_the_momentum_of_old(optimizer: str):
+def test_an_entry_that_is_freed_again_starts_without_the_momentum_of_old():
     """Frozen from step 5 to 20; input 0 is silent from step 5 on, so its weights have no reason to move when freed."""
     frozen = {"hidden/kernel": np.arange(6)[:, None] * np.ones((1, 5)) > 0}
 
@@ -148,7 +126,7 @@ def test_an_entry_that_is_freed_again_starts_without_the_momentum_of_old(optimiz
 
     free = {"hidden/kernel": np.ones((6, 5), bool)}
     maker = Maker({HISTORY: frozen, 20: free}, value=0.25)
-    network = small_network(OPTIMIZERS[optimizer]())
+    network = small_network(OPTIMIZERS["adam"]())
     loop = masked_loop([maker, frozen_mask(masks="hook", hook="maker")], network, batch=batch)
     loop.run(0, 21)
     assert not any(slot.numpy()[0].any() for slot in network.optimizer_slots("hidden/kernel").values())
@@ -209,11 +187,10 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path):
             np.testing.assert_array_equal(kernels_of(network)[name], before[name])
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
-def test_magnitudes_at_the_begin_decide_and_everything_trains_before(xla: bool):
+def test_magnitudes_at_the_begin_decide_and_everything_trains_before():
     network = network_of()
     hook = frozen_mask(fraction=0.4, begin_epoch=2.5)  # step 10
-    loop = masked_loop([hook], network, xla=xla)
+    loop = masked_loop([hook], network, xla=True)
     start = kernels_of(network)
     loop.run(0, 10)
     at_begin = kernels_of(network)
@@ -301,5 +278,3 @@ def test_a_run_or_a_hook_that_gives_no_mask_is_refused(tmp_path):
     ):
         assert word in error_of(frozen_mask(masks="zeros", path=save_run(tmp_path / folder, tensors)))
     assert "prune" in error_of(frozen_mask(masks="hook", hook="prune"))
-    for wrong in ({"hidden/kernel": np.ones((5, 6), bool)}, {"conv/kernel": np.ones((6, 5), bool)}):
-        assert next(iter(wrong)) in error_of(frozen_mask(masks="hook", hook="maker"), Maker({1: wrong}))

@@ -50,20 +50,12 @@ def paper_rounding(weight: float, first: int, last: int) -> float:
 
 
 KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
-OPTIMIZERS = {
-    "momentum": lambda **options: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **options),
-    "adam": lambda **options: keras.optimizers.Adam(0.02, **options),
-}
 
 
 def named(name: str = "incremental_quantization", **options: Any) -> IncrementalQuantization:
     hook = IncrementalQuantization(**{"step_epochs": 2, **options})  # due at steps 0, 8, 16, 24
     hook.name = name
     return hook
-
-
-def keeper() -> FrozenMask:
-    return FrozenMask(masks="hook", hook="incremental_quantization")
 
 
 def kernels_of(network: Network) -> dict[str, np.ndarray]:
@@ -84,8 +76,9 @@ def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("xla", "with_keeper"), [(False, False), (True, True)], ids=["alone", "frozen_mask_xla"])
 def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper: bool):
-    network, hook = toy_network(optimizer=OPTIMIZERS["momentum"]()), named()
-    loop = hooked(network, hook, *([keeper()] if with_keeper else []), xla=xla)
+    network, hook = toy_network(optimizer=keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01)), named()
+    keeper = [FrozenMask(masks="hook", hook="incremental_quantization")] if with_keeper else []
+    loop = hooked(network, hook, *keeper, xla=xla)
     start = kernels_of(network)
     levels = {name: paper_exponents(float(np.abs(value).max()), 5) for name, value in start.items()}
     masks = {name: np.ones(value.shape, bool) for name, value in start.items()}
@@ -117,17 +110,11 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
     assert hook.shipped_bits(kernels_of(network)).stored.keys() == {KERNELS[1]}
 
 
-AVERAGE = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "with_keeper", "average"),
-    [*((name, False, AVERAGE) for name in OPTIMIZERS), ("adam", True, AVERAGE), ("momentum", False, {})],
-)
-def test_quantized_entries_never_move_again_and_the_others_train(optimizer: str, with_keeper: bool, average: dict):
-    built = OPTIMIZERS[optimizer](global_clipnorm=1.0, **average)
+def test_quantized_entries_never_move_again_and_the_others_train():
+    average = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
+    built = keras.optimizers.Adam(0.02, global_clipnorm=1.0, **average)
     network, hook = toy_network(optimizer=built, regularizer=0.05), named(begin_epoch=1)  # due at steps 4, 12, 20, 28
-    loop = hooked(network, hook, *([keeper()] if with_keeper else []))
+    loop = hooked(network, hook)
     loop.run(0, 5)
     for step, share in ((5, 0.5), (13, 0.75), (21, 0.875), (29, 1.0)):
         masks, before = masks_of(hook), kernels_of(network)
@@ -237,7 +224,7 @@ def test_exponents_change_at_one_and_a_half_times_a_power():
     np.testing.assert_array_equal(function(tf.constant(powers)), np.arange(-100, 100))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(largest=FLOATS, bits=st.integers(2, 6))
 def test_level_exponents_are_those_of_equations_1_and_2(largest: float, bits: int):
     assert level_exponents(tf.zeros([3, 2]), 5).numpy().tolist() == [0, -7]

@@ -120,15 +120,8 @@ def test_evaluations_compute_what_is_shipped() -> None:
     hook = QuantizationAwareTraining(weight_bits=4)
     loop = loop_of(hook)
     loop.run(0, 20)
-    network = loop.trainer.networks["model"]
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
-    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
-    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
-    names = {id(variable): name for name, variable in network.variables.items()}
-    for variable in shipped.weights:
-        variable.assign(used[names[id(variable)]])
-    again = loop_of(model=shipped)
-    assert Evaluator(again.trainer, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
+    assert shipped_evaluation(loop, hook, 20) == pytest.approx(found, rel=1e-5)
 
 
 def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded() -> None:
@@ -172,29 +165,23 @@ def test_logits_whose_softmax_ships_inside_of_their_layer_are_not_rounded() -> N
     np.testing.assert_allclose(with_final(shipped, finals)(inputs), keras.ops.softmax(before), atol=1e-6)
 
 
-@pytest.mark.parametrize("averaged", [False, True])
-def test_zeros_of_a_pruned_network_stay_zeros(averaged: bool) -> None:
-    pruning = Prune(schedule="constant", final_sparsity=0.5)
-    extra = [Ema(decay=0.9)] if averaged else []
-    loop = loop_of(*extra, pruning, QuantizationAwareTraining())
+def test_zeros_of_a_pruned_network_stay_zeros() -> None:
+    loop = loop_of(Ema(decay=0.9), Prune(schedule="constant", final_sparsity=0.5), QuantizationAwareTraining())
     loop.run(0, 10)
     for name, value in used_by(loop, 10).items():
         assert "kernel" not in name or 0.5 <= (value == 0.0).mean() < 0.6
 
 
-def mixed(*, input_quantizer: str | None = None, **options: Any) -> ChunkLoop:
+def mixed(**options: Any) -> ChunkLoop:
     """Return a loop over a network of a convolution and two dense layers, which are binary."""
     parts = [keras.Input((6,)), keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3, name="conv")]
     parts += [keras.layers.Flatten(), keras.layers.Dense(8, name="dense_1"), keras.layers.Dense(3, name="dense_2")]
-    binary = BnnRounding(
-        layers="dense_*", kernel_quantizer="magnitude_aware_sign", input_quantizer=input_quantizer, all_binary=True
-    )
+    binary = BnnRounding(layers="dense_*", kernel_quantizer="magnitude_aware_sign", all_binary=True)
     return loop_of(QuantizationAwareTraining(**options), binary, model=keras.Sequential(parts, name="net"))
 
 
-@pytest.mark.parametrize("input_quantizer", [None, "ste_sign"])
-def test_each_kernel_is_rounded_by_one_of_two_hooks(input_quantizer: str | None) -> None:
-    loop = mixed(input_quantizer=input_quantizer)
+def test_each_kernel_is_rounded_by_one_of_two_hooks() -> None:
+    loop = mixed()
     variables = loop.trainer.networks["model"].trainable_variables
     for name in ("net/conv/kernel", "net/dense_1/kernel"):
         variables[name].assign(variables[name] + 1.5)
@@ -212,7 +199,7 @@ def test_each_kernel_is_rounded_by_one_of_two_hooks(input_quantizer: str | None)
         assert not np.array_equal(latent, np.clip(before[name], -1.0, 1.0))
     forms = shipped_forms(loop.trainer, shipped_weights(loop.trainer, 3))["model"]
     assert forms.weight_bits == {"net/conv/kernel": 8, "net/dense_1/kernel": 1, "net/dense_2/kernel": 1}
-    assert forms.input_bits == {"conv": 8, **dict.fromkeys(("dense_1", "dense_2"), 1 if input_quantizer else 8)}
+    assert forms.input_bits == {"conv": 8, "dense_1": 1, "dense_2": 1}
 
 
 class Subclassed(keras.Model):
@@ -267,10 +254,20 @@ def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
         assert abs(factors.numpy()[0] - factor) > 1e-5
 
 
-@pytest.mark.parametrize("averaged", [False, True])
-def test_what_ships_with_learned_steps_is_what_is_evaluated(averaged: bool) -> None:
+def shipped_evaluation(loop: ChunkLoop, hook: GraphHook, step: int) -> dict[str, float]:
+    """Return what an evaluation of the shipped model, of layers of Keras alone, reports."""
+    network = loop.trainer.networks["model"]
+    shipped, used = hook.strip_model(network.model), used_by(loop, step)
+    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
+    names = {id(variable): name for name, variable in network.variables.items()}
+    for variable in shipped.weights:
+        variable.assign(used[names[id(variable)]])
+    return Evaluator(loop_of(model=shipped).trainer, toy_batch, 4).run(0)
+
+
+def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
     hook = QuantizationAwareTraining(ranges="learned", weight_bits=4, begin_epoch=1.0)
-    loop = loop_of(*([Ema(decay=0.9)] if averaged else []), hook, optimizer=keras.optimizers.Adam(0.01))
+    loop = loop_of(Ema(decay=0.9), hook, optimizer=keras.optimizers.Adam(0.01))
     loop.run(0, 20)
     network = loop.trainer.networks["model"]
     factors = network.model.trainable_variables[-1].numpy()
@@ -279,15 +276,7 @@ def test_what_ships_with_learned_steps_is_what_is_evaluated(averaged: bool) -> N
     assert (factors[fixed] == 1.0).all()
     assert (np.delete(factors, fixed) != 1.0).all()
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
-    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
-    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
-    forms = shipped_forms(loop.trainer, {"model": used})["model"]
-    assert sorted(forms.weight_bits.values()) == ([4] if averaged else [4, 4])  # averaged statistics are not seen
-    names = {id(variable): name for name, variable in network.variables.items()}
-    for variable in shipped.weights:
-        variable.assign(used[names[id(variable)]])
-    again = loop_of(model=shipped)
-    assert Evaluator(again.trainer, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
+    assert shipped_evaluation(loop, hook, 20) == pytest.approx(found, rel=1e-5)
 
 
 def test_weight_decay_leaves_learned_steps_alone() -> None:

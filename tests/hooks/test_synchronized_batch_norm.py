@@ -37,8 +37,8 @@ def network_with(layer: keras.layers.Layer) -> Network:
     return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
 
 
-@pytest.mark.parametrize("options", [{"scale": False}, {"center": False, "momentum": 0.5, "epsilon": 0.1}])
-def test_options_of_the_layer_are_heeded(options) -> None:
+def test_options_of_the_layer_are_heeded() -> None:
+    options = {"scale": False, "center": False, "momentum": 0.5, "epsilon": 0.1}
     network = lambda: network_with(keras.layers.BatchNormalization(name="norm", **options))  # noqa: E731
     expected = trained(1, network=network)
     assert_same_run(trained(1, network=network, hooks=hooks_of()), expected, tolerance=1e-6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hookline.hooks.ema import Ema
 from hookline.hooks.prune import Prune
-from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, member_sums, nearest
+from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, nearest
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import stored_bits
@@ -86,9 +86,8 @@ def test_weights_are_free_before_the_begin() -> None:
     assert 0.0 < values["weight_clustering/used"] <= 1.0
 
 
-@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam(0.05), keras.optimizers.SGD(0.1, momentum=0.9)])
-def test_zeros_stay_zeros(optimizer: keras.optimizers.Optimizer) -> None:
-    network = toy_network(optimizer=optimizer)
+def test_zeros_stay_zeros() -> None:
+    network = toy_network(optimizer=keras.optimizers.Adam(0.05))
     kernel = network.model.get_layer("hidden").kernel
     dropped = np.random.default_rng(1).random(kernel.shape) < 0.5
     kernel.assign(np.where(dropped, 0.0, kernel))
@@ -147,10 +146,9 @@ def placed(init: str, weights: np.ndarray, count: int) -> np.ndarray:
     return even
 
 
-@pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize("init", ["linear", "density", "kmeans"])
-def test_centroids_begin_where_the_definition_says(init: str, xla: bool) -> None:
-    made = tf.function(initial_centroids, jit_compile=xla)
+def test_centroids_begin_where_the_definition_says(init: str) -> None:
+    made = tf.function(initial_centroids, jit_compile=init == "kmeans")
     np.testing.assert_allclose(made(tf.constant(NORMAL), 6, init), placed(init, NORMAL, 6), atol=1e-5)
     sparse = np.where(np.abs(NORMAL) < 0.7, np.float32(0), NORMAL)
     expected = np.sort([0.0, *placed(init, sparse[sparse != 0], 5)])
@@ -177,8 +175,3 @@ def test_values_are_centroids_exactly_and_the_gradient_passes() -> None:
         loss = tf.reduce_sum(found * NORMAL)
     assert set(np.unique(found)) <= set(codes.numpy())
     np.testing.assert_array_equal(tape.gradient(loss, weights), NORMAL)
-
-
-def test_a_centroid_gets_the_sum_of_its_members() -> None:
-    members = tf.constant([[0, 2], [2, 2]])
-    np.testing.assert_array_equal(member_sums(tf.constant([[1.0, 2.0], [4.0, 8.0]]), members, 4), [1.0, 0.0, 14.0, 0.0])

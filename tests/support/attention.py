@@ -43,6 +43,16 @@ def image_model(*, batch_norm=True):
     return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="net")
 
 
+def binary_model():
+    """Return convolutions with batch norm and hard_tanh, and a dense layer: the middle convolutions become binary."""
+    inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
+    for number in (1, 2, 3):
+        x = layers.Conv2D(4, 3, padding="same", use_bias=False, name=f"conv_{number}")(x)
+        x = layers.BatchNormalization(name=f"norm_{number}")(x)
+        x = layers.Activation("hard_tanh", name=f"activation_{number}")(x)
+    return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(layers.Flatten(name="flatten")(x)), name="net")
+
+
 def attention(**options):
     hook = BernoulliAttention(**{"branch": BRANCH, "keep_rate": None, **options})
     hook.name = "bernoulli_attention"

@@ -18,7 +18,7 @@ def named(hook, name=""):
     return hook
 
 
-def built(network, *hooks, total_steps=100, accumulation_steps=1):
+def built(network, *hooks, total_steps=100, accumulation_steps=1, objective=None):
     """Return the trainer of a network with hooks, built as in a run of 4 steps to the epoch; nothing is traced."""
     ordered = order_hooks([named(hook) for hook in hooks])
     for hook in ordered:
@@ -33,7 +33,8 @@ def built(network, *hooks, total_steps=100, accumulation_steps=1):
         context = replace(build_context(network), states=dict(states), rounded=rounded, classes=CLASSES)
         hook.build(replace(context, total_steps=total_steps))
         states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
-    return Trainer([network], [ToyObjective()], ordered, seed=0, accumulation_steps=accumulation_steps)
+    objectives = [objective or ToyObjective()]
+    return Trainer([network], objectives, ordered, seed=0, accumulation_steps=accumulation_steps)
 
 
 def hooked(network, *hooks, batch=toy_batch, xla=False, **settings):

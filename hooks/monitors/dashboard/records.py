@@ -1,10 +1,11 @@
-"""What TensorBoard shows beside curves: the settings and results of a run, texts, the graph, pictures, histograms."""
+"""What TensorBoard shows beside curves: settings and results, texts, the graph, pictures, histograms, the layout."""
 
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar.summary import pb as layout_pb
 from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
@@ -25,7 +28,7 @@ from hookline.trainer.config.schema import TARGET, show
 from hookline.trainer.config.settings import IGNORED, overridden_key, spread_settings
 from hookline.trainer.files import read_json
 from hookline.trainer.run.directory import ENVIRONMENT
-from hookline.trainer.run.results import COMPLETE, format_value, metric_rows
+from hookline.trainer.run.results import COMPLETE, format_value, metric_rows, namespace_of
 
 Value = bool | float | str
 PLACES = ("data", "model", "optimizer", "schedule")
@@ -41,11 +44,7 @@ FIRST = ("hooks", "learning_rate", "model", "recipe", "seed")
 
 
 def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Value]:
-    """Return the settings that distinguish a run from others, by name, for TensorBoard's HPARAMS tab.
-
-    They are the recipe, what is built, the settings in ALWAYS, the names of the technique hooks and their changed
-    options, and everything set on the command line.
-    """
+    """Return the settings that distinguish a run from others, by name, for TensorBoard's HPARAMS tab."""
     hooks = technique_hooks(config.get("hooks") or {})
     settings = {key: values[0] for key, values in spread_settings([config], ignored=()).items()}
     targets = {place: settings.get(f"{place}.{TARGET}") for place in PLACES}
@@ -190,10 +189,8 @@ def histogram_summary(arrays: Mapping[str, np.ndarray]) -> Summary:
 
 
 def histogram(values: np.ndarray) -> np.ndarray:
-    """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out.
-
-    TensorBoard's `histogram_pb` would compare each value with each part: 30 bytes a weight, and none may be infinite.
-    """
+    """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out."""
+    # TensorBoard's `histogram_pb` would compare each value with each part: 30 bytes a weight, and none may be infinite.
     flat = np.asarray(values).ravel()
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float64)
     flat = flat if np.isfinite(flat.sum()) else flat[np.isfinite(flat)]
@@ -206,3 +203,52 @@ def histogram(values: np.ndarray) -> np.ndarray:
         return parts
     counts, edges = np.histogram(flat, BUCKETS, (low, high))
     return np.stack([edges[:-1], edges[1:], counts], axis=1).astype(np.float64)
+
+
+LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
+TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
+"""Titles of the namespaces that any run has; a technique's own keep their name."""
+WHOLE = (GRADIENTS, "sparsity")  # namespaces whose values all share one chart
+TOTAL = "total"
+HELD_UP = ("evaluation_ms", "save_ms")
+
+
+def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> Summary:
+    """Return the layout of the custom scalars tab, in which each name has a curve; empty for no names."""
+    total = f"/{LOSS}/{TOTAL}"
+    scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
+    charts: dict[tuple[str, str], dict[str, str]] = {}  # by namespace and what is before it: titles, with names
+    for name in sorted(set(names), key=lambda name: (not name.endswith(total.removeprefix("/")), name)):
+        start, namespace, rest = _split(name, hooks, scopes)
+        title, tags = _chart(f"{start}{namespace}", namespace, rest)
+        charts.setdefault((namespace, start), {})[title] = tags
+    own = sorted({namespace for namespace, _ in charts} - TITLES.keys())
+    order = [LOSS, METRIC, *own, GRADIENTS, RATE, TIME]
+    layout = layout_pb2.Layout()
+    for namespace, start in sorted(charts, key=lambda place: (order.index(place[0]), place[1])):
+        if not layout.category or layout.category[-1].title != TITLES.get(namespace, namespace):
+            layout.category.add(title=TITLES.get(namespace, namespace))
+        for title, tags in charts[namespace, start].items():
+            layout.category[-1].chart.add(title=title).multiline.tag.append(tags)
+    return Summary.FromString(layout_pb(layout).SerializeToString()) if layout.category else Summary()
+
+
+def _split(name: str, hooks: Collection[str], scopes: Collection[str]) -> tuple[str, str, str]:
+    """Split a name at its namespace; if none is known, at the first part that is not an objective or network."""
+    parts = name.split("/")
+    if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
+        at = parts.index(namespace)
+    else:
+        at = next((index for index, part in enumerate(parts[:-1]) if part not in scopes), max(len(parts) - 2, 0))
+    return "".join(f"{part}/" for part in parts[:at]), parts[at], "/".join(parts[at + 1 :])
+
+
+def _chart(start: str, namespace: str, rest: str) -> tuple[str, str]:
+    """Return the title of the chart that a name belongs to, and a regular expression for the names of its curves."""
+    stem = rest.partition("/")[0].partition("@")[0]
+    if namespace == LOSS and rest != TOTAL:
+        return f"{start}: parts", f"^{re.escape(start)}/(?!{TOTAL}$)"
+    if namespace == TIME and stem in HELD_UP:
+        return f"{start}: held up", f"^{re.escape(start)}/({'|'.join(HELD_UP)})$"
+    title = start if namespace in WHOLE or not stem else f"{start}/{stem}"
+    return title, f"^{re.escape(title)}([/@]|$)"  # and what is under it, and its places such as "recall@5"

@@ -27,6 +27,11 @@ def test_wrong_values_are_refused_by_name():
             parse(value)
 
 
+def test_by_default_a_keep_rate_of_a_half_is_aimed_at():
+    assert options.parse_keep_rate("auto") == options.KeepRate(0.5, 0.1)
+    assert options.parse_keep_rate(None) is None
+
+
 LOGITS = np.random.default_rng(0).normal(scale=2.0, size=(5, 3, 4, 1)).astype(np.float32)
 A = 1.0 / (1.0 + np.exp(-LOGITS.astype(np.float64)))
 
@@ -39,12 +44,10 @@ def gradient(function, logits: np.ndarray) -> np.ndarray:
     return tape.gradient(value, given).numpy()
 
 
-def test_means_and_entropies_are_for_each_example():
-    np.testing.assert_allclose(options.mean_keep_rate(tf.constant(A)), A.mean(axis=(1, 2, 3)), rtol=1e-6)
-    entropy = -(A * np.log2(A) + (1 - A) * np.log2(1 - A))
-    np.testing.assert_allclose(options.mean_entropy(tf.constant(LOGITS)), entropy.mean(axis=(1, 2, 3)), rtol=1e-5)
+def test_a_decided_map_has_no_entropy_and_an_empty_one_no_mass_inside():
     assert options.mean_entropy(tf.zeros([1, 2, 2, 1])).numpy() == pytest.approx(1.0)
     assert options.mean_entropy(tf.constant([-200.0, 200.0], shape=[1, 1, 2, 1])).numpy() == pytest.approx(0.0)
+    assert options.mass_inside(tf.zeros([1, 2, 2, 1]), tf.ones([1, 2, 2, 1])).numpy() == 0.0
 
 
 def test_the_penalty_is_the_divergence_from_the_target_on_both_sides():
@@ -62,21 +65,6 @@ def test_the_penalty_pulls_as_hard_from_a_collapsed_map_as_from_any_other():
         pull = gradient(lambda given: options.keep_rate_penalty(given, target=0.3), logits)
         np.testing.assert_allclose(pull, (mean - 0.3) / 12, rtol=1e-4)
     assert np.isfinite(options.keep_rate_penalty(tf.constant([-500.0, 500.0], shape=[2, 1, 1, 1]), target=0.3)).all()
-
-
-def test_cross_entropy_against_a_map():
-    wanted = np.random.default_rng(1).uniform(size=A.shape).astype(np.float32)
-    expected = -(wanted * np.log(A) + (1 - wanted) * np.log(1 - A)).mean(axis=(1, 2, 3))
-    np.testing.assert_allclose(options.map_cross_entropy(tf.constant(LOGITS), tf.constant(wanted)), expected, rtol=1e-5)
-
-
-def test_mass_is_the_share_of_attention_inside_the_map():
-    attention = np.zeros((3, 2, 2, 1), np.float32)
-    attention[0, 0, 0] = 0.2  # inside
-    attention[1] = [[[0.1], [0.3]], [[0.0], [0.4]]]
-    wanted = np.zeros((3, 2, 2, 1), np.float32)
-    wanted[:, 0, 0], wanted[:, 0, 1] = 1.0, 0.5
-    np.testing.assert_allclose(options.mass_inside(tf.constant(attention), tf.constant(wanted)), [1.0, 0.25 / 0.8, 0.0])
 
 
 def test_maps_of_the_batch_are_resized_by_area():

@@ -54,19 +54,15 @@ def test_other_splits_repeated_evaluations_and_the_last_one_do_not_count(make_ru
     assert evaluate(hook, run, 20, 0.4) is None
 
 
-@pytest.mark.parametrize("cut", range(1, 6))
-def test_a_resumed_run_stops_where_the_whole_run_would(make_run, cut):
-    values = [0.5, NAN, 0.6, 0.5, 0.5, 0.5, 0.5]
-    first, run = EarlyStopping(patience=3), make_run()
-    assert first_stop(first, run, values[:cut]) is None
-    second = EarlyStopping(patience=3)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
-    for index in range(cut, len(values)):
-        if evaluate(second, run, index + 1, values[index]):
-            break
-    assert index == 5
-    assert second.state_dict() == {"best": 0.6, "best_step": 3, "seen_step": 6, "waited": 3}
-    assert second.summary() == {"patience": 3, "waited": 3, "best": 0.6, "best_step": 3}
+def test_a_resumed_run_stops_where_the_whole_run_would(make_run):
+    hook, run = EarlyStopping(patience=3), make_run()
+    for step, value in enumerate([0.5, NAN, 0.6, 0.5, 0.5, 0.5], start=1):  # resumed after each
+        resumed = EarlyStopping(patience=3)
+        resumed.load_state_dict(json.loads(json.dumps(hook.state_dict(), allow_nan=False)))
+        hook = resumed
+        assert (evaluate(hook, run, step, value) is None) == (step < 6)
+    assert hook.state_dict() == {"best": 0.6, "best_step": 3, "seen_step": 6, "waited": 3}
+    assert hook.summary() == {"patience": 3, "waited": 3, "best": 0.6, "best_step": 3}
 
 
 def test_a_second_fit_begins_anew_and_a_resumed_one_does_not(make_run):

@@ -40,7 +40,7 @@ def vetoes(loss=1.0, gradient=1.0, state=1.0, optimizer=None, jit_compile=False,
     return {name for name, flag in zip(names, flags, strict=True) if flag}
 
 
-@pytest.mark.parametrize(("bad", "jit_compile"), [(math.nan, True), (math.inf, False), (-math.inf, True)])
+@pytest.mark.parametrize(("bad", "jit_compile"), [(math.nan, True), (-math.inf, False)])
 def test_each_kind_of_value_is_named(bad, jit_compile):
     assert vetoes(loss=bad, jit_compile=jit_compile) == LOSSES
     assert vetoes(gradient=bad, jit_compile=jit_compile) == GRADIENT

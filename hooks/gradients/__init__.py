@@ -1,1 +1,0 @@
-"""Backward passes put on layers and on ops."""
