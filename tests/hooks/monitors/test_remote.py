@@ -25,10 +25,10 @@ class Service(RemoteLogger):
         super().__init__(timeout)
         self.sent, self.fails_at, self.hangs, self.end = sent, fails_at, hangs, None
 
-    def connect(self, identifier):
+    def connect(self, facts, identifier):
         if self.hangs is not None:
             self.hangs.wait()
-        self.identifier = identifier
+        self.facts, self.identifier = facts, identifier
         return max(self.sent, default=-1)
 
     def send(self, step, values):
@@ -37,7 +37,7 @@ class Service(RemoteLogger):
         assert step not in self.sent
         self.sent[step] = dict(values)
 
-    def finish(self, **end):
+    def finish(self, end):
         self.end = end
 
 
@@ -61,7 +61,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     assert sent == {step: {"train/loss/total": float(step), "validation/loss/total": -float(step)} for step in (10, 20)}
     assert json.loads((run.directory / "json.json").read_text()) == {"id": first[0].identifier}
 
-    run.step, run.journal.resumed_at = 30, [30]  # the checkpoint is later than what was sent
+    run.step, run.from_checkpoint = 30, True  # the checkpoint is later than what was sent
     again = [Service(sent), MetricsJsonl()]
     for hook in again:
         hook.on_fit_begin(run)
@@ -69,9 +69,9 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     again[0].on_fit_end(run, SUMMARY)
     assert again[0].identifier == first[0].identifier
     assert (sorted(sent), sent[30]) == ([10, 20, 30, 40], {"train/loss/total": 30.0, "validation/loss/total": -30.0})
-    assert again[0].end["complete"]
-    assert again[0].end["reached"] == {"summary/test/accuracy": 0.5}
-    assert (again[0].tags, again[0].settings["seed"]) == (["bnn"], 3)
+    assert again[0].end.complete
+    assert again[0].end.reached == {"summary/test/accuracy": 0.5}
+    assert (again[0].facts.tags, again[0].facts.settings["seed"]) == (["bnn"], 3)
 
     run.step = 20  # the checkpoint is earlier than what was sent: steps are made again
     third = Service(sent)
