@@ -47,6 +47,11 @@ def gan(
         wasserstein:     L_D = mean D(G(z)) - mean D(x),                   L_G = -mean D(G(z))
         penalty r1:      L_D + weight / 2 * mean ||dD/dx||^2 at examples
         two_sided:       L_D + weight * mean (||dD/dx|| - 1)^2 at points between examples and samples
+
+    Pitfalls:
+        - Losses do not say how good the samples are: watch `coverage`, `frechet_distance` and the pictures of samples.
+        - On the mixtures, without the recipe's latent size of 2, uniform noise, small penalty and averaged weights, the
+          generator loses modes.
     """
     settings = settings_of(locals())
     quality = quality_for(parts.data, classifier, parts.plugins)

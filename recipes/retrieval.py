@@ -139,6 +139,12 @@ def retrieval(
         batch_hard:   the farthest positive and the nearest negative of each anchor
         semi_hard:    for each pair of anchor and positive the nearest negative that is farther than the positive
         batch_all:    every triplet of the batch; the mean is over those that violate the margin
+
+    Pitfalls:
+        - With `mining=batch_hard` all images may go to one point early: `positive_distance` and `negative_distance`
+          both fall to 0.
+        - A batch without two images of a class has no triplet: set `trainer.classes_per_batch`; `anchors` should be 1.
+        - With `trainer.accumulation_steps` triplets are found within a micro batch: they are fewer and easier.
     """
     check_whole("embedding_size", embedding_size, 2)
     check_choice("mining", mining, MININGS)

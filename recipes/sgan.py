@@ -68,6 +68,11 @@ def sgan(
         messengers:            M_n <- copy of D_n every `messenger_every` steps;  M_n on L_D(examples, G_0)
         global generator:      G_0 on the mean over n of L_G(M_n)
         global discriminator:  D_0 on L_D(examples, samples of all G_n)
+
+    Pitfalls:
+        - A global network must not change a local one, not even its moving statistics: a run in which it would is
+          refused.
+        - Two pairs that draw the same noise or the same examples would train alike: each has its own.
     """
     settings = settings_of(locals())
     check_whole("pairs", pairs, 2)

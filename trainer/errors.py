@@ -13,6 +13,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
 
@@ -91,8 +92,9 @@ def _called(program: str) -> str:
     ours, found = Path(sys.executable).parent / program, shutil.which(program)
     if not ours.exists() or (found and Path(found).parent.resolve() == ours.parent.resolve()):
         return program
-    path = ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours
-    return shlex.quote(str(path))
+    with suppress(ValueError, OSError):  # it lies elsewhere, or the current directory is gone
+        ours = ours.relative_to(Path.cwd())
+    return shlex.quote(str(ours))
 
 
 def nearest(received: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

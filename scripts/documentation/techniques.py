@@ -147,7 +147,8 @@ def task_pages(root: Path) -> Iterator[tuple[str, str]]:
         module = ast.parse((root / "recipes" / f"{task}.py").read_text(encoding="utf-8"))
         (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == task)
         idea, equation = _plain(ast.get_docstring(module) or ""), ast.get_docstring(function) or ""
-        about, _, formula = equation.partition("\nEquation:\n")
+        about, _, sections = equation.partition("\nEquation:\n")
+        formula, _, pitfalls = sections.partition("\nPitfalls:\n")
         parts = [
             f"{WIDE}\n\n# {recipe.name}\n\n{idea}",
             _recipe(recipe),
@@ -155,6 +156,7 @@ def task_pages(root: Path) -> Iterator[tuple[str, str]]:
             f'```python\nresult = hookline.run("recipe={recipe.name}")\n```',
             f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
             _plain(about.partition("\n")[2].strip()),
+            f"**Easy to get wrong**\n\n{_dedented(pitfalls)}" if pitfalls else "",
             _results(root, {recipe.name}, rf"\brecipe={recipe.name}\b"),
         ]
         yield recipe.name, "\n\n".join(part for part in parts if part)
