@@ -61,7 +61,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     assert sent == {step: {"train/loss/total": float(step), "validation/loss/total": -float(step)} for step in (10, 20)}
     assert json.loads((run.directory / "json.json").read_text()) == {"id": first[0].identifier}
 
-    run.step, run.from_checkpoint = 30, True  # the checkpoint is later than what was sent
+    run.step, run.journal.resumed_at = 30, [30]  # the checkpoint is later than what was sent
     again = [Service(sent), MetricsJsonl()]
     for hook in again:
         hook.on_fit_begin(run)
