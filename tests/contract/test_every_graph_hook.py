@@ -115,7 +115,7 @@ def whole(name):
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hook_gives_the_same_run_in_micro_batches_and_on_replicas_with_the_same_bits(name):
+def test_hook_gives_the_same_run_in_micro_batches_and_on_replicas(name):
     expected, draws = whole(name)
     if draws or name == SYNCHRONIZED:
         replicas.assert_same_run(trained(name, 2), expected)
