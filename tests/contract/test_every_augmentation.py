@@ -30,7 +30,7 @@ def build(*names):
     return build_augments({name: {**SINGLE[name], **IN_COLOR.get(name, {})} for name in names}, [])
 
 
-def batches(*names, seed=0, placement="device"):
+def batches(*names, seed=0):
     generator = np.random.default_rng(0)
     arrays = {
         "inputs": generator.integers(0, 256, (SIZE, 12, 10, 3), np.uint8),
@@ -42,23 +42,10 @@ def batches(*names, seed=0, placement="device"):
 
     split = Split("train", ArraySource(arrays, scaled), np.arange(SIZE, dtype=np.int64))
     augmentation = Augmentation(build(*names), classes=CLASSES)
-    return TrainingBatches(split, batch_size=BATCH, seed=seed, augmentation=augmentation, placement=placement)
+    return TrainingBatches(split, batch_size=BATCH, seed=seed, augmentation=augmentation)
 
 
 ALL = [*[(name,) for name in SINGLE], tuple(SINGLE)]
-
-
-def test_eager_tf_data_and_traced_loop_give_the_same_bits():
-    names = tuple(SINGLE)
-    training = batches(*names)
-    eager = eager_batches(training, 1, 9)  # crosses two epoch borders
-    assert_same_bits(eager, traced_batches(training, 1, 9))
-    parallel = tf.data.Dataset.range(1, 9).map(training.batch, num_parallel_calls=8, deterministic=True)
-    found = list(parallel.as_numpy_iterator())
-    assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
-    iterator = batches(*names, placement="host").iterator(1)  # a run that is resumed there
-    found = [{key: value.numpy() for key, value in next(iterator).items()} for _ in range(8)]
-    assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -67,7 +54,7 @@ def test_seeds_and_epochs_differ_and_runs_of_a_seed_agree(name):
     assert_same_bits(first, again)
     assert not np.array_equal(first["inputs"], other["inputs"])
     training, rows = batches(name), tf.constant([4, 9, 33, 12], tf.int64)
-    drawn = np.stack([training.drawn(rows, tf.constant(step, tf.int64))["inputs"] for step in range(30)])
+    drawn = np.stack([training.drawn(rows, tf.constant(step, tf.int64))["inputs"] for step in range(12)])
     assert all(len({image.tobytes() for image in drawn[:, place]}) > 1 for place in range(4))
     assert not np.array_equal(drawn, np.broadcast_to(training.read(rows)["inputs"].numpy(), drawn.shape))
 
@@ -75,7 +62,7 @@ def test_seeds_and_epochs_differ_and_runs_of_a_seed_agree(name):
 @pytest.mark.parametrize("names", ALL, ids="+".join)
 def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
     training = batches(*names)
-    assert_same_bits(eager_batches(training, 1, 3), traced_batches(training, 1, 3))
+    assert_same_bits(eager_batches(training, 2, 5), traced_batches(training, 2, 5))  # across an epoch's border
     traced = tf.function(training.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
     assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
     shapes = {name: tuple(tensor.shape) for name, tensor in traced.structured_outputs.items()}

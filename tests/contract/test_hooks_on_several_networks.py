@@ -61,7 +61,7 @@ def alike_draws(monkeypatch):
 
 
 @pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
-def test_hook_does_for_each_network_what_it_does_for_one_under_names_of_its_own(name, alike_draws):
+def test_hook_does_for_each_network_what_it_does_for_one(name, alike_draws):
     loop = loop_of(name, "*", watching_pair()[::-1])
     hooks = loop.trainer.hooks
     assert [hook.name for hook in hooks] == sorted(f"{name}@{network}" for network in NAMES)

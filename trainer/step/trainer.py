@@ -32,8 +32,19 @@ from hookline.trainer.step.metrics import (
 )
 from hookline.trainer.step.returned import ask, checked, refuse_repeated
 from hookline.trainer.step.stage import in_stage, named_scope, taking_part
-from hookline.trainer.step.updates import batch_parts, begin_run, collect_updates, pending_update_ops
-from hookline.trainer.step.writes import BEGIN, FORWARD, Commit, label, names_by_handle, refuse_foreign, writes_of
+from hookline.trainer.step.writes import (
+    BEGIN,
+    FORWARD,
+    Commit,
+    batch_parts,
+    begin_run,
+    collect_updates,
+    label,
+    names_by_handle,
+    pending_update_ops,
+    refuse_foreign,
+    writes_of,
+)
 
 
 @dataclass

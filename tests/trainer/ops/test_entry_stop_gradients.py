@@ -31,7 +31,7 @@ def bits(array):
 
 
 @pytest.mark.parametrize(("dtype", "jit"), [(bool, False), (np.float32, True), (np.int32, False)])
-def test_the_value_is_the_target_bit_for_bit_and_a_stopped_entry_gets_0_even_from_nan(dtype, jit):
+def test_the_value_stays_bit_for_bit_and_a_stopped_entry_gets_0(dtype, jit):
     upstream = np.linspace(-3, 3, 10, dtype=np.float32)
     upstream[[1, 3, 5]] = np.nan, np.inf, -np.inf
     for mask in (np.zeros(10), np.ones(10), np.arange(10) % 2 == 0):

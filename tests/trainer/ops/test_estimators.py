@@ -59,7 +59,7 @@ def normal(*shape, seed=0, scale=0.7):
 
 
 @pytest.mark.parametrize("name", [*SIGNS, "binary_sigmoid"])
-def test_a_sign_is_exactly_one_of_two_values_plus_one_at_zero_and_keeps_nan(name):
+def test_a_sign_is_one_of_two_values_plus_one_at_zero_and_keeps_nan(name):
     op, low = SIGNS.get(name, binary_sigmoid), 0.0 if name == "binary_sigmoid" else -1.0
     given = np.concatenate([CORNERS, EVERYWHERE, normal(500)])
     for dtype, jit in ((tf.float32, False), (tf.bfloat16, True), (tf.float16, False)):
