@@ -195,7 +195,7 @@ def write_model(model: keras.Model, path: Path, options: ExportOptions, about: M
     """Write a plain Keras model as a sparse file; return its table, as in the paper."""
     stored: list[Stored] = []
     rows: list[tuple[str, ...]] = []
-    totals, lossy = np.zeros(6, np.int64), False
+    totals, lossy = [0] * 6, False
     for name, variable in name_variables(model.weights).items():
         values = np.array(variable.numpy(), order="C")
         if values.dtype != np.float32:
@@ -207,10 +207,10 @@ def write_model(model: keras.Model, path: Path, options: ExportOptions, about: M
         form = store(name, given, huffman=options.huffman)
         sparse = store(name, values, huffman=False, codebook=False).data_bytes
         shared = store(name, given, huffman=False).data_bytes
-        counts = [given.size, np.count_nonzero(given), values.nbytes, sparse, shared, form.data_bytes]
+        counts = [given.size, int(np.count_nonzero(given)), values.nbytes, sparse, shared, form.data_bytes]
         stored.append(form)
         rows.append(_row(name, counts, form))
-        totals += counts
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
     tensors = {f"{i}.{part}": array for i, each in enumerate(stored) for part, array in each.parts.items()}
     network = compress_json(architecture(model))
     described = {"weights": [each.weight.as_json() for each in stored], "about": dict(about)}

@@ -38,8 +38,6 @@ FULL = (
     "contract/test_outputs_of_loaded_models.py",
     "contract/test_technique_pairs",
     "distributed/",
-    "e2e/test_augmented_runs",
-    "e2e/test_bad_input",
     "e2e/test_dashboard.py",
     "e2e/test_documented_commands",
     "e2e/test_hostile_runs.py",

@@ -20,8 +20,8 @@ Activation = Callable[[np.ndarray], np.ndarray]
 
 def find_activation(function: str, slope: float | None) -> Activation:
     """Return an activation: float32 [...] to float32 [...]."""
-    found = ACTIVATIONS[function]
-    return found if slope is None or function not in ("leaky_relu", "elu") else partial(found, slope=slope)
+    sloped = {"leaky_relu": _leaky_relu, "elu": _elu}
+    return ACTIVATIONS[function] if slope is None or function not in sloped else partial(sloped[function], slope=slope)
 
 
 def _leaky_relu(x: np.ndarray, slope: float = 0.2) -> np.ndarray:
@@ -163,13 +163,16 @@ def _encoded(what: str, value: Any) -> Encoded:
     return Encoded(encoding, shape=check_shape(f"shape of {what}", value["shape"]), bits=bits, **texts)
 
 
-_SIZES: Check = partial(_pair, 1)
-_STEPS = {"strides": (_SIZES, (1, 1)), "padding": (partial(_one_of, PADDINGS), "valid")}
-_WINDOW = {**_STEPS, "dilation": (_SIZES, (1, 1))}
-_POOL = {**_STEPS, "pool_size": (_SIZES, REQUIRED), "strides": (_SIZES, REQUIRED)}
-_KERNEL: dict[str, tuple[Check, Any]] = {"kernel": (_encoded, REQUIRED), "bias": (_encoded, None)}
+Fields = dict[str, tuple[Check, Any]]
+"""The check of each field's value, and its default."""
 
-FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
+_SIZES: Check = partial(_pair, 1)
+_STEPS: Fields = {"strides": (_SIZES, (1, 1)), "padding": (partial(_one_of, PADDINGS), "valid")}
+_WINDOW: Fields = {**_STEPS, "dilation": (_SIZES, (1, 1))}
+_POOL: Fields = {**_STEPS, "pool_size": (_SIZES, REQUIRED), "strides": (_SIZES, REQUIRED)}
+_KERNEL: Fields = {"kernel": (_encoded, REQUIRED), "bias": (_encoded, None)}
+
+FIELDS: dict[str, Fields] = {
     "dense": _KERNEL,
     "conv2d": {**_KERNEL, **_WINDOW},
     "depthwise_conv2d": {**_KERNEL, **_WINDOW},
@@ -188,7 +191,7 @@ FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
     **{op: {} for op in ("sign", "flatten", "global_average_pool2d", "global_max_pool2d")},
     **{op: {} for op in ("add", "subtract", "multiply")},
 }
-"""Fields of each operation: the check of a value, and its default."""
+"""Fields of each operation."""
 
 
 MAX_OPS = 100_000

@@ -320,7 +320,7 @@ def _function(op: Op, tensors: Mapping[str, np.ndarray]) -> Activation:
         case "scale_shift":
             scale, shift = (tensors[fields[key]].astype(np.float32) for key in ("scale", "shift"))
         case "rescale":
-            scale, shift = np.float32(fields["scale"]), np.float32(fields["offset"])
+            scale, shift = (np.array(fields[key], np.float32) for key in ("scale", "offset"))
         case "zero_pad2d":
             return lambda x: np.pad(x, ((0, 0), *fields["padding"], (0, 0)))
         case _:

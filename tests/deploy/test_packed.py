@@ -77,7 +77,7 @@ def test_another_threshold_is_a_mistake():
         assert differ_by_rounding(model, Model(graph, wrong), given).all() == accepted
 
 
-def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = False, activation: str = "hard_tanh"):
+def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = False):
     """Return convolutions that pool before or behind batch norm, then dense layers."""
     inputs = x = keras.Input((11, 10, 2), name="image")
     for block in (1, 2):
@@ -86,7 +86,7 @@ def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = 
         x = layers.Conv2D(8, 3, padding=padding, use_bias=bias, name=f"conv_{block}")(x)
         x = layers.MaxPooling2D(2, name=f"pool_{block}")(x) if pool_first else x
         x = layers.BatchNormalization(name=f"norm_{block}")(x)
-        x = layers.Activation(activation, name=f"activation_{block}")(x)
+        x = layers.Activation("hard_tanh", name=f"activation_{block}")(x)
         x = x if pool_first else layers.MaxPooling2D(2, name=f"pool_{block}")(x)
     x = layers.Flatten(name="flatten")(x)
     x = layers.Dense(9, use_bias=bias, name="dense")(sign("sign_3")(x))
