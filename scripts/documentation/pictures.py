@@ -62,7 +62,7 @@ def _sparsity() -> Panels:
     steps = np.arange(1001)
     curves = {
         f"polynomial, power={power:.0f}": [
-            polynomial_sparsity(step, begin=100, end=600, initial=0.0, final=0.9, power=power) for step in steps
+            polynomial_sparsity(int(step), begin=100, end=600, initial=0.0, final=0.9, power=power) for step in steps
         ]
         for power in (3.0, 1.0)
     }

@@ -56,8 +56,8 @@ def recipe_files(root: Path) -> list[RecipeFile]:
         text = path.read_text(encoding="utf-8")
         lines = [(key, re.sub(r"\n#\s+", " ", value)) for key, value in HEAD.findall(text.partition("defaults:")[0])]
         purpose = next(value for key, value in lines if not key and not value.startswith("@"))
-        parts = (dict(lines).get(key, "") for key in ("Paper", "Command", "Expected"))
-        found.append(RecipeFile(path.stem, purpose, *parts, text))
+        paper, command, expected = (dict(lines).get(key, "") for key in ("Paper", "Command", "Expected"))
+        found.append(RecipeFile(path.stem, purpose, paper, command, expected, text))
     return found
 
 
