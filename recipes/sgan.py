@@ -70,8 +70,7 @@ def sgan(
         global discriminator:  D_0 on L_D(examples, samples of all G_n)
 
     Pitfalls:
-        - A global network must not change a local one, not even its moving statistics: a run in which it would is
-          refused.
+        - A global network must not change a local one, not even its moving statistics: such a run is refused.
         - Two pairs that draw the same noise or the same examples would train alike: each has its own.
     """
     settings = settings_of(locals())
