@@ -109,7 +109,7 @@ def packed_network(name: str) -> PackedNetwork:
 
 def keras_network(name: str) -> keras.Model:
     """Return the same architecture in Keras, in float32."""
-    from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+    from hookline.recipes.models.cnn import larq_tutorial_cnn
     from hookline.recipes.models.mlp import mlp
 
     return mlp(IMAGES, CLASSES, units=(WIDTH,) * HIDDEN) if name == MLP else larq_tutorial_cnn(IMAGES, CLASSES)
