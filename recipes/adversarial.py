@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -26,14 +25,12 @@ from hookline.trainer.step.metrics import example_weights
 Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 
 
-@dataclass(frozen=True)
-class AdversarialLoss:
+class AdversarialLoss(NamedTuple):
     """The terms of a loss; each maps scores of any shape to losses of that shape."""
 
     real: Term  # of the discriminator, for its scores of real examples
     fake: Term  # of the discriminator, for its scores of generated examples
     generator: Term  # of the generator, for the discriminator's scores of its samples
-    needs_penalty: bool = False  # whether the discriminator must be held Lipschitz by a gradient penalty
 
 
 LOSSES: dict[str, AdversarialLoss] = {
@@ -55,12 +52,51 @@ LOSSES: dict[str, AdversarialLoss] = {
         real=lambda scores: tf.negative(scores),
         fake=lambda scores: tf.identity(scores),
         generator=lambda scores: tf.negative(scores),
-        needs_penalty=True,
     ),
 }
 
 
-PENALTIES = ("r1", "two_sided")
+UNBOUNDED = "wasserstein"
+"""The loss whose discriminator must be held Lipschitz by a gradient penalty."""
+NOISES = ("normal", "uniform")
+AUTO = "auto"
+PENALTIES = R1, TWO_SIDED = "r1", "two_sided"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an adversarial game, checked; `configs/task/gan.yaml` explains them."""
+
+    loss: str = "non_saturating"
+    gradient_penalty: float = 0.0
+    penalty: str = AUTO
+    discriminator_updates: int = 1
+    discriminator_learning_rate: float | None = None
+    latent_size: int = 16
+    noise: str = "normal"
+    samples: int = 2500
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_choice("loss", self.loss, LOSSES)
+        check_choice("noise", self.noise, NOISES)
+        check_choice("penalty", self.penalty, (AUTO, *PENALTIES))
+        check_whole("discriminator_updates", self.discriminator_updates, 1)
+        check_whole("latent_size", self.latent_size, 1)
+        check_whole("samples", self.samples, 2)
+        if self.discriminator_learning_rate is not None:
+            check_number("discriminator_learning_rate", self.discriminator_learning_rate, 0, open_below=True)
+        if not check_number("gradient_penalty", self.gradient_penalty, 0) and self.loss == UNBOUNDED:
+            raise UserError(
+                f"gradient_penalty=0 received with loss={self.loss}, whose discriminator is unbounded without one. "
+                "Expected a number above 0, such as 10."
+            )
+
+
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
+    """Return the settings among a task's arguments."""
+    return Settings(**{each.name: arguments[each.name] for each in fields(Settings)})
+
 
 Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 """Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
@@ -74,102 +110,36 @@ def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) 
     return tf.reduce_sum(tf.square(gradient), axis=list(range(2, points.shape.rank)))
 
 
-@dataclass(frozen=True)
-class Penalty:
-    """A penalty of a discriminator's slope."""
+def slope_penalty(
+    kind: str, scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
+) -> tf.Tensor:
+    """Return the penalty of each example: float32 [networks, batch].
 
-    kind: str  # one of `PENALTIES`
-    weight: float  # of the penalty in the discriminator's loss, above 0
-
-    def __call__(
-        self, scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
-    ) -> tf.Tensor:
-        """Return the weighted penalty of each example: float32 [networks, batch].
-
-        "r1" is half the squared slope at real examples (Mescheder et al. 2018, arXiv 1801.04406, equation 9);
-        "two_sided" is (slope - 1)^2 at random points between real and generated examples (Gulrajani et al., Improved
-        Training of Wasserstein GANs, 2017, arXiv 1704.00028, algorithm 1).
-        """
-        if self.kind == "r1":
-            return self.weight * (0.5 * _squared_slope(scores, real, gradients))
-        real, fake = tf.cast(real, tf.float32), tf.cast(fake[:, : real.shape[1]], tf.float32)
-        shape = tf.concat([tf.shape(real)[:2], tf.ones([real.shape.rank - 2], tf.int32)], axis=0)
-        share = tf.random.stateless_uniform(shape, seed, dtype=real.dtype)
-        # The derivative of a root is infinite at 0: an example without slope would give NaN.
-        slope = tf.sqrt(_squared_slope(scores, fake + share * (real - fake), gradients) + 1e-12)
-        return self.weight * tf.square(slope - 1.0)
+    "r1" is half the squared slope at real examples (Mescheder et al. 2018, arXiv 1801.04406, equation 9); "two_sided"
+    is (slope - 1)^2 at random points between real and generated examples (Gulrajani et al., Improved Training of
+    Wasserstein GANs, 2017, arXiv 1704.00028, algorithm 1).
+    """
+    if kind == R1:
+        return 0.5 * _squared_slope(scores, real, gradients)
+    real, fake = tf.cast(real, tf.float32), tf.cast(fake[:, : real.shape[1]], tf.float32)
+    shape = tf.concat([tf.shape(real)[:2], tf.ones([real.shape.rank - 2], tf.int32)], axis=0)
+    share = tf.random.stateless_uniform(shape, seed, dtype=real.dtype)
+    # The derivative of a root is infinite at 0: an example without slope would give NaN.
+    slope = tf.sqrt(_squared_slope(scores, fake + share * (real - fake), gradients) + 1e-12)
+    return tf.square(slope - 1.0)
 
 
-NOISES = ("normal", "uniform")
+def draw_noise(
+    forward: ForwardFunction, pairs: int, count: int, size: int, *, kind: str = "normal", use: str = "noise"
+) -> tf.Tensor:
+    """Return inputs for several generators, each drawn with its own seed: float32 [pairs, count, size].
 
-
-@dataclass(frozen=True)
-class Noise:
-    """How a generator's inputs are drawn."""
-
-    size: int  # numbers of one input
-    kind: str = "normal"  # mean 0 and variance 1; or "uniform", in [-1, 1)
-
-    def draw(self, forward: ForwardFunction, pairs: int, count: int, *, use: str) -> tf.Tensor:
-        """Return noise for each of several generators; each has a seed of its own, in whatever form it is run."""
-        seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
-        shape = [count, self.size]
-        if self.kind == "uniform":
-            return tf.stack([tf.random.stateless_uniform(shape, seed, -1.0, 1.0) for seed in seeds])
-        return tf.stack([tf.random.stateless_normal(shape, seed) for seed in seeds])
-
-
-AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of an adversarial game."""
-
-    loss: AdversarialLoss
-    penalty: Penalty | None  # of the discriminators' slope
-    noise: Noise
-    updates: int  # of the discriminators in a step
-    discriminator_learning_rate: float | None  # None for the optimizer's own
-    samples: int  # that an evaluation judges, of each generator
-
-
-def check_settings(
-    *,
-    loss: str,
-    gradient_penalty: float,
-    penalty: str,
-    discriminator_updates: int,
-    discriminator_learning_rate: float | None,
-    latent_size: int,
-    noise: str,
-    samples: int,
-) -> Settings:
-    """Return the settings of a recipe's arguments of the same names."""
-    check_choice("loss", loss, LOSSES)
-    check_choice("noise", noise, NOISES)
-    check_choice("penalty", penalty, (AUTO, *PENALTIES))
-    check_whole("discriminator_updates", discriminator_updates, 1)
-    check_whole("latent_size", latent_size, 1)
-    check_whole("samples", samples, 2)
-    rate = discriminator_learning_rate
-    if rate is not None:
-        check_number("discriminator_learning_rate", rate, 0, open_below=True)
-    weight, needs_penalty = check_number("gradient_penalty", gradient_penalty, 0), LOSSES[loss].needs_penalty
-    if needs_penalty and not weight:
-        raise UserError(
-            f"gradient_penalty=0 received with loss={loss}, whose discriminator is unbounded without one. Expected a "
-            "number above 0, such as 10."
-        )
-    if penalty == AUTO:
-        penalty = "two_sided" if needs_penalty else "r1"
-    slope = Penalty(penalty, weight) if weight else None
-    return Settings(LOSSES[loss], slope, Noise(latent_size, noise), discriminator_updates, rate, samples)
-
-
-def settings_of(arguments: Mapping[str, Any]) -> Settings:
-    """Return the settings among a recipe's arguments."""
-    return check_settings(**{name: arguments[name] for name in inspect.signature(check_settings).parameters})
+    "normal" has mean 0 and variance 1; "uniform" lies in [-1, 1).
+    """
+    seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
+    if kind == "uniform":
+        return tf.stack([tf.random.stateless_uniform([count, size], seed, -1.0, 1.0) for seed in seeds])
+    return tf.stack([tf.random.stateless_normal([count, size], seed) for seed in seeds])
 
 
 @dataclass(frozen=True)
@@ -201,19 +171,29 @@ ENTRYWISE = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "
 
 
 class NetworkBuilder:
-    """Build generators and discriminators of one recipe."""
+    """Build generators and discriminators of one recipe; `networks` are those that were built."""
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self._parts, self._settings = parts, settings
+        self.networks: list[Network] = []
 
-    def build(self, role: str, name: str, *, stacked: int | None = None, updates: int = 1) -> Network:
-        """Return a network; of a discriminator without a final sigmoid, since its losses take scores."""
+    def group(self, role: str, name: str, count: int = 1, *, stacked: bool = False, updates: int = 1) -> Group:
+        """Build one or several networks of one kind."""
+        names = [f"{name}s" if stacked else name]
+        if count > 1 and not stacked:
+            names = [f"{name}_{place}" for place in range(count)]
+        for each in names:
+            self._build(role, each, count if stacked else None, updates)
+        return Group(tuple(names), count)
+
+    def _build(self, role: str, name: str, stacked: int | None, updates: int) -> None:
+        """Build a network; a discriminator without a final sigmoid, since its losses take scores."""
         model = self._model(role, stacked)
         activations: tuple[FinalActivation, ...] = ()
         rate = None
         if role == DISCRIMINATOR:
-            layers = model._flatten_layers(include_self=False)
-            if self._settings.penalty and any(isinstance(each, keras.layers.BatchNormalization) for each in layers):
+            norms = [each for each in model._flatten_layers() if isinstance(each, keras.layers.BatchNormalization)]
+            if self._settings.gradient_penalty and norms:
                 raise UserError(
                     "A gradient penalty needs scores that depend on one example alone, but the discriminator has batch "
                     "norm. Expected model.batch_norm=generator, or task.gradient_penalty=0."
@@ -221,17 +201,7 @@ class NetworkBuilder:
             model, activations = take_off(model)
             rate = self._settings.discriminator_learning_rate
         optimizer = self._parts.build_optimizer(learning_rate=rate, updates=updates)
-        return Network(name, model, optimizer, final_activations=activations)
-
-    def group(
-        self, role: str, name: str, count: int, *, stacked: bool, updates: int = 1
-    ) -> tuple[Group, list[Network]]:
-        """Return several networks of one kind."""
-        if stacked:
-            networks = [self.build(role, f"{name}s", stacked=count, updates=updates)]
-        else:
-            networks = [self.build(role, f"{name}_{place}", updates=updates) for place in range(count)]
-        return Group(tuple(network.name for network in networks), count), networks
+        self.networks.append(Network(name, model, optimizer, final_activations=activations))
 
     def can_stack(self, count: int) -> str | None:
         """Return why networks cannot be stacked; None if they can."""
@@ -249,7 +219,7 @@ class NetworkBuilder:
         return None
 
     def _model(self, role: str, stacked: int | None) -> keras.Model:
-        latent, shape = self._settings.noise.size, tuple(self._parts.data.input_shape)
+        latent, shape = self._settings.latent_size, tuple(self._parts.data.input_shape)
         model = self._parts.build_model(input_shape=shape, role=role, latent_size=latent, stacked=stacked, classes=1)
         leading = (None,) if stacked is None else (stacked, None)
         noise, example = (*leading, latent), (*leading, *shape)
@@ -311,8 +281,7 @@ class Game:
 
     generators: Group
     discriminators: Group
-    loss: AdversarialLoss
-    noise: Noise
+    settings: Settings
     updates: int = 1  # of the discriminators in a step; the generators get the examples of one of them
 
     def real(self, batch: Batch, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
@@ -334,9 +303,14 @@ class Game:
         """Return new samples for every discriminator."""
         judges, makers = self.discriminators.count, self.generators.count
         each = -(-each // self._multiple) * self._multiple
-        noise = self.noise.draw(forward, makers, judges * each // makers, use="noise")
-        made = forward_group(forward, self.generators, noise)
+        made = self.generate(forward, judges * each // makers, use="noise")
         return tf.reshape(made, [judges, each, *made.shape[2:]])
+
+    def generate(self, forward: ForwardFunction, count: int, *, use: str) -> tf.Tensor:
+        """Return samples of each generator, from noise that is drawn for this use."""
+        settings, makers = self.settings, self.generators
+        noise = draw_noise(forward, makers.count, count, settings.latent_size, kind=settings.noise, use=use)
+        return forward_group(forward, makers, noise)
 
     def scores(self, forward: ForwardFunction, examples: tf.Tensor) -> tf.Tensor:
         """Return the scores of each discriminator for its examples: float32 [discriminators, n]."""
@@ -354,10 +328,10 @@ class Discriminate(Objective):
     Losses are means over examples, summed over the discriminators: each gets the gradient that it would get alone.
     """
 
-    def __init__(self, name: str, game: Game, *, penalty: Penalty | None = None, copies: Copies | None = None) -> None:
+    def __init__(self, name: str, game: Game, *, copies: Copies | None = None) -> None:
         """Set who is trained, and how; `copies` become these discriminators before they learn."""
         self.name, self.trains, self.updates = name, game.discriminators.names, game.updates
-        self.game, self.penalty, self.copies = game, penalty, copies
+        self.game, self.copies = game, copies
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
         """Return the ops that copy other networks into these."""
@@ -365,19 +339,23 @@ class Discriminate(Objective):
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return the losses of real and of generated examples, the penalty, and the mean scores."""
-        game = self.game
+        game, settings = self.game, self.game.settings
+        loss = LOSSES[settings.loss]
         real, weights = game.real(batch, training=forward.training)
         fake = tf.stop_gradient(game.samples(forward, real.shape[1]))
         count = game.discriminators.count
         real_scores, fake_scores = game.scores(forward, real), game.scores(forward, fake)
         losses = {
-            "real": count * _mean(game.loss.real(real_scores), weights),
-            "fake": count * tf.reduce_mean(game.loss.fake(fake_scores)),
+            "real": count * _mean(loss.real(real_scores), weights),
+            "fake": count * tf.reduce_mean(loss.fake(fake_scores)),
         }
-        if self.penalty is not None:
+        if settings.gradient_penalty:
+            kind = (TWO_SIDED if settings.loss == UNBOUNDED else R1) if settings.penalty == AUTO else settings.penalty
             seed = forward.stateless_seed("between")
-            slopes = self.penalty(lambda points: game.scores(forward, points), real, fake, seed, forward.gradients)
-            losses["gradient_penalty"] = count * _mean(slopes, weights)
+            slopes = slope_penalty(
+                kind, lambda points: game.scores(forward, points), real, fake, seed, forward.gradients
+            )
+            losses["gradient_penalty"] = count * _mean(settings.gradient_penalty * slopes, weights)
         metrics = {"real_score": _mean(real_scores, weights), "fake_score": tf.reduce_mean(fake_scores)}
         return ObjectiveOutput(losses, metrics)
 
@@ -388,9 +366,8 @@ class Generate(Objective):
     Losses are means over examples, summed over the generators; one that plays many discriminators gets their mean.
     """
 
-    def __init__(self, name: str, game: Game, *, quality: Quality | None = None, samples: int = 2500) -> None:
-        self.name, self.trains, self.game = name, game.generators.names, game
-        self.quality, self.count = quality, samples
+    def __init__(self, name: str, game: Game, *, quality: Quality | None = None) -> None:
+        self.name, self.trains, self.game, self.quality = name, game.generators.names, game, quality
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return the generators' loss and the mean score of their samples."""
@@ -398,7 +375,7 @@ class Generate(Objective):
         size = batch["inputs"].shape[0]
         parts = game.discriminators.count * game.updates if forward.training else 1
         scores = game.scores(forward, game.samples(forward, -(-size // parts)))
-        loss = game.generators.count * tf.reduce_mean(game.loss.generator(scores))
+        loss = game.generators.count * tf.reduce_mean(LOSSES[game.settings.loss].generator(scores))
         collected = {} if forward.training or self.quality is None else self.quality.collect(batch)
         return ObjectiveOutput({"generator": loss}, {"fake_score": tf.reduce_mean(scores)}, collected=collected)
 
@@ -406,9 +383,7 @@ class Generate(Objective):
         """Return samples of each generator, the same noise at every evaluation."""
         if self.quality is None:
             return {}
-        group = self.game.generators
-        noise = self.game.noise.draw(forward, group.count, self.count, use="sample")
-        return {SAMPLES: tf.cast(forward_group(forward, group, noise), tf.float32)}
+        return {SAMPLES: tf.cast(self.game.generate(forward, self.game.settings.samples, use="sample"), tf.float32)}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return how good the samples are; of several generators the mean."""

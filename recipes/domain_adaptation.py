@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes import check_number
-from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
+from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS
 from hookline.recipes.model_checks import check_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off

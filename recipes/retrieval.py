@@ -6,7 +6,6 @@ than to one of another class (the negative); triplets are chosen within each bat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from hookline.recipes import check_choice, check_number, check_whole
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
+from hookline.recipes.pictures import enlarged, sheet
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
@@ -317,8 +317,7 @@ def _gap(triplets: Triplets) -> tf.Tensor:
 NEIGHBOURS = 5
 SMALLEST = 48  # pixels a side: smaller images are enlarged to at least this
 FRAME, GAP = 3, 4  # pixels
-RIGHT, WRONG = (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
-PAPER = 1.0
+PAPER, RIGHT, WRONG = (1.0, 1.0, 1.0), (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
 
 
 def nearest_neighbours(
@@ -337,37 +336,17 @@ def neighbour_sheet(
     queries: np.ndarray, neighbours: Sequence[np.ndarray], correct: Sequence[Sequence[bool]]
 ) -> np.ndarray:
     """Return a picture: a row for each query, with the query to the left of its neighbours."""
-    widest = max(len(images) for images in neighbours)
+    columns = 1 + max(len(images) for images in neighbours)
     rows = []
     for query, images, right in zip(queries, neighbours, correct, strict=True):
-        tiles = [_framed(query, (PAPER,) * 3)]
-        tiles += [_framed(image, RIGHT if good else WRONG) for image, good in zip(images, right, strict=True)]
-        tiles += [np.full_like(tiles[0], PAPER)] * (widest - len(images))
-        wide = np.pad(tiles[0], [(0, 0), (0, 2 * GAP), (0, 0)], constant_values=PAPER)  # parts it from its neighbours
-        rows.append(_joined([wide, *tiles[1:]], axis=1))
-    return _joined(rows, axis=0)
-
-
-def _framed(image: np.ndarray, colour: tuple[float, float, float]) -> np.ndarray:
-    """Return an image as RGB in [0, 1], enlarged where it is small, in a frame."""
-    pixels = np.clip((image.astype(np.float32) + 1.0) / 2.0, 0.0, 1.0)
-    pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-    times = max(1, math.ceil(SMALLEST / min(pixels.shape[:2])))
-    pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
-    framed = np.empty((pixels.shape[0] + 2 * FRAME, pixels.shape[1] + 2 * FRAME, 3), np.float32)
-    framed[:] = colour
-    framed[FRAME:-FRAME, FRAME:-FRAME] = pixels
-    return framed
-
-
-def _joined(tiles: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """Return tiles side by side (axis 1) or one below the other (axis 0), with gaps around each."""
-    around = [(0, 0)] * 3
-    around[axis] = (0, GAP)
-    first = list(around)
-    first[axis] = (GAP, GAP)
-    parts = [np.pad(tile, around if place else first, constant_values=PAPER) for place, tile in enumerate(tiles)]
-    return np.concatenate(parts, axis=axis)
+        tiles = enlarged(np.concatenate([query[np.newaxis], images]), SMALLEST)
+        colours = np.array([PAPER, *(RIGHT if good else WRONG for good in right)], np.float32)
+        count, height, width, _ = tiles.shape
+        framed = np.ones((columns, height + 2 * FRAME, width + 2 * FRAME, 3), np.float32)
+        framed[:count] = colours[:, np.newaxis, np.newaxis]
+        framed[:count, FRAME:-FRAME, FRAME:-FRAME] = tiles
+        rows.append(framed)
+    return sheet(np.concatenate(rows), columns, GAP)
 
 
 QUERIES_AT_ONCE = 256

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageDraw, ImageFont
 
 from hookline.recipes.data.points import MixtureData
 from hookline.recipes.models import is_image
+from hookline.recipes.pictures import enlarged, scatter_picture, sheet, stacked_sheets
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import Data
@@ -121,101 +122,14 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
     }
 
 
-WIDTH, HEIGHT = 600, 640
-LEFT, TOP, SIDE = 20, 44, 560  # the square that the points lie in
-FINER = 2  # drawn this many times as large, then shrunk: smooth edges
-MARGIN = 0.15  # of the range, around the outermost modes and real points
-REAL_DOT, DOT = 1.5, 2.0  # radii
-REAL, SAMPLE, MODE, FRAME, WHITE = (190, 190, 190), (204, 51, 17), (0, 68, 136), (110, 110, 110), (255, 255, 255)
-SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
-GAP = 2  # pixels between images
-TITLE = 22  # pixels for a line of text
-
-
-def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, std: float, title: str) -> np.ndarray:
-    """Return a picture of generated points over real ones, with a circle of three standard deviations at each mode.
-
-    The frame does not move with the samples, so that pictures of one run make an animation.
-    """
-    low, span = _range(np.concatenate([modes - WITHIN * std, modes + WITHIN * std, real]))
-    inside = np.isfinite(samples).all(axis=1)
-    inside[inside] = np.all((samples[inside] >= low) & (samples[inside] <= low + span), axis=1)
-    image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
-    draw = ImageDraw.Draw(image)
-    for points, radius, style in (
-        (real, REAL_DOT, {"fill": REAL}),
-        (samples[inside], DOT, {"fill": SAMPLE}),
-        (modes, WITHIN * std / span * SIDE, {"outline": MODE, "width": FINER}),
-    ):
-        for x, y in ((points - low) / span).tolist():
-            draw.ellipse(_box(LEFT + SIDE * x, TOP + SIDE * (1.0 - y), radius), **style)
-    draw.rectangle([each * FINER for each in (LEFT, TOP, LEFT + SIDE, TOP + SIDE)], outline=FRAME, width=FINER)
-    _text(draw, LEFT, TOP - 14, title)
-    outside = len(samples) - int(inside.sum())
-    _text(draw, LEFT, TOP + SIDE + 24, f"{len(samples):,} samples, {outside:,} outside the picture")
-    return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BOX), np.float32) / 255.0
-
-
-def _range(points: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the lower corner and the side of a square around all points."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    span = float((high - low).max()) * (1.0 + 2.0 * MARGIN) or 1.0
-    return (low + high) / 2.0 - span / 2.0, span
-
-
-def _box(x: float, y: float, radius: float) -> tuple[float, float, float, float]:
-    return (x - radius) * FINER, (y - radius) * FINER, (x + radius) * FINER, (y + radius) * FINER
-
-
-def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:
-    draw.text((x * FINER, y * FINER), text, (0, 0, 0), ImageFont.load_default(16 * FINER), anchor="ls")
-
-
-def image_sheet(images: np.ndarray) -> np.ndarray:
-    """Return images side by side, row by row from the upper left."""
-    columns = math.ceil(math.sqrt(len(images)))
-    times = max(1, math.ceil(SMALLEST / min(images.shape[1:3])))
-    pixels = np.clip((np.nan_to_num(images.astype(np.float32), nan=-1.0) + 1.0) / 2.0, 0.0, 1.0)
-    pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
-    height, width = pixels.shape[1] + GAP, pixels.shape[2] + GAP
-    sheet = np.ones((math.ceil(len(images) / columns) * height + GAP, columns * width + GAP, 3), np.float32)
-    for index, tile in enumerate(pixels):
-        top, left = index // columns * height + GAP, index % columns * width + GAP
-        sheet[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
-    return sheet
-
-
-def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.ndarray:
-    """Return pictures below one another, each with its title above, such as one sheet for each generator."""
-    widest = max(sheet.shape[1] for sheet in sheets)
-    parts = []
-    for sheet, title in zip(sheets, titles, strict=True):
-        line = Image.new("RGB", (widest, TITLE), WHITE)
-        ImageDraw.Draw(line).text((GAP, TITLE - 5), title, (0, 0, 0), ImageFont.load_default(14), anchor="ls")
-        parts.append(np.asarray(line, np.float32) / 255.0)
-        parts.append(np.pad(sheet, [(0, 0), (0, widest - sheet.shape[1]), (0, 0)], constant_values=1.0))
-    return np.concatenate(parts)
-
-
 TASK = "hookline.recipes.classification.classification"
 
 
-@dataclass(frozen=True)
-class Classifier:
-    """A trained classifier that no longer changes."""
-
-    model: keras.Model  # images to [features [n, d], the inputs of the last dense layer, and logits [n, classes]]
-
-    def __call__(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the features and the classes of images, also inside a traced function."""
-        features, logits = self.model(images, training=False)
-        return tf.cast(features, tf.float32), tf.argmax(logits, axis=-1, output_type=tf.int32)
-
-
-def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> Classifier:
+def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> keras.Model:
     """Return the classifier that a finished run trained, with the weights it is evaluated with at its best checkpoint.
 
-    Random state and Keras's automatic names are not affected by it.
+    It maps images to features [n, d], the inputs of the last dense layer, and logits [n, classes]. Random state and
+    Keras's automatic names are not affected by loading it.
     """
     try:
         return _load(run, tuple(input_shape), classes, plugins)
@@ -223,7 +137,7 @@ def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugi
         raise UserError(f"classifier={run}: {error}") from error
 
 
-def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> Classifier:
+def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> keras.Model:
     config = read_config(run, plugins)
     task = config.get("task")
     if not isinstance(task, dict) or task.get("_target_") != TASK:
@@ -235,7 +149,7 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
             f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
             f"{classes} classes of inputs {list(input_shape)}."
         )
-    return Classifier(model)
+    return model
 
 
 def _with_features(network: Network) -> keras.Model:
@@ -255,6 +169,8 @@ Metrics: TypeAlias = "dict[str, tf.Tensor]"
 REAL_PICTURES = "real"
 PICTURED_POINTS = 1000
 PICTURED_IMAGES = 64
+SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
+GAP = 2  # pixels between images
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +190,8 @@ class MixtureQuality:
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
         """Return a picture [height, width, 3] in [0, 1]."""
-        return scatter_picture(samples, collected[REAL_PICTURES][:PICTURED_POINTS], self.centers, self.deviation, title)
+        real, radius = collected[REAL_PICTURES][:PICTURED_POINTS], WITHIN * self.deviation
+        return scatter_picture(samples, real, self.centers, radius, title)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,25 +199,28 @@ class ImageQuality:
     """Judge images by the features and classes that a trained classifier sees in them; without one, show them."""
 
     classes: int  # of the data
-    classifier: Classifier | None  # trained on the same data
+    classifier: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]] | None
+    """Returns features and logits; trained on the same data."""
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
         if self.classifier is None:
             return {}
         features, _ = self.classifier(batch["inputs"])
-        return {"features": features, "targets": batch["targets"]}
+        return {"features": tf.cast(features, tf.float32), "targets": batch["targets"]}
 
     def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
         if self.classifier is None:
             return {}
-        features, labels = self.classifier(samples)
+        features, logits = self.classifier(samples)
+        labels = tf.argmax(logits, axis=-1, output_type=tf.int32)
         real = class_shares(collected["targets"], self.classes)
         histogram = share_distances(class_shares(labels, self.classes), real)
-        distance = frechet_distance(moments(features), moments(collected["features"]))
+        distance = frechet_distance(moments(tf.cast(features, tf.float32)), moments(collected["features"]))
         return {"frechet_distance": distance, **{f"class_{name}": value for name, value in histogram.items()}}
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        return image_sheet(samples[:PICTURED_IMAGES])
+        tiles = enlarged(samples[:PICTURED_IMAGES], SMALLEST)
+        return sheet(tiles, math.ceil(math.sqrt(len(tiles))), GAP)
 
 
 Quality: TypeAlias = "MixtureQuality | ImageQuality"
@@ -309,10 +229,10 @@ Quality: TypeAlias = "MixtureQuality | ImageQuality"
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
     """Return the judge of samples of some data; None if there is none."""
     if is_image(data.input_shape):
-        shape, classes, judge = data.input_shape, data.classes, None
-        if classifier is not None:
-            judge = load_classifier(classifier, input_shape=shape, classes=classes, plugins=plugins)
-        return ImageQuality(classes, judge)
+        if classifier is None:
+            return ImageQuality(data.classes, None)
+        judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
+        return ImageQuality(data.classes, partial(judge, training=False))
     if classifier is not None:
         raise UserError(
             f"task.classifier={classifier} received, but data={data.name} has no images. Expected task.classifier=null."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,34 +18,22 @@ from hookline.recipes.data.array_files import (
     open_npy,
     warn_of_unread,
 )
-from hookline.recipes.data.input_form import HostRows, InputForm, input_form, is_held
-from hookline.recipes.data.splits import NEEDS, PARTS, check_split, data_of_parts, hold_out, read_targets
+from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
+from hookline.recipes.data.splits import NEEDS, PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource, Source
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 WEIGHTS = "sample_weight"
 """Base name of such an array, followed by "_train" and so on."""
-REMEDY = "set data.{name} to the array that holds them."
+LETTERS = {INPUTS: "x", TARGETS: "y"}
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
-ONE = ""
-"""The name of the only input, and of the only target."""
-
-
-@dataclass(frozen=True)
-class _Names:
-    """Names of a part's arrays, those of inputs and targets by what they are called."""
-
-    inputs: Mapping[str, str]
-    targets: Mapping[str, str]
-    weights: str | None
-
-    @property
-    def all(self) -> list[str | None]:
-        return [*self.inputs.values(), *self.targets.values(), self.weights]
+Columns = dict[str, str]
+"""The name of the array of each column: "inputs" or several "inputs/<name>", likewise "targets", "sample_weights"."""
 
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
@@ -92,52 +79,67 @@ def arrays(
     """
     options = dict(locals())
     files = find_arrays(path, targets)
-    names = _names(files)
-    warn_of_unread(files, [*(name for each in names.values() for name in each.all), groups, keys])
-    targets_of, count = _read_all_targets(files, names, classes)
-    lacking = {part: options[part] for part in PARTS[1:] if part not in names}
-    columns = {option: _column(files, option, options[option]) for option in ("groups", "keys")}
-    train = next(iter(targets_of["train"].values()))
-    rows = hold_out(len(train), train if count else None, lacking, split=split, seed=seed, remedy=REMEDY, **columns)
-    weights = {
-        part: _read_weights(files, each.weights, len(next(iter(targets_of[part].values()))))
-        for part, each in names.items()
-        if each.weights
-    }
-    if "train" in weights:
-        _check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
-    sources, forms = _sources(files, names, targets_of, weights, options)
-    made = {name: form.preparation for name, form in forms.items()}
-    one, called = made.get(ONE, made), tuple(class_names or ())
-    return data_of_parts(files.path.stem, sources, rows, preparation=one, classes=count, class_names=called)
+    columns = _columns(files)
+    warn_of_unread(files, [*(name for each in columns.values() for name in each.values()), groups, keys])
+    read, count = _read_targets(files, columns, classes)
+    train = next(iter(read[TRAIN].values()))
+    rows = hold_out(
+        len(train),
+        train if count else None,
+        {part: options[part] for part in PARTS[1:] if part not in columns},
+        split=split,
+        seed=seed,
+        groups=None if groups is None else files.named(groups, "data.groups"),
+        keys=None if keys is None else files.named(keys, "data.keys"),
+    )
+    for part, own in columns.items():
+        if name := own.get(SAMPLE_WEIGHTS):
+            read[part][SAMPLE_WEIGHTS] = _read_weights(files, name, len(next(iter(read[part].values()))))
+    if name := columns[TRAIN].get(SAMPLE_WEIGHTS):
+        _check_shares(read[TRAIN][SAMPLE_WEIGHTS], rows, files.label(name))
+    sources, forms = _sources(files, columns, read, options)
+    made = {column.partition("/")[2]: form for column, form in forms.items()}
+    one = made.get("", made)
+    return data_of_parts(files.path.stem, sources, rows, preparation=one, classes=count, class_names=class_names or ())
 
 
-def _names(files: ArrayFiles) -> dict[str, _Names]:
-    """Return the names of the arrays of every existing part; "train" first."""
-    there = {name: name for name in files.sizes}
-    if INPUTS in there or TARGETS in there:
+def _columns(files: ArrayFiles) -> dict[str, Columns]:
+    """Return the columns of every existing part; "train" first."""
+    if {INPUTS, TARGETS} & files.sizes.keys():
         _require(files, INPUTS, TARGETS)
-        return {"train": _Names({ONE: INPUTS}, {ONE: TARGETS}, there.get(WEIGHTS))}
-    names: dict[str, _Names] = {}
-    for part, alias in ((part, alias) for part, aliases in ALIASES.items() for alias in aliases):
-        pair = _Names(_called("x", alias, files), _called("y", alias, files), there.get(f"{WEIGHTS}_{alias}"))
-        if part != "train" and not pair.inputs and not pair.targets:
+        return {TRAIN: {INPUTS: INPUTS, TARGETS: TARGETS} | _weights(files, WEIGHTS)}
+    columns: dict[str, Columns] = {}
+    for part, aliases in ALIASES.items():
+        given = {alias: found for alias in aliases if (found := _called(files, alias))}
+        if len(given) > 1:
+            one, two = (next(iter(each.values())) for each in given.values())
+            raise UserError(f"'{files.path}' holds {one} and {two}; expected one of them.")
+        if not given and part != TRAIN:
             continue
-        if part in names:
-            given = [next(iter(each.inputs.values()), alias) for each in (names[part], pair)]
-            raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them.")
-        first = names.get("train", pair)
-        for kind, known in (("x", first.inputs), ("y", first.targets)):
-            _require(files, *("_".join(filter(None, (kind, alias, name))) for name in known or (ONE,)))
-        names[part] = pair
-    return names
+        alias, own = next(iter(given.items()), (part, {}))
+        wanted = columns.get(TRAIN) or own
+        for kind, letter in LETTERS.items():
+            several = [column.partition("/")[2] for column in wanted if column.partition("/")[0] == kind]
+            _require(files, *("_".join(filter(None, (letter, alias, name))) for name in several or [""]))
+        columns[part] = own | _weights(files, f"{WEIGHTS}_{alias}")
+    return columns
 
 
-def _called(kind: str, part: str, files: ArrayFiles) -> dict[str, str]:
-    """Return the inputs ("x") or targets ("y") of a part: x_train, or several as x_train_<name>."""
-    one = f"{kind}_{part}"
-    several = {name.removeprefix(f"{one}_"): name for name in files.sizes if name.startswith(f"{one}_")}
-    return {ONE: one} if one in files.sizes else several
+def _called(files: ArrayFiles, alias: str) -> Columns:
+    """Return the inputs and targets of a part: x_train, or several as x_train_<name>."""
+    found: Columns = {}
+    for kind, letter in LETTERS.items():
+        one = f"{letter}_{alias}"
+        if one in files.sizes:
+            found[kind] = one
+        else:
+            several = [name for name in files.sizes if name.startswith(f"{one}_")]
+            found |= {f"{kind}/{name.removeprefix(f'{one}_')}": name for name in several}
+    return found
+
+
+def _weights(files: ArrayFiles, name: str) -> Columns:
+    return {SAMPLE_WEIGHTS: name} if name in files.sizes else {}
 
 
 def _require(files: ArrayFiles, *names: str) -> None:
@@ -149,22 +151,19 @@ def _require(files: ArrayFiles, *names: str) -> None:
         )
 
 
-def _read_all_targets(
-    files: ArrayFiles, names: Mapping[str, _Names], classes: int | None
+def _read_targets(
+    files: ArrayFiles, columns: Mapping[str, Columns], classes: int | None
 ) -> tuple[dict[str, dict[str, np.ndarray]], int]:
-    """Return the targets of each part by name, and the number of classes: 0 where there are several targets."""
-    found: dict[str, dict[str, np.ndarray]] = {part: {} for part in names}
+    """Return the targets of each part by column, and the number of classes: 0 where there are several targets."""
+    found: dict[str, dict[str, np.ndarray]] = {part: {} for part in columns}
     count = 0
-    for target in names["train"].targets:
-        own = {files.label(each.targets[target]): files.load(each.targets[target]) for each in names.values()}
-        read, count = read_targets(own, classes if target == ONE else 0)
-        for part, values in zip(names, read.values(), strict=True):
-            found[part][target] = values
+    for column in columns[TRAIN]:
+        if column.partition("/")[0] == TARGETS:
+            own = {files.label(each[column]): files.load(each[column]) for each in columns.values()}
+            read, count = read_targets(own, classes if column == TARGETS else 0)
+            for part, values in zip(columns, read.values(), strict=True):
+                found[part][column] = values
     return found, count
-
-
-def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:
-    return lambda: None if name is None else files.named(name, f"data.{option}")
 
 
 def _read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
@@ -194,68 +193,65 @@ def _check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: st
 
 def _sources(
     files: ArrayFiles,
-    names: Mapping[str, _Names],
-    targets: Mapping[str, Mapping[str, np.ndarray]],
-    weights: Mapping[str, np.ndarray],
+    columns: Mapping[str, Columns],
+    read: Mapping[str, Mapping[str, np.ndarray]],
     options: Mapping[str, Any],
-) -> tuple[dict[str, Source], dict[str, InputForm]]:
+) -> tuple[dict[str, Source], dict[str, Preparation]]:
     """Return the source of every part, and the one form that each input has in all of them."""
-    several = any(ONE not in each for each in (names["train"].inputs, names["train"].targets))
+    several = any("/" in column for column in columns[TRAIN])
     if (files.is_npz or several) and options["cache"] == "none":
         what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
         raise UserError(
             f"data.cache=none received for '{files.path}', {what}; expected a folder of x_train.npy and y_train.npy, "
             "or data.cache=auto."
         )
-    sizes = sum(files.sizes[each] for part in names.values() for each in part.inputs.values())
-    held = is_held(options["cache"], sizes) or files.is_npz or several
+    inputs = [column for column in columns[TRAIN] if column.partition("/")[0] == INPUTS]
+    size = sum(files.sizes[own[column]] for own in columns.values() for column in inputs)
+    held = is_held(options["cache"], size) or files.is_npz or several
     sources: dict[str, Source] = {}
-    forms: dict[str, InputForm] = {}
-    for name, part in names.items():
-        columns = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
-        for called in names["train"].inputs:
-            where, array = files.label(part.inputs[called]), part.inputs[called]
-            inputs = files.load(array) if held else open_npy(files.files[array])
-            check_lengths(inputs, next(iter(targets[name].values())), where)
-            stored, scale, channels = inputs.shape[1:], options["scale"], options["channels"]
-            form = input_form(stored, inputs.dtype, scale=scale, channels=channels, where=where)
-            _check_form(inputs, form, forms.setdefault(called, form), where)
+    forms: dict[str, Preparation] = {}
+    for part, own in columns.items():
+        arrays = dict(read[part])
+        for column in inputs:
+            where, name = files.label(own[column]), own[column]
+            stored = files.load(name) if held else open_npy(files.files[name])
+            check_lengths(stored, next(iter(read[part].values())), where)
+            scale, channels = options["scale"], options["channels"]
+            form = input_form(stored.shape[1:], stored.dtype, scale=scale, channels=channels, where=where)
+            check_shape(stored, forms.setdefault(column, form).raw_shape, where)
+            if form != forms[column]:
+                raise UserError(
+                    f"{where}: inputs of dtype {stored.dtype} would be scaled in another way than those to train on; "
+                    "expected one dtype. Convert them, or set data.scale."
+                )
             if held:
-                columns[_column_of(INPUTS, called)] = form.in_memory(inputs, where)
+                arrays[column] = in_memory(form, stored, where)
             else:
-                sources[name] = _rows_of(NpyRows(files.files[array]), form, targets[name][ONE], columns)
+                sources[part] = _rows_of(NpyRows(files.files[name]), form, arrays)
         if held:
-            columns |= {_column_of(TARGETS, each): values for each, values in targets[name].items()}
-            sources[name] = ArraySource(columns, forms[ONE].transform if not several else partial(_named, dict(forms)))
+            sources[part] = ArraySource(arrays, partial(_named, forms) if several else transform_of(forms[INPUTS]))
     return sources, forms
 
 
-def _check_form(inputs: np.ndarray, form: InputForm, first: InputForm, where: str) -> None:
-    check_shape(inputs, first.stored, where)
-    if form.pixels != first.pixels:
-        raise UserError(
-            f"{where}: inputs of dtype {form.dtype} beside {first.dtype} to train on, of which one would be scaled "
-            "and the other not; expected one dtype. Convert them, or set data.scale."
-        )
-
-
-def _column_of(kind: str, name: str) -> str:
-    return f"{kind}/{name}" if name else kind
-
-
-def _named(forms: Mapping[str, InputForm], batch: Batch) -> Batch:
+def _named(forms: Mapping[str, Preparation], batch: Batch) -> Batch:
     """Return a batch with inputs as the network takes them, and several inputs or targets in dicts."""
-    made = {name: form.transform({INPUTS: batch[_column_of(INPUTS, name)]})[INPUTS] for name, form in forms.items()}
-    found = {name.partition("/")[2]: each for name, each in batch.items() if name.partition("/")[0] == TARGETS}
-    rest = {name: each for name, each in batch.items() if name.partition("/")[0] not in (INPUTS, TARGETS)}
-    return {**rest, INPUTS: made.get(ONE, made), TARGETS: found.get(ONE, found)}
+    made: Batch = {INPUTS: {}, TARGETS: {}}
+    for column, values in batch.items():
+        kind, _, name = column.partition("/")
+        if kind in (INPUTS, TARGETS):
+            made[kind][name] = transform_of(forms[column])({INPUTS: values})[INPUTS] if column in forms else values
+        else:
+            made[column] = values
+    return made | {kind: made[kind].get("", made[kind]) for kind in (INPUTS, TARGETS)}
 
 
-def _rows_of(stored: NpyRows, form: InputForm, targets: np.ndarray, columns: Mapping[str, np.ndarray]) -> HostRows:
+def _rows_of(stored: NpyRows, form: Preparation, columns: dict[str, np.ndarray]) -> HostRows:
+    targets = columns.pop(TARGETS)
+
     def read(rows: np.ndarray) -> dict[str, np.ndarray]:
         inputs = stored.read(rows)
-        form.check_rows(inputs, rows, f"'{stored.path}'")
+        check_rows(form, inputs, rows, f"'{stored.path}'")
         return {INPUTS: inputs, **{name: column[rows] for name, column in columns.items()}}
 
     specs = {name: tf.TensorSpec([], column.dtype) for name, column in columns.items()}
-    return HostRows(read, {INPUTS: tf.TensorSpec(form.stored, stored.dtype), **specs}, targets, form.transform)
+    return HostRows(read, {INPUTS: tf.TensorSpec(form.raw_shape, stored.dtype), **specs}, targets, transform_of(form))

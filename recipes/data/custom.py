@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_whole
-from hookline.recipes.data.example_rows import INPUTS, TARGETS, ExampleRows
-from hookline.recipes.data.input_form import HostRows, InputForm, check_fits, input_form, is_held
+from hookline.recipes import check_whole
+from hookline.recipes.data.example_rows import (
+    INPUTS,
+    TARGETS,
+    Formats,
+    is_batched,
+    processes,
+    read_own,
+    read_rows,
+)
+from hookline.recipes.data.input_form import HostRows, check_fits, check_rows, input_form, is_held, transform_of
 from hookline.recipes.data.splits import (
     PARTS,
     are_labels,
@@ -24,10 +35,12 @@ from hookline.recipes.data.splits import (
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource, Source
 
 ROWS_A_PASS = 256
 MOST_THREADS = 256
+TASKS_A_THREAD = 4
 
 
 class ExampleReader:
@@ -56,8 +69,18 @@ class ExampleReader:
         self.name, self._examples, self.size = name, examples, len(examples)
         if self.size < 1:
             raise UserError(f"{name} has {self.size} examples; expected at least one. Give it some.")
-        self._rows = ExampleRows(examples, name, threads=threads, workers=workers, alike=alike)
-        first = dict(self._rows.first)
+        self._workers, self._alike = workers, alike
+        self._formats: Formats = {}  # of row 0, once it is read
+        self._pool: Executor
+        if workers:
+            self._pool, self._tasks = processes(examples, workers, name), workers
+            self._reads: Callable[..., dict[str, np.ndarray]] = read_own
+        else:
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
+            self._tasks = 1 if is_batched(examples) else TASKS_A_THREAD * threads
+            self._reads = partial(read_rows, examples)
+        first = self._read_untyped(np.zeros([1], np.int64))
+        self._formats = {key: (each.dtype, each.shape[1:]) for key, each in first.items()}
         self.has_classes = classes != 0 and (classes is not None or are_labels(first[TARGETS]))
         targets = self._typed(first.pop(TARGETS))
         if not self.has_classes:
@@ -85,7 +108,7 @@ class ExampleReader:
             raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
         return labels
 
-    def everything(self, form: InputForm) -> dict[str, np.ndarray]:
+    def everything(self, form: Preparation) -> dict[str, np.ndarray]:
         """Return all rows, checked: arrays [size, ...] by name; labels are int64 [size]."""
         found = {
             name: np.empty([self.size, *spec.shape], spec.dtype.as_numpy_dtype) for name, spec in self.specs.items()
@@ -98,10 +121,10 @@ class ExampleReader:
                 found[name][rows] = values
         return found
 
-    def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: InputForm) -> dict[str, np.ndarray]:
+    def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: Preparation) -> dict[str, np.ndarray]:
         """Return rows whose inputs are finite, and whose targets are their labels, where these are known."""
         found = self._read(rows)
-        form.check_rows(found[INPUTS], rows, self.name)
+        check_rows(form, found[INPUTS], rows, self.name)
         if labels is not None and len(wrong := np.flatnonzero(found[TARGETS] != labels[rows])):
             row = int(rows[wrong[0]])
             raise UserError(
@@ -115,14 +138,26 @@ class ExampleReader:
             yield np.arange(start, min(start + ROWS_A_PASS, self.size))
 
     def _read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        found = self._rows.read(rows)
+        found = self._read_untyped(rows)
         return {**found, TARGETS: self._typed(found[TARGETS])}
+
+    def _read_untyped(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return rows as new arrays [n, ...] by name, in the order in which they are asked for."""
+        shares = np.array_split(rows, min(self._tasks, len(rows)))
+        try:
+            tasks = [self._pool.submit(self._reads, share, self._formats, self._alike) for share in shares]
+            parts = [task.result() for task in tasks]
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"A process of data.workers={self._workers} has ended: it ran out of memory, or its module cannot be "
+                "imported. A script of your own needs `if __name__ == '__main__':` before what it runs."
+            ) from error
+        except UserError as error:
+            raise UserError(f"{self.name}, {error}") from error
+        return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
     def _typed(self, targets: np.ndarray) -> np.ndarray:
         return (as_labels if self.has_classes else as_numbers)(targets, self.name)
-
-
-REMEDY = "give {name}, one for each example, as an attribute of the source."
 
 
 def _check(split: str, source: Any, workers: int) -> None:
@@ -173,34 +208,6 @@ def custom(
     return read_data("custom", readers, options, classes, class_names or ())
 
 
-def read_set(
-    name: str, given: Mapping[str, Any], columns: Mapping[str, Any], make: Callable[[str], Any], options: dict[str, Any]
-) -> Data:
-    """Return the data of a set that a package opens: its splits, and columns, of which labels know their classes.
-
-    `make` returns the examples of a split, as `ExampleReader` takes them.
-    """
-    there = [part for part in PARTS if part in given]
-    parts = options["parts"]
-    for part in parts or ():
-        check_choice("split in data.parts", part, there)
-    chosen = there if parts is None else [part for part in there if part in parts]
-    if "train" not in chosen:
-        raise UserError(f"The set '{name}' is used with {', '.join(chosen) or 'no split'}; expected train among them.")
-    for option in ("inputs", "targets"):
-        check_choice(f"data.{option}", options[option], columns)
-    alike = "Set data.image_size to bring all to one size" + (
-        ", or data.mode for one colour mode." * ("mode" in options)
-    )
-    readers = {
-        part: ExampleReader(make(part), name=f"{name}, {part}", threads=options["threads"], alike=alike)
-        for part in chosen
-    }
-    label = columns[options["targets"]]
-    names = getattr(label, "names", None) or ()
-    return read_data(name, readers, options, getattr(label, "num_classes", None), names)
-
-
 def read_data(
     name: str,
     readers: Mapping[str, ExampleReader],
@@ -227,20 +234,19 @@ def read_data(
         {part: options[part] for part in PARTS[1:] if part not in readers},
         split=options["split"],
         seed=options["seed"],
-        groups=lambda: train.column("groups"),
-        keys=lambda: train.column("keys"),
-        remedy=REMEDY,
+        groups=train.column("groups"),
+        keys=train.column("keys"),
     )
-    return data_of_parts(name, sources, rows, preparation=form.preparation, classes=count, class_names=class_names)
+    return data_of_parts(name, sources, rows, preparation=form, classes=count, class_names=class_names)
 
 
-def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:
+def _source(reader: ExampleReader, form: Preparation, held: bool) -> Source:
     if held:
         check_fits(reader.bytes, reader.name, "Set data.cache=none.")
-        return ArraySource(reader.everything(form), form.transform)
+        return ArraySource(reader.everything(form), transform_of(form))
     labels = reader.labels()
     targets = reader.size if labels is None else labels  # HostRows holds labels, and reads other targets
-    return HostRows(lambda rows: reader.checked(rows, labels, form), reader.specs, targets, form.transform)
+    return HostRows(lambda rows: reader.checked(rows, labels, form), reader.specs, targets, transform_of(form))
 
 
 def _listed(reader: ExampleReader) -> str:

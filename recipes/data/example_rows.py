@@ -14,8 +14,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -27,7 +26,6 @@ from hookline.trainer.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
 LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
-TASKS_A_THREAD = 4
 _own: list[Any] = []
 """The object that this process reads, if it is a worker."""
 
@@ -35,41 +33,8 @@ Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"
 """dtype and shape of one row, by name."""
 
 
-class ExampleRows:
-    """Rows of an object that has `__getitem__` or `gather`, all of the dtypes and shapes of row 0."""
-
-    def __init__(self, examples: Any, name: str, *, threads: int, workers: int, alike: str) -> None:
-        """Read row 0; with `workers` in processes, which stay until Python ends. `alike` says how to fix other rows."""
-        self._name, self._alike, self._workers = name, alike, workers
-        self._pool: Executor
-        if workers:
-            self._pool, self._tasks = _processes(examples, workers, name), workers
-            self._read: Callable[..., dict[str, np.ndarray]] = _read_own
-        else:
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
-            self._tasks = 1 if _is_batched(examples) else TASKS_A_THREAD * threads
-            self._read = partial(read_rows, examples)
-        self._formats: Formats = {}
-        self.first = self.read(np.zeros([1], np.int64))
-        self._formats = {key: (each.dtype, each.shape[1:]) for key, each in self.first.items()}
-
-    def read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return rows as new arrays [n, ...] by name, in the order in which they are asked for."""
-        shares = np.array_split(rows, min(self._tasks, len(rows)))
-        try:
-            tasks = [self._pool.submit(self._read, share, self._formats, self._alike) for share in shares]
-            parts = [task.result() for task in tasks]
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"A process of data.workers={self._workers} has ended: it ran out of memory, or its module cannot be "
-                "imported. A script of your own needs `if __name__ == '__main__':` before what it runs."
-            ) from error
-        except UserError as error:
-            raise UserError(f"{self._name}, {error}") from error
-        return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
-
-
-def _processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:
+def processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:
+    """Return processes with a copy of an object each, which stay until Python ends."""
     try:
         pickle.dumps(examples)
     except Exception as error:
@@ -94,17 +59,22 @@ def _end_with_the_run() -> None:
     os._exit(1)
 
 
-def _read_own(rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
+def read_own(rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
+    """Return rows of the object that this process has; see `read_rows`."""
     return read_rows(_own[0], rows, formats, alike)
 
 
-def _is_batched(examples: Any) -> bool:
+def is_batched(examples: Any) -> bool:
+    """Return whether an object gives several rows at once."""
     return callable(getattr(examples, "gather", None))
 
 
 def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
-    """Return rows of an object as new arrays [n, ...] by name, checked against the formats, if there are any yet."""
-    if not _is_batched(examples):
+    """Return rows of an object as new arrays [n, ...] by name.
+
+    They are checked against the formats of row 0, once these are known; `alike` says how to fix rows that differ.
+    """
+    if not is_batched(examples):
         found = []
         for row in rows.tolist():
             example = _arrays(partial(operator.getitem, examples, row), f"row {row}")

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from hookline.recipes import check_choice, check_number
-from hookline.recipes.data.image_source import EncodedImages, Holding, file_stamp, image_data, report_faults
+from hookline.recipes.data.image_source import EncodedImages, check_holding, file_stamp, image_data, report_faults
 from hookline.recipes.data.images import (
     FORMATS,
     SIGNATURE_BYTES,
     SUFFIXES,
-    ImageForm,
     UnreadableImage,
     check_beginning,
     decode_image,
@@ -33,6 +32,7 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import open_file
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
 THREADS = 8
@@ -46,7 +46,7 @@ LITTER = ("thumbs.db", "desktop.ini", "__macosx")
 def _check(**options: Any) -> None:
     """Check what can be checked without reading the images."""
     image_form(options["image_size"], options["fit"], options["channels"])
-    Holding(options["cache"], options["cache_dir"], options["corrupt"])
+    check_holding(options)
     check_group_option(options["split"], "group_pattern", options["group_pattern"])
     check_choice("data.duplicates", options["duplicates"], DUPLICATES)
     check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
@@ -76,7 +76,7 @@ def image_folder(
     The arguments are explained in `configs/data/image_folder.yaml`.
     """
     options = dict(locals())
-    form, holding = image_form(image_size, fit, channels), Holding(cache, cache_dir, corrupt)
+    form = image_form(image_size, fit, channels)
     listing = list_images(path)
     parts = _without_copies(listing, _split(listing, _intact(listing, corrupt), options), duplicates)
     train = parts["train"]
@@ -88,7 +88,7 @@ def image_folder(
         folder.name,
         EncodedImages(listing.labels, lambda row: _read(paths[row], form), lambda row: paths[row], form),
         parts,
-        holding,
+        options,
         class_names=listing.class_names,
         classes=len(listing.class_names),
         remedy="Check the spelling of the folders, add images, or set data.train_share higher.",
@@ -98,7 +98,7 @@ def image_folder(
     )
 
 
-def _read(path: str, form: ImageForm) -> np.ndarray:
+def _read(path: str, form: Preparation) -> np.ndarray:
     try:
         with open_file(path, follow=True) as file:
             data = file.read()
@@ -241,22 +241,16 @@ def _groups(names: Sequence[str], group_pattern: str) -> np.ndarray:
     """Return the group of every row, as the pattern finds it in <class>/<image>."""
     try:
         pattern = re.compile(str(group_pattern))
-        wrong = "" if pattern.groups == 1 else f"{pattern.groups} pairs of round brackets"
     except re.error as error:
-        wrong = str(error)
-    if wrong:
-        raise UserError(
-            f"Received data.group_pattern={group_pattern!r} ({wrong}); expected a regular expression with one pair of "
-            "brackets around what names the group, such as '/([^_]+)_' for what stands before the first _ of a name."
-        )
-    found = [pattern.search(name) for name in names]
-    lacking = [name for name, match in zip(names, found, strict=True) if match is None or match[1] is None]
-    if lacking:
+        raise UserError(f"data.group_pattern={group_pattern!r} is not a regular expression: {error}.") from error
+    found = [match[1] if pattern.groups == 1 and (match := pattern.search(name)) else None for name in names]
+    if lacking := [name for name, group in zip(names, found, strict=True) if group is None]:
         raise UserError(
             f"data.group_pattern={group_pattern!r} is not found in {len(lacking)} of {len(names)} images, such as "
-            f"'{lacking[0]}'; expected it in <class>/<image> of each."
+            f"'{lacking[0]}'; expected a regular expression with one pair of brackets around what names the group in "
+            "<class>/<image>, such as '/([^_]+)_' for what stands before the first _ of a name."
         )
-    return np.array([match[1] for match in found if match])
+    return np.array(found)
 
 
 def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplicates: str) -> dict[str, np.ndarray]:

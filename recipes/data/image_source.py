@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import warnings
 import zlib
@@ -21,13 +22,14 @@ import tensorflow as tf
 
 from hookline.recipes import check_choice
 from hookline.recipes.data.array_files import NpyRows, open_npy
-from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.recipes.data.images import FORMATS, ImageForm, UnreadableImage, described
+from hookline.recipes.data.digits import centered_pixels
+from hookline.recipes.data.images import FORMATS, UnreadableImage, described
 from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in_chunks
 from hookline.recipes.data.splits import PARTS, check_every_class
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import write_whole
 from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource, Source
 
 CACHES = ("memory", "disk", "none")
@@ -65,7 +67,12 @@ class EncodedImages:
     labels: np.ndarray  # int64 [size], the class of each
     load: Callable[[int], np.ndarray]  # uint8 of the form's shape, or raises UnreadableImage; called by several threads
     name: Callable[[int], str]  # where an image lies, for messages
-    form: ImageForm
+    form: Preparation
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all images take, at one byte a value."""
+        return len(self.labels) * math.prod(self.form.shape)
 
     def of(self, rows: np.ndarray) -> EncodedImages:
         """Return some of the images."""
@@ -73,25 +80,17 @@ class EncodedImages:
         return EncodedImages(self.labels[rows], load, name, self.form)
 
 
-@dataclass(frozen=True)
-class Holding:
-    """How images are held, and what becomes of those that cannot be decoded: the options of these names."""
-
-    cache: str
-    cache_dir: str | None
-    corrupt: str
-
-    def __post_init__(self) -> None:
-        """Check the choices."""
-        for name, value, known in (("cache", self.cache, CACHES), ("corrupt", self.corrupt, CORRUPT)):
-            check_choice(f"data.{name}", value, known)
+def check_holding(options: Mapping[str, Any]) -> None:
+    """Check how images are held, and what becomes of those that cannot be decoded."""
+    for name, known in (("cache", CACHES), ("corrupt", CORRUPT)):
+        check_choice(f"data.{name}", options[name], known)
 
 
 def image_data(
     name: str,
     images: EncodedImages,
     parts: Mapping[str, np.ndarray],
-    holding: Holding,
+    options: Mapping[str, Any],
     *,
     class_names: Sequence[str],
     classes: int,
@@ -103,8 +102,9 @@ def image_data(
 ) -> Data:
     """Return the images of all parts from one source, without those that cannot be decoded.
 
-    A part is rows of `images`. Classes that a checked part lacks are reported; in training they are refused where
-    there is a `remedy`. Pixels in a cache file are of these settings and of the stamps of their rows.
+    A part is rows of `images`; `options` are "cache", "cache_dir" and "corrupt". Classes that a checked part lacks are
+    reported; in training they are refused where there is a `remedy`. Pixels in a cache file are of these settings and
+    of the stamps of their rows.
     """
 
     def check(parts: Mapping[str, np.ndarray]) -> None:
@@ -112,43 +112,38 @@ def image_data(
 
     check(parts)
     rows = np.sort(np.concatenate(list(parts.values())))
-    source, kept = _open(images.of(rows), holding, name, settings, lambda: stamps(rows))
-    held, form = rows[kept], images.form
-    if len(kept) < len(rows):
-        parts = {each: np.intersect1d(of, held) for each, of in parts.items()}
+    source, faults = _open(images.of(rows), options, name, settings, lambda: stamps(rows))
+    report_faults(faults, lambda row: images.name(int(rows[row])), options["corrupt"])
+    if faults:
+        parts = {each: np.setdiff1d(of, rows[list(faults)]) for each, of in parts.items()}
         check(parts)
-    named = None if row_name is None else lambda row: row_name(int(held[row]))
+    form, named = images.form, None if row_name is None else lambda row: row_name(int(rows[row]))
     return Data(
         name,
-        **{each: Split(each, source, np.searchsorted(held, of), named) for each, of in parts.items()},
+        **{each: Split(each, source, np.searchsorted(rows, of), named) for each, of in parts.items()},
         input_shape=form.shape,
         classes=classes,
         class_names=tuple(class_names),
-        preparation=pixel_preparation(form.shape, PEAK, fit=form.fit),
+        preparation=form,
     )
 
 
 def _open(
-    images: EncodedImages, holding: Holding, name: str, settings: Any, stamps: Callable[[], Any]
-) -> tuple[Source, np.ndarray]:
-    """Return a source of the images, and which of them it holds."""
+    images: EncodedImages, options: Mapping[str, Any], name: str, settings: Any, stamps: Callable[[], Any]
+) -> tuple[Source, dict[int, str]]:
+    """Return a source of the images, and why some of them, by row, cannot be decoded: these are black, or unread."""
     transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
-    if holding.cache == "none":
-        if holding.corrupt == "skip":
+    if options["cache"] == "memory":
+        return ArraySource({"inputs": _in_memory(images, faults), "targets": images.labels}, transform), faults
+    if options["cache"] == "none":
+        if options["corrupt"] == "skip":
             deque(_decoded(images, faults), maxlen=0)
-        kept = _without(faults, images, holding.corrupt)
-        return HostRows(_reader(images.of(kept)), specs, images.labels[kept], transform), kept
-    if holding.cache == "memory":
-        pixels = _in_memory(images, faults)
-        kept = _without(faults, images, holding.corrupt)
-        pixels = pixels[kept] if faults else pixels
-        return ArraySource({"inputs": pixels, "targets": images.labels[kept]}, transform), kept
-    file = cache_folder(holding.cache_dir) / f"{name}-{fingerprint(settings)}.npy"
+        return HostRows(_reader(images), specs, images.labels, transform), faults
+    file = cache_folder(options["cache_dir"]) / f"{name}-{fingerprint(settings)}.npy"
     stamp = fingerprint(DECODER, PIL.__version__, images.form.shape, images.form.fit, stamps())
-    stored, faults = _read_cache(file, stamp) or _write_cache(file, stamp, images, holding.corrupt)
-    kept = _without(faults, images, holding.corrupt)
-    return HostRows(lambda rows: {"inputs": stored.read(kept[rows])}, specs, images.labels[kept], transform), kept
+    stored, faults = _read_cache(file, stamp) or _write_cache(file, stamp, images, options["corrupt"])
+    return HostRows(lambda rows: {"inputs": stored.read(rows)}, specs, images.labels, transform), faults
 
 
 def _read_cache(file: Path, stamp: str) -> tuple[NpyRows, dict[int, str]] | None:
@@ -193,10 +188,9 @@ def _write_cache(file: Path, stamp: str, images: EncodedImages, corrupt: str) ->
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, content())
     except OSError as error:
-        size = len(images.labels) * images.form.bytes / 2**30
         raise UserError(
             f"'{file.parent}' cannot hold the decoded images ({error.strerror}); expected a folder to write "
-            f"{max(size, 0.1):.1f} GiB to. Give another data.cache_dir, or set data.cache=none."
+            f"{max(images.bytes / 2**30, 0.1):.1f} GiB to. Give another data.cache_dir, or set data.cache=none."
         ) from error
     return NpyRows(file), faults
 
@@ -215,19 +209,10 @@ def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: s
     raise UserError(f"{found}; {REMEDY}")
 
 
-def _without(faults: dict[int, str], images: EncodedImages, corrupt: str) -> np.ndarray:
-    """Return the rows of the images that can be decoded."""
-    report_faults(faults, images.name, corrupt)
-    kept = np.setdiff1d(np.arange(len(images.labels)), np.fromiter(faults, np.int64, len(faults)))
-    if not kept.size:
-        raise UserError(f"None of {len(images.labels)} images can be decoded. Give others.")
-    return kept
-
-
 def _in_memory(images: EncodedImages, faults: dict[int, str]) -> np.ndarray:
     size, form, done = len(images.labels), images.form, 0
-    what = f"The set of {size} images of {form.height} x {form.width} pixels"
-    check_fits(size * form.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
+    what = f"The set of {size} images of {form.shape[0]} x {form.shape[1]} pixels"
+    check_fits(images.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
     pixels = np.empty([size, *form.shape], np.uint8)
     for part in _decoded(images, faults):
         pixels[done : done + len(part)] = part
@@ -245,7 +230,7 @@ def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarr
             faults[row] = str(error)
             return np.zeros(images.form.shape, np.uint8)
 
-    size, window = len(images.labels), max(TASKS, WINDOW_BYTES // images.form.bytes)
+    size, window = len(images.labels), max(TASKS, WINDOW_BYTES // math.prod(images.form.shape))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, size, window):
             yield np.stack(map_in_chunks(pool, load, range(start, min(start + window, size))))

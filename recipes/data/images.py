@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from PIL import Image, ImageOps
 from hookline.recipes import check_choice
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
-from hookline.trainer.input.preparation import FITS
+from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation
 
 KINDS = ("JPEG", "PNG", "BMP", "GIF")
 """As Pillow names them; it opens no other."""
@@ -40,33 +39,15 @@ def described(name: str, reason: object) -> str:
     return f"'{name}' cannot be read as an image ({plain})"
 
 
-@dataclass(frozen=True)
-class ImageForm:
-    """The pixels that every image becomes."""
+def image_form(image_size: Any, fit: Any, channels: Any) -> Preparation:
+    """Return what every image becomes: "crop" cuts the middle out, "stretch" changes the proportions instead."""
+    from hookline.recipes.data.digits import pixel_preparation  # imports TensorFlow; predictions start without it
 
-    height: int
-    width: int
-    channels: int  # 3 (colour) or 1 (grey)
-    fit: str  # "crop" keeps the proportions and cuts the middle out; "stretch" changes them and cuts nothing
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Return height, width and channels."""
-        return (self.height, self.width, self.channels)
-
-    @property
-    def bytes(self) -> int:
-        """Return how much memory one image takes, at one byte per value."""
-        return self.height * self.width * self.channels
-
-
-def image_form(image_size: Any, fit: Any, channels: Any) -> ImageForm:
-    """Return the form that a user describes."""
     height, width = sides_of(image_size)
     check_choice("data.fit", fit, FITS)
     if channels not in (1, 3):
         raise UserError(f"data.channels={channels!r} received. Expected 3 for colour or 1 for grey.")
-    return ImageForm(height, width, channels, fit)
+    return pixel_preparation((height, width, channels), PIXEL_PEAK, fit=fit)
 
 
 def sides_of(image_size: Any) -> tuple[int, int]:
@@ -93,7 +74,7 @@ TURNS = {
 ON_ITS_SIDE = (5, 6, 7, 8)
 
 
-def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
+def decode_image(data: bytes, form: Preparation) -> np.ndarray:
     """Return the pixels of an image file, uint8 of the form's shape.
 
     Of an animation the first frame counts. Transparency is dropped, palettes and CMYK become red, green and blue,
@@ -108,7 +89,7 @@ def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
         raise UnreadableImage(str(error) or type(error).__name__) from error
 
 
-def fit_pixels(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
+def fit_pixels(pixels: np.ndarray, form: Preparation) -> np.ndarray:
     """Return pixels that are decoded already, in the form."""
     return _fitted(_image(pixels), form, 1)
 
@@ -123,9 +104,10 @@ def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return fitted[..., None] if pixels.shape[2] == 1 else fitted
 
 
-def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray:
+def _fitted(image: Image.Image, form: Preparation, orientation: int) -> np.ndarray:
     on_its_side = orientation in ON_ITS_SIDE
-    size = (form.height, form.width) if on_its_side else (form.width, form.height)
+    height, width, channels = form.shape
+    size = (height, width) if on_its_side else (width, height)
     _decode_smaller(image, size, form.fit)
     image.load()
     image.info.pop("transparency", None)
@@ -134,7 +116,7 @@ def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray
     box = _kept(image.size, size, form.fit)
     if box != (0, 0, *image.size):
         image = image.crop(box)
-    mode = "RGB" if form.channels == 3 else "L"
+    mode = "RGB" if channels == 3 else "L"
     if image.mode != mode:
         image = image.convert(mode)
     if image.size != size:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -61,75 +60,61 @@ def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], i
     return [value for values in done for value in values]
 
 
-@dataclass(frozen=True)
-class InputForm:
-    """Stored inputs, and what they become."""
-
-    stored: tuple[int, ...]  # shape of one input
-    dtype: np.dtype
-    pixels: bool  # whether 0 .. 255 becomes [-1, 1]
-    channels: str  # "last" as they are; "first" moves the first axis to the end; "new" adds an axis of 1 at the end
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of one input as the network takes it."""
-        if self.channels == "new":
-            return (*self.stored, 1)
-        return (*self.stored[1:], self.stored[0]) if self.channels == "first" else self.stored
-
-    @property
-    def preparation(self) -> Preparation:
-        """Return the preparation of an example, for later predictions."""
-        if self.pixels:
-            return pixel_preparation(self.shape, PEAK, axes=self.channels)
-        return Preparation(self.shape, axes=self.channels)
-
-    def transform(self, batch: Batch) -> Batch:
-        """Return a batch with "inputs" as the network takes them, float32; the rest is left."""
-        inputs = batch["inputs"]
-        if self.channels == "new":
-            inputs = inputs[..., tf.newaxis]
-        elif self.channels == "first":
-            inputs = tf.transpose(inputs, [0, *range(2, len(self.stored) + 1), 1])
-        if self.pixels:
-            return centered_pixels(PEAK)({**batch, "inputs": inputs})
-        return {**batch, "inputs": tf.cast(inputs, tf.float32)}
-
-    def check_rows(self, inputs: np.ndarray, rows: np.ndarray, where: str) -> None:
-        """Check rows that were just read."""
-        flat = inputs.reshape(len(inputs), -1)
-        if inputs.dtype.kind == "f":
-            _refuse_rows(~np.isfinite(flat), rows, where, "NaN or infinite values; expected finite numbers")
-        if self.pixels and inputs.dtype != np.uint8:
-            outside = (flat < 0) | (flat > PEAK)
-            _refuse_rows(outside, rows, where, "values outside 0..255; expected grey values, or data.scale=none")
-
-    def in_memory(self, inputs: np.ndarray, where: str) -> np.ndarray:
-        """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
-        inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)
-        if self.pixels and inputs.dtype != np.uint8:
-            check_finite(inputs, where)
-            return as_pixels(inputs, where)
-        if inputs.dtype == np.float64:
-            with np.errstate(over="ignore"):  # what float32 does not hold is found below
-                inputs = inputs.astype(np.float32)
-        check_finite(inputs, where)
-        return inputs
-
-
-def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> InputForm:
-    """Return the form of stored inputs."""
+def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> Preparation:
+    """Return what becomes of stored inputs: integers from 0 to 255 are pixels, unless they are to stay as they are."""
     check_choice("data.scale", scale, SCALES)
     check_choice("data.channels", channels, CHANNELS)
     if dtype.kind not in "iuf" or dtype.itemsize > LARGEST_NUMBER:
         raise UserError(f"{where}: inputs of dtype {dtype}; expected numbers of up to 64 bits. Convert them.")
     if not stored or not all(stored):
         raise UserError(f"{where}: inputs of shape {list(stored)}; expected numbers, such as [features] or an image's.")
-    pixels = scale == "pixels" or (scale == "auto" and dtype == np.uint8)
-    return InputForm(stored, dtype, pixels, _axis(stored, channels, where))
+    axes = _axes(stored, channels, where)
+    shape = (*stored, 1) if axes == "new" else (*stored[1:], stored[0]) if axes == "first" else stored
+    if scale == "pixels" or (scale == "auto" and dtype == np.uint8):
+        return pixel_preparation(shape, PEAK, axes=axes)
+    return Preparation(shape, axes=axes)
 
 
-def _axis(stored: tuple[int, ...], channels: str, where: str) -> str:
+def transform_of(form: Preparation) -> Callable[[Batch], Batch]:
+    """Return the transform of a batch whose "inputs" become what the network takes, float32; the rest is left."""
+
+    def transform(batch: Batch) -> Batch:
+        inputs = batch["inputs"]
+        if form.axes == "new":
+            inputs = inputs[..., tf.newaxis]
+        elif form.axes == "first":
+            inputs = tf.transpose(inputs, [0, *range(2, len(form.shape) + 1), 1])
+        if form.peak is not None:
+            return centered_pixels(PEAK)({**batch, "inputs": inputs})
+        return {**batch, "inputs": tf.cast(inputs, tf.float32)}
+
+    return transform
+
+
+def check_rows(form: Preparation, inputs: np.ndarray, rows: np.ndarray, where: str) -> None:
+    """Check rows that were just read."""
+    flat = inputs.reshape(len(inputs), -1)
+    if inputs.dtype.kind == "f":
+        _refuse_rows(~np.isfinite(flat), rows, where, "NaN or infinite values; expected finite numbers")
+    if form.peak is not None and inputs.dtype != np.uint8:
+        outside = (flat < 0) | (flat > PEAK)
+        _refuse_rows(outside, rows, where, "values outside 0..255; expected grey values, or data.scale=none")
+
+
+def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
+    """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
+    inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)
+    if form.peak is not None and inputs.dtype != np.uint8:
+        check_finite(inputs, where)
+        return as_pixels(inputs, where)
+    if inputs.dtype == np.float64:
+        with np.errstate(over="ignore"):  # what float32 does not hold is found below
+            inputs = inputs.astype(np.float32)
+    check_finite(inputs, where)
+    return inputs
+
+
+def _axes(stored: tuple[int, ...], channels: str, where: str) -> str:
     """Return what becomes of the axis of channels: "first", "last" or "new"."""
     if channels == "first" and len(stored) < 3:
         raise UserError(f"{where}: inputs of shape {list(stored)} have no axis for data.channels=first. Set auto.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ PARTS = (TRAIN, "validation", "test")
 SPLITS = ("auto", "stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}
 """The columns that identify examples, by the way to split that needs them."""
-
-Column = Callable[[], np.ndarray | None]
 
 
 def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[dict[str, np.ndarray], int]:
@@ -131,9 +129,8 @@ def hold_out(
     *,
     split: str,
     seed: int,
-    groups: Column,
-    keys: Column,
-    remedy: str,
+    groups: np.ndarray | None,
+    keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     """Return rows by part: "train", and those that are held out.
 
@@ -142,14 +139,16 @@ def hold_out(
     check_split(split)
     if not held_out:
         return {TRAIN: np.arange(size, dtype=np.int64)}
-    if split in NEEDS:
+    if split in NEEDS and (groups if split == "group" else keys) is None:
         name = NEEDS[split]
-        found = groups() if split == "group" else keys()
-        if found is None:
-            raise UserError(f"data.split={split} needs {name}; {remedy.format(name=name)}")
-        if split == "group":
-            return split_indices(size, held_out, seed, labels, groups=found)
-        return split_indices(size, held_out, seed, keys=found)
+        raise UserError(
+            f"data.split={split} needs {name}. Set data.{name} to the array that holds them, or give a source of your "
+            f"own an attribute {name}."
+        )
+    if split == "group":
+        return split_indices(size, held_out, seed, labels, groups=groups)
+    if split == "hash":
+        return split_indices(size, held_out, seed, keys=keys)
     if split == "stratified" and labels is None:
         raise UserError("data.split=stratified needs classes, and the data has none. Set data.split=random.")
     return split_indices(size, held_out, seed, None if split == "random" else labels)
@@ -171,9 +170,8 @@ def complete(
         {name: options[f"{name}_share"] for name in PARTS[1:] if name not in parts},
         split=options["split"],
         seed=options["seed"],
-        groups=lambda: None if groups is None else groups[train],
-        keys=lambda: keys[train],
-        remedy="",
+        groups=None if groups is None else groups[train],
+        keys=keys[train],
     )
     taken = {name: train[rows] for name, rows in found.items()}
     whole = {name: taken[name] if name in taken else parts[name] for name in PARTS}
@@ -217,7 +215,7 @@ def data_of_parts(
         classes=classes,
         class_names=tuple(class_names),
         preparation=one,
-        preparations={} if isinstance(preparation, Preparation) else preparation,
+        preparations={} if one else preparation,
     )
     if classes:
         check_every_class({TRAIN: data.train.labels}, classes, data.class_names)

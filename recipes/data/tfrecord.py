@@ -25,14 +25,21 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from hookline.recipes import check_choice
-from hookline.recipes.data.image_source import EncodedImages, Holding, cache_folder, file_stamp, fingerprint, image_data
-from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels, image_form
+from hookline.recipes.data.image_source import (
+    EncodedImages,
+    cache_folder,
+    check_holding,
+    file_stamp,
+    fingerprint,
+    image_data,
+)
+from hookline.recipes.data.images import UnreadableImage, decode_image, fit_pixels, image_form
 from hookline.recipes.data.splits import PARTS, check_group_option, complete, count_classes
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name
 from hookline.trainer.files import write_whole
-from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST
 
 ENCODINGS = ("image", "raw")
@@ -41,20 +48,14 @@ FORM = 1
 BEFORE, AFTER = 12, 4
 """Bytes around the data of a record: its length with a checksum, and a checksum."""
 BATCH = 64
-PACKED = {b"\x1f\x8b": "GZIP", b"\x78": "ZLIB"}
 
 
 def _check(**options: Any) -> None:
     """Check what can be checked without reading the files."""
     _raw_shape(options["encoding"], options["shape"])
     image_form(1, options["fit"], 3)
-    Holding(options["cache"], options["cache_dir"], options["corrupt"])
+    check_holding(options)
     check_group_option(options["split"], "group_key", options["group_key"])
-    if not is_whole_number(options["first_label"]):
-        raise UserError(f"data.first_label={options['first_label']!r} received. Expected an integer, mostly 0 or 1.")
-    for option in ("image_key", "label_key"):
-        if not isinstance(options[option], str):
-            raise UserError(f"data.{option}={options[option]!r} received. Expected a feature, such as image/encoded.")
     _files(options)
 
 
@@ -88,7 +89,7 @@ def tfrecord(
     The arguments are explained in `configs/data/tfrecord.yaml`.
     """
     options = dict(locals())
-    holding, raw_shape = Holding(cache, cache_dir, corrupt), _raw_shape(encoding, shape)
+    raw_shape = _raw_shape(encoding, shape)
     form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
     files = _files(options)
     index = _index_records([file for each in files.values() for file in each], options)
@@ -98,7 +99,7 @@ def tfrecord(
         Path(files["train"][0]).stem,
         EncodedImages(labels, partial(_load, index, image_key, form, raw_shape), index.name, form),
         complete(_own_rows(index, files), labels, options, groups=index.groups, keys=keys),
-        holding,
+        options,
         class_names=names,
         classes=count,
         remedy=None if classes else "Check data.label_key and data.first_label, or set data.classes if this is meant.",
@@ -108,7 +109,7 @@ def tfrecord(
     )
 
 
-def _load(index: RecordIndex, key: str, form: ImageForm, shape: tuple[int, ...] | None, row: int) -> np.ndarray:
+def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...] | None, row: int) -> np.ndarray:
     """Return the image of a record, which is encoded, or pixels of a shape."""
     try:
         data = index.read(row)
@@ -124,16 +125,16 @@ def _load(index: RecordIndex, key: str, form: ImageForm, shape: tuple[int, ...] 
     return fit_pixels(np.frombuffer(image, np.uint8).reshape(shape), form)
 
 
-def _raw_shape(encoding: str, shape: Any) -> tuple[int, ...] | None:
+def _raw_shape(encoding: str, shape: Sequence[int] | None) -> tuple[int, ...] | None:
     check_choice("data.encoding", encoding, ENCODINGS)
     if encoding == "image":
         if shape is not None:
             raise UserError(f"data.shape={shape} received with data.encoding=image. Expected raw with it.")
         return None
-    sides = list(shape) if isinstance(shape, list | tuple) else []
-    if len(sides) != 3 or not all(is_whole_number(side) and side > 0 for side in sides) or sides[2] not in (1, 3):
+    sides = tuple(shape or ())
+    if len(sides) != 3 or min(sides) < 1 or sides[2] not in (1, 3):
         raise UserError(f"data.shape={shape!r} received. Expected height, width, channels (1 or 3), such as [32,32,3].")
-    return tuple(sides)
+    return sides
 
 
 def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -150,13 +151,10 @@ def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
     return files
 
 
-def _matching(option: str, patterns: Any) -> list[str]:
+def _matching(option: str, patterns: str | Sequence[str]) -> list[str]:
     """Return the files that names or patterns stand for."""
-    listed = patterns if isinstance(patterns, list | tuple) else [patterns]
-    if not listed or not all(isinstance(each, str) and each.strip() for each in listed):
-        raise UserError(f"Received {option}={patterns!r}; expected names of TFRecord files, such as train-*.tfrecord.")
     found: dict[str, None] = {}
-    for pattern in listed:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         expanded = os.path.expanduser(pattern)
         if os.path.isdir(expanded):
             raise UserError(f"{option} '{pattern}' is a folder; expected files, such as '{pattern}/*.tfrecord'.")
@@ -164,6 +162,8 @@ def _matching(option: str, patterns: Any) -> list[str]:
         if not matching:
             raise UserError(f"{option} '{pattern}' matches no file. Working directory: {Path.cwd()}.")
         found |= dict.fromkeys(matching)
+    if not found:
+        raise UserError(f"{option} is empty. Expected names of TFRecord files, such as train-*.tfrecord.")
     return list(found)
 
 
@@ -285,9 +285,13 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
                     found["digests"].append(_digest(data))
                     start += BEFORE + len(data) + AFTER
     except tf.errors.OpError as error:
-        raise _broken(file, error) from error
+        place = re.search(r"(truncated|corrupted) record at \d+", error.message)
+        reason = place[0] if place else error.message.split(";")[-1].strip()
+        raise UserError(
+            f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed. Copy or write it again."
+        ) from error
     if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
-        raise _cut_off(file, start)
+        raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
     return found
@@ -333,31 +337,6 @@ def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
     if len({type(value) for value in values}) > 1:
         raise UserError(f"data.{name.removesuffix('s')}_key names numbers in some records and texts in others.")
     return np.array(values, np.int64 if isinstance(values[0], int) else None)
-
-
-def _broken(file: str, error: tf.errors.OpError) -> UserError:
-    """Return the error for a file whose records cannot be read."""
-    place = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
-    if place is None:
-        reason = error.message.split(";")[-1].strip()
-        return UserError(f"'{file}' cannot be read ({reason}); expected a TFRecord file.")
-    with open(file, "rb") as stream:
-        beginning = stream.read(2)
-    for signature, kind in PACKED.items():
-        if place[2] == "0" and beginning.startswith(signature):
-            return UserError(f"'{file}' is compressed ({kind}), and cannot be read at random. Write it uncompressed.")
-    if place[1] == "truncated":
-        return _cut_off(file, int(place[2]))
-    if place[2] == "0":
-        return UserError(f"'{file}' is not a TFRecord file: its first checksum is wrong. Give others.")
-    return UserError(f"'{file}' is damaged: what is at byte {place[2]} has a wrong checksum. Copy or write it again.")
-
-
-def _cut_off(file: str, place: int) -> UserError:
-    return UserError(
-        f"'{file}' is cut off: its last record is not whole, from byte {place} of {os.path.getsize(file)} on; expected "
-        "a whole TFRecord file. Copy or write it again."
-    )
 
 
 def _digest(data: bytes) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hookline.recipes.models import GENERATOR, check_activation, check_role, check_sizes, is_image
 
@@ -84,7 +83,8 @@ def _dense(x: Any, stacked: int | None, units: int, name: str, bias: float = 0.0
     }
     if stacked is None:
         return keras.layers.Dense(units, name=name, **start)(x)
-    return StackedDense(units, stacked, name=name, **start)(x)
+    # One batched matrix product computes what as many `Dense` layers would: each network has its own matrix and bias.
+    return keras.layers.EinsumDense("nbi,nio->nbo", (None, units), bias_axes="no", name=name, **start)(x)
 
 
 def _uniform(limit: float) -> keras.initializers.Initializer:
@@ -97,47 +97,3 @@ def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) 
         x = _dense(x, stacked, count, f"dense_{block}", bias)
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
     return x
-
-
-@keras.saving.register_keras_serializable(package="hookline")
-class StackedDense(keras.layers.Layer):
-    """Multiply the inputs of each network by a matrix of its own, and add a bias of its own.
-
-    One batched matrix product computes what as many `Dense` layers would: network n sees row n of the inputs, and no
-    gradient passes from one network to another.
-    """
-
-    def __init__(
-        self, units: int, count: int, *, kernel_initializer: Any, bias_initializer: Any = "zeros", **options: Any
-    ) -> None:
-        """Take the outputs of each network, how many there are, and initializers that ignore shapes."""
-        super().__init__(**options)
-        self.units, self.count = units, count
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Create kernel [count, inputs, units] and bias [count, 1, units]."""
-        inputs = int(input_shape[-1] or 0)
-        self.kernel = self.add_weight(
-            (self.count, inputs, self.units), initializer=self.kernel_initializer, name="kernel"
-        )
-        self.bias = self.add_weight((self.count, 1, self.units), initializer=self.bias_initializer, name="bias")
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return [count, batch, units] for inputs [count, batch, inputs]."""
-        return keras.ops.matmul(inputs, self.kernel) + self.bias
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return the shape of the outputs."""
-        return (*input_shape[:-1], self.units)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return plain values that `from_config` makes this layer of."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "count": self.count,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }

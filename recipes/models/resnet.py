@@ -10,9 +10,8 @@ from typing import Any
 
 import keras
 
-from hookline.recipes import check_choice
+from hookline.recipes import check_choice, check_number
 from hookline.recipes.models import batch_norm_factory, check_activation, check_images, check_sizes
-from hookline.trainer.errors import UserError
 
 SHORTCUTS = ("block", "convolution")
 
@@ -44,8 +43,7 @@ def resnet(
     check_sizes("filters", filters, least=1)
     check_activation(activation)
     check_choice("shortcuts", shortcuts, SHORTCUTS)
-    if not weight_decay >= 0.0:
-        raise UserError(f"Invalid weight_decay: {weight_decay!r}. Expected a number of 0 or more, such as 1e-4.")
+    check_number("weight_decay", weight_decay, 0)
     strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]
     shape = check_images("resnet", input_shape, 2 ** strides.count(2), "fewer filters")
     norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)

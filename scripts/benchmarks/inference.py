@@ -36,7 +36,7 @@ CALIBRATION = 64
 
 def keras_network(case: Case) -> keras.Model:
     """Return the same architecture in Keras, in float32."""
-    from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+    from hookline.recipes.models.cnn import larq_tutorial_cnn
     from hookline.recipes.models.mlp import mlp
 
     return mlp(DIGITS, CLASSES, units=UNITS) if case is MLP else larq_tutorial_cnn(DIGITS, CLASSES)

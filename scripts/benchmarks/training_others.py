@@ -40,7 +40,7 @@ EPSILON = 1e-3
 def build(case: Case) -> keras.Model:
     """Return the model of a case, as our own runs have it."""
     from hookline.recipes.models import lenet
-    from hookline.recipes.models.plain_cnn import plain_cnn
+    from hookline.recipes.models.cnn import plain_cnn
 
     model: keras.Model = (plain_cnn if case == CNN else getattr(lenet, case.model))(case.images, CLASSES)
     return model

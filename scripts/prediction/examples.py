@@ -89,16 +89,14 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
-    from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, described
+    from hookline.recipes.data.images import UnreadableImage, decode_image, described
 
-    height, width, channels = preparation.shape
-    form = ImageForm(height, width, channels, preparation.fit)
     skipped: list[str] = []
 
     def read(name: str) -> np.ndarray | str:
         try:
             with open_file(os.path.expanduser(name), follow=True) as file:
-                return decode_image(file.read(), form)
+                return decode_image(file.read(), preparation)
         except (OSError, UnreadableImage) as error:
             return described(name, getattr(error, "strerror", None) or error)
 

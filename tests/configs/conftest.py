@@ -23,7 +23,7 @@ FILES = {
     "data/digits": "_target_: hookline.recipes.data.digits.digits\ntest_fraction: 0.2\n",
     "data/mnist": "_target_: hookline.recipes.data.keras_dataset.keras_dataset\nname: mnist\npath: null\n",
     "model/mlp": "_target_: hookline.recipes.models.mlp.mlp\nunits: [256, 256]\nactivation: tanh\n",
-    "model/cnn": "_target_: hookline.recipes.models.plain_cnn.plain_cnn\nfilters: 32\n",
+    "model/cnn": "_target_: hookline.recipes.models.cnn.plain_cnn\nfilters: 32\n",
     "recipe/baseline": "# @package _global_\n# The float twin\ntrainer: {epochs: 60}\n",
     "recipe/bnn": "# @package _global_\n# A binary network\ndefaults: [baseline, /hooks/bnn_rounding, _self_]\n",
     "recipe/prune": "# @package _global_\ndefaults:\n  - _self_\n  - override /model: cnn\ntrainer: {epochs: 5}\n",

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
-from hookline.inputs import Examples, Form, split_of
+from hookline.inputs import Examples, Form, split_of, training_data
 from tests.support.door import SETTINGS, held_out, images, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -27,7 +27,6 @@ class Batches(keras.utils.PyDataset):
 
 
 FORMS = {
-    "arrays": lambda: (X, Y),
     "lists": lambda: (X.tolist(), Y.tolist()),
     "float64": lambda: (X.astype(np.float64), Y.astype(np.float64)),
     "column": lambda: (X, Y[:, None]),
@@ -37,51 +36,44 @@ FORMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def expected():
-    return fit_of("arrays")
+def examples_of(x, y, form):
+    data, size = training_data(x, y, form=form)
+    batch = data.train.source.gather(tf.constant(data.train.indices))
+    return data.classes, size, {name: (each.dtype, each.numpy().tobytes()) for name, each in batch.items()}
 
 
-def fit_of(kind):
-    x, y = FORMS[kind]()
-    history = small_trainer(metrics=None).fit(x, y, batch_size=16, verbose=0)
-    assert list(history.history) == ["loss"]
-    return history.summary["digest"]
+def test_every_form_of_the_same_examples_is_the_same_bits():
+    form = small_trainer()._spec.form
+    classes, size, expected = examples_of(X, Y, form)
+    assert (classes, size, {*expected}) == (3, None, {"inputs", "targets"})
+    for kind, make in FORMS.items():
+        found = examples_of(*make(), form)
+        assert found == (3, 16 if "dataset" in kind else None, expected), kind
+    rows = np.eye(3, dtype=np.float32)[Y]  # of one-hot rows the labels
+    one_hot = small_trainer(loss="categorical_crossentropy")._spec.form
+    assert one_hot.one_hot
+    assert examples_of(X, rows, one_hot) == (3, None, expected)
 
 
-@pytest.mark.parametrize("kind", [each for each in FORMS if each != "arrays"])
-def test_every_form_of_the_same_examples_trains_to_the_same_bits(kind, expected):
-    assert fit_of(kind) == expected
-
-
-def test_one_hot_rows_are_their_labels(expected):
-    rows = np.eye(3, dtype=np.float32)[Y]
-    trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy"])
-    history = trainer.fit(X, rows, batch_size=16, verbose=0)
-    assert history.summary["digest"] == expected
+def test_one_hot_rows_train_and_are_rows_for_metrics():
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
-    history = trainer.fit(X, rows, batch_size=16, verbose=0)
+    history = trainer.fit(X, np.eye(3, dtype=np.float32)[Y], batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
 
 
-def test_weights_count():
+def test_weights_count_and_the_end_is_held_out():
     kept = np.arange(80) % 2
     weighted = small_trainer()
     weighted.fit(X, Y, sample_weight=kept, batch_size=16, verbose=0)
-    by_class = small_trainer().fit(X, Y, class_weight={0: 5.0}, batch_size=16, verbose=0)
-    plain = small_trainer().fit(X, Y, batch_size=16, verbose=0)
-    assert len({plain.summary["digest"], by_class.summary["digest"]}) == 2
-    found = weighted.evaluate(X, Y, sample_weight=kept)
-    half = weighted.evaluate(X[1::2], Y[1::2])
+    found, half = weighted.evaluate(X, Y, sample_weight=kept), weighted.evaluate(X[1::2], Y[1::2])
     assert found["accuracy"] == pytest.approx(half["accuracy"])
-
-
-def test_the_end_is_held_out():
     trainer = small_trainer()
     history = trainer.fit(X, Y, validation_split=0.25, batch_size=16, verbose=0)
     last = trainer.evaluate(X[60:], Y[60:])
     assert history.history["val_loss"][0] == pytest.approx(last["loss"])
     assert history.summary["steps"] == 4
+    given = {"validation_split": 0.25, "class_weight": {0: 5.0}, "batch_size": 16, "verbose": 0}
+    assert small_trainer().fit(X, Y, **given).summary["digest"] != history.summary["digest"]
 
 
 def named_model():

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.latent_advice import rate_advice
-from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.recipes.models.cnn import larq_tutorial_cnn
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.summary import measure_size

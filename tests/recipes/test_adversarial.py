@@ -13,7 +13,18 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.recipes.adversarial import LOSSES, NOISES, PENALTIES, Discriminate, Game, Generate, Group, Noise, Penalty
+from hookline.recipes.adversarial import (
+    LOSSES,
+    NOISES,
+    PENALTIES,
+    Discriminate,
+    Game,
+    Generate,
+    Group,
+    Settings,
+    draw_noise,
+    slope_penalty,
+)
 from hookline.recipes.models.gan_mlp import gan_mlp
 from tests.support.refusals import assert_refused
 
@@ -66,8 +77,8 @@ JUDGES = Group(("d0", "d1", "d2"), PAIRS)
 ONE_MAKER, ONE_JUDGE = Group(("g1",), 1), Group(("d1",), 1)
 
 
-def game(generators=LOCAL, discriminators=JUDGES, loss="hinge", updates=1):
-    return Game(generators, discriminators, LOSSES[loss], Noise(2), updates)
+def game(generators=LOCAL, discriminators=JUDGES, updates=1, **settings):
+    return Game(generators, discriminators, Settings(**{"loss": "hinge", "latent_size": 2, **settings}), updates)
 
 
 def batch_of(size=BATCH, **more):
@@ -75,7 +86,7 @@ def batch_of(size=BATCH, **more):
 
 
 def noise_of(forward, group, count, use="noise"):
-    return Noise(2).draw(forward, group.count, count, use=use).numpy()
+    return draw_noise(forward, group.count, count, 2, use=use).numpy()
 
 
 def test_every_pair_plays_alone_with_data_of_its_own():
@@ -116,11 +127,12 @@ def test_one_discriminator_sees_all_data_and_a_part_of_every_generator():
 def test_an_evaluation_shows_every_example_without_the_padding():
     inputs = batch_of(7)["inputs"]
     padded = {"inputs": tf.concat([inputs, 1e6 * tf.ones([3, 2])], 0), "weights": tf.constant([1.0] * 7 + [0.0] * 3)}
-    output = Discriminate("local", game(loss="wasserstein")).compute(forward_of(training=False), padded)
-    real = inputs.numpy().sum(-1).mean()
-    assert float(output.losses["real"]) == pytest.approx(-sum(real + 0.5 * n for n in range(PAIRS)), rel=1e-4)
+    output = Discriminate("local", game()).compute(forward_of(training=False), padded)
+    rows = inputs.numpy().sum(-1)
+    expected = sum(np.maximum(0, 1 - (rows + 0.5 * n)).mean() for n in range(PAIRS))
+    assert float(output.losses["real"]) == pytest.approx(expected, rel=1e-4)
     together = Discriminate("global", game(LOCAL, ONE_JUDGE)).compute(forward_of(training=False), padded)
-    assert float(together.metrics["real_score"]) == pytest.approx(real + 0.5, rel=1e-4)
+    assert float(together.metrics["real_score"]) == pytest.approx(rows.mean() + 0.5, rel=1e-4)
 
 
 def test_nothing_flows_from_a_discriminators_loss_into_generators():
@@ -142,7 +154,7 @@ def test_samples_are_of_every_generator_and_have_noise_of_their_own():
         def metrics(self, samples, collected):
             return {"modes": tf.reduce_mean(samples), "size": tf.cast(len(collected["seen"]), tf.float32)}
 
-    objective = Generate("local", game(), quality=Count(), samples=40)
+    objective = Generate("local", game(samples=40), quality=Count())
     forward = forward_of(training=False)
     (samples,) = objective.sample(forward).values()
     noise = noise_of(forward, LOCAL, 40, use="sample")
@@ -170,7 +182,7 @@ def test_samples_and_penalties_are_by_update_and_discriminator():
     assert_refused("13 examples", Discriminate("any", game()).compute, forward_of(), batch_of(13))
 
     def compute(inputs):
-        objective = Discriminate("local", game(loss="wasserstein"), penalty=Penalty("r1", 0.1))
+        objective = Discriminate("local", game(loss="wasserstein", gradient_penalty=0.1, penalty="r1"))
         return objective.compute(forward_of(), {"inputs": inputs}).losses["gradient_penalty"]
 
     found = tf.function(compute, autograph=False)(batch_of()["inputs"])
@@ -208,35 +220,31 @@ def slopes_by_differences(scores, points, step=1e-2):
     return np.sqrt(np.sum(np.square(partial), axis=0))
 
 
-def test_r1_is_half_the_squared_slope_at_the_real_examples(scores):
-    real = draw((NETWORKS, EXAMPLES, 2))
-    found = traced(lambda points: Penalty("r1", 1.0)(scores, points, points, tf.constant(SEED), tf.gradients), real)
+def penalty(kind, scores, real, fake):
+    return slope_penalty(kind, scores, real, fake, tf.constant(SEED), tf.gradients)
+
+
+def test_penalties_are_those_of_the_papers(scores):
+    real, fake = draw((NETWORKS, EXAMPLES, 2)), draw((NETWORKS, EXAMPLES, 2), 1)
+    found = traced(lambda points: penalty("r1", scores, points, points), real)
     assert found.shape == (NETWORKS, EXAMPLES)
     np.testing.assert_allclose(found, 0.5 * slopes_by_differences(scores, real) ** 2, rtol=2e-3, atol=1e-5)
-
-
-def test_the_two_sided_penalty_is_between_real_and_generated_examples(scores):
-    real, fake = draw((NETWORKS, EXAMPLES, 2)), draw((NETWORKS, EXAMPLES, 2), 1)
-    found = traced(lambda a, b: Penalty("two_sided", 1.0)(scores, a, b, tf.constant(SEED), tf.gradients), real, fake)
     share = tf.random.stateless_uniform([NETWORKS, EXAMPLES, 1], SEED).numpy()
-    points = share * real + (1 - share) * fake
-    np.testing.assert_allclose(found, (slopes_by_differences(scores, points) - 1) ** 2, rtol=5e-3, atol=1e-4)
     assert len(np.unique(share)) == NETWORKS * EXAMPLES  # a place of its own for each
-    more = draw((NETWORKS, EXAMPLES + 3, 2), 1)  # more generated examples than real ones are cut
-    seed = tf.constant(SEED)
-    cut = traced(lambda a, b: Penalty("two_sided", 2.5)(scores, a, b, seed, tf.gradients), real, more)
-    alone = traced(lambda a, b: Penalty("two_sided", 1.0)(scores, a, b, seed, tf.gradients), real, more[:, :EXAMPLES])
-    np.testing.assert_allclose(cut, 2.5 * alone, rtol=1e-5)
+    expected = (slopes_by_differences(scores, share * real + (1 - share) * fake) - 1) ** 2
+    more = np.concatenate([fake, fake[:, :3]], axis=1)  # more generated examples than real ones are cut
+    for made in (fake, more):
+        found = traced(lambda a, b: penalty("two_sided", scores, a, b), real, made)
+        np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", PENALTIES)
 def test_the_gradient_of_the_penalty_is_a_second_derivative(scores, kind):
     real, fake = draw((NETWORKS, EXAMPLES, 2)), draw((NETWORKS, EXAMPLES, 2), 1)
-    penalty = Penalty(kind, 3.0)
     kernel = scores.model.trainable_variables[0]
 
     def total(a, b):
-        return tf.reduce_sum(penalty(scores, a, b, tf.constant(SEED), tf.gradients))
+        return tf.reduce_sum(3.0 * penalty(kind, scores, a, b))
 
     gradient = traced(lambda a, b: tf.gradients(total(a, b), [kernel.value])[0], real, fake)
     start, moved = kernel.numpy(), draw(kernel.shape, 2)
@@ -254,8 +262,7 @@ def test_an_example_without_slope_gives_no_nan():
         return tf.reshape(model(tf.reshape(points, [-1, 2])), tf.shape(points)[:2])
 
     def gradient(a, b):
-        penalty = tf.reduce_sum(Penalty("two_sided", 1.0)(flat, a, b, tf.constant(SEED), tf.gradients))
-        return tf.gradients(penalty, [model.trainable_variables[0].value])[0]
+        return tf.gradients(tf.reduce_sum(penalty("two_sided", flat, a, b)), [model.trainable_variables[0].value])[0]
 
     assert np.isfinite(traced(gradient, draw((1, EXAMPLES, 2)), draw((1, EXAMPLES, 2), 1))).all()
 
@@ -303,21 +310,16 @@ class Seeds:
 
 
 @pytest.mark.parametrize("kind", NOISES)
-def test_noise_has_its_distribution(kind):
-    noise = Noise(4, kind).draw(Seeds(), 3, 4000, use="noise").numpy()
-    assert noise.shape == (3, 4000, 4)
-    assert noise.dtype == np.float32
+def test_noise_has_its_distribution_and_each_generator_a_seed_of_its_own(kind):
+    seeds = Seeds()
+    noise = draw_noise(seeds, 3, 4000, 4, kind=kind).numpy()
+    assert (noise.shape, noise.dtype) == ((3, 4000, 4), np.float32)
     expected = {"normal": 1.0, "uniform": 1.0 / 3.0}[kind]
     np.testing.assert_allclose(noise.mean(axis=1), 0.0, atol=0.06)
     np.testing.assert_allclose(noise.var(axis=1), expected, rtol=0.08)
     assert (np.abs(noise).max() <= 1.0) == (kind == "uniform")
-
-
-def test_each_generator_draws_with_a_seed_of_its_own():
-    seeds = Seeds()
-    noise = Noise(2).draw(seeds, 3, 50, use="noise").numpy()
     assert len(set(seeds.salts)) == 3
-    assert len(np.unique(noise)) == noise.size
-    np.testing.assert_array_equal(Noise(2).draw(Seeds(), 2, 50, use="noise"), noise[:2])  # whoever else draws
-    assert not np.array_equal(Noise(2).draw(Seeds(), 3, 50, use="sample"), noise)
-    assert not np.array_equal(Noise(2).draw(Seeds(run=1), 3, 50, use="noise"), noise)
+    assert not any(np.array_equal(noise[one], noise[two]) for one, two in ((0, 1), (0, 2), (1, 2)))
+    np.testing.assert_array_equal(draw_noise(Seeds(), 2, 4000, 4, kind=kind), noise[:2])  # whoever else draws
+    assert not np.array_equal(draw_noise(Seeds(), 3, 4000, 4, kind=kind, use="sample"), noise)
+    assert not np.array_equal(draw_noise(Seeds(run=1), 3, 4000, 4, kind=kind), noise)

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.gradient_override import GradientOverride
+from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS, domains
 from hookline.recipes.data.digits import digits
-from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, domains
 from hookline.recipes.domain_adaptation import DomainAdaptation, domain_adaptation
+from hookline.recipes.models.cnn import two_headed_cnn
 from hookline.recipes.models.mlp import mlp
-from hookline.recipes.models.two_headed_cnn import two_headed_cnn
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Data, Split

@@ -58,15 +58,12 @@ def test_distances_are_those_of_the_definition(batch, size, squared):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_equal_embeddings_are_exactly_0_apart_and_near_ones_are_not():
+def test_equal_and_near_embeddings_have_exact_distances_and_gradients():
     points = np.repeat(drawn(1, 128), 3, axis=0) / 11.0
     points[2, 5] += 1e-5
     found = pairwise_distances(tf.constant(points)).numpy()
     assert found[0, 1] == found[0, 0] == 0.0
     assert found[0, 2] == pytest.approx(1e-5, rel=0.01)  # from products it would be lost in rounding
-
-
-def test_the_gradient_of_equal_embeddings_is_0():
     points, ones = np.repeat(drawn(1, 4), 3, axis=0), np.ones((3, 3), np.float32)
     for squared in (False, True):
         np.testing.assert_array_equal(gradient(points, ones, squared=squared), np.zeros((3, 4)))
@@ -76,10 +73,7 @@ def test_the_gradient_of_equal_embeddings_is_0():
     apart = weights * (1 - np.eye(4, dtype=np.float32))
     apart[0, 1] = apart[1, 0] = 0.0
     np.testing.assert_allclose(gradient(points, weights), gradient(points, apart), rtol=1e-6)
-
-
-def test_the_gradient_has_length_1_however_near_two_embeddings_are():
-    for distance in (1.0, 1e-3, 1e-9, 1e-15):
+    for distance in (1.0, 1e-3, 1e-9, 1e-15):  # the gradient has length 1 however near two embeddings are
         points = np.array([[0.0, 0.0], [distance, 0.0]], np.float32)
         pull = gradient(points, np.array([[0.0, 1.0], [0.0, 0.0]], np.float32))
         np.testing.assert_allclose(pull, [[-1.0, 0.0], [1.0, 0.0]], rtol=1e-5)

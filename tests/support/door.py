@@ -9,7 +9,7 @@ import numpy as np
 
 import hookline
 from hookline.hooks import catalogue, load
-from hookline.recipes.models.plain_cnn import plain_cnn
+from hookline.recipes.models.cnn import plain_cnn
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.hook import GraphHook

@@ -8,7 +8,7 @@ import pytest
 
 from hookline.hooks.attention.place import find_place, insert_gated, refuse_sign_after
 from hookline.hooks.bnn_rounding import BnnRounding
-from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.recipes.models.cnn import larq_tutorial_cnn
 from hookline.recipes.models.mlp import mlp
 from hookline.trainer.errors import UserError
 from tests.support.attention import image_model

@@ -108,7 +108,7 @@ def test_bad_arrays_are_refused(tmp_path):
         assert expected in message_of(npz(tmp_path, **given))
     for changes, options, expected in (
         ({"x_test": np.zeros([60, 5, 4], np.uint8)}, {}, "own.npz, x_test: inputs of shape [5, 4]"),
-        ({"x_test": np.zeros([60, 4, 4], np.float32)}, {}, "float32 beside uint8"),
+        ({"x_test": np.zeros([60, 4, 4], np.float32)}, {}, "dtype float32 would be scaled in another way"),
         ({"y_test": np.arange(60) % 9}, {"classes": 8}, "own.npz, y_test: 6 labels lie outside 0..7"),
         (parts("val", "valid"), {}, "x_val and x_valid"),
     ):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hookline.recipes.data.image_folder import image_folder, list_images
-from hookline.recipes.data.images import ImageForm, decode_image
+from hookline.recipes.data.images import decode_image
 from tests.support.batches import whole
 from tests.support.encoded import encoded
 from tests.support.refusals import refusal
@@ -189,7 +189,6 @@ def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):
 @pytest.mark.parametrize(("fit", "channels"), [("crop", 3), ("stretch", 1)])
 def test_predictions_prepare_images_as_training_does(tmp_path, fit, channels):
     data = load(write_flat(tmp_path, 20), image_size=[8, 7], fit=fit, channels=channels)
-    form = ImageForm(*data.preparation.shape, data.preparation.fit)
     files = [data.train.name_of(position) for position in range(data.train.size)]
-    pixels = np.stack([decode_image((tmp_path / file).read_bytes(), form) for file in files])
+    pixels = np.stack([decode_image((tmp_path / file).read_bytes(), data.preparation) for file in files])
     np.testing.assert_array_equal(data.preparation.of_images(pixels), whole(data.train)["inputs"])

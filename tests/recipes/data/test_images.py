@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels
+from hookline.recipes.data.images import UnreadableImage, decode_image, fit_pixels, image_form
 from tests.support.encoded import encoded
 
 
@@ -19,7 +19,7 @@ def deep_png(values: Any) -> bytes:
     return tf.io.encode_png(tf.constant(values, tf.uint16)).numpy()
 
 
-COLOUR, GREY = ImageForm(8, 8, 3, "crop"), ImageForm(8, 8, 1, "crop")
+COLOUR, GREY = image_form(8, "crop", 3), image_form(8, "crop", 1)
 ORANGE = np.broadcast_to([200, 100, 50], (8, 8, 3))
 
 
@@ -88,7 +88,7 @@ def test_a_picture_is_turned_as_its_camera_noted():
     tall = np.zeros((24, 8, 3), np.uint8)
     tall[:8] = 250
     lying = tall.transpose(1, 0, 2)[::-1]  # fills the form after it is turned
-    found = decode_image(turned(lying, 6), ImageForm(12, 4, 1, "stretch"))
+    found = decode_image(turned(lying, 6), image_form([12, 4], "stretch", 1))
     np.testing.assert_allclose(found[:3], 250)
     np.testing.assert_allclose(found[5:], 0)
 
@@ -97,7 +97,7 @@ def test_a_picture_is_turned_as_its_camera_noted():
 def test_a_large_photograph_is_decoded_small_and_looks_the_same(fit):
     rows, columns = np.indices((640, 800))
     smooth = np.stack([rows / 3, columns / 4, (rows + columns) / 6], axis=2) + noise(640, 800, 3) / 8
-    form = ImageForm(32, 32, 3, fit)
+    form = image_form(32, fit, 3)
     small = decode_image(encoded(smooth, "JPEG", quality=95), form).astype(int)
     whole = fit_pixels(smooth.astype(np.uint8), form)
     assert np.abs(small - whole).max() <= 4
@@ -112,12 +112,12 @@ def test_crop_keeps_the_middle_and_stretch_keeps_all():
     striped[:, :8, 0] = striped[:, 8:16, 1] = striped[:, 16:, 2] = 255
     middle = np.broadcast_to([0, 255, 0], (8, 8, 3))
     np.testing.assert_array_equal(fit_pixels(striped, COLOUR), middle)
-    np.testing.assert_array_equal(fit_pixels(striped.transpose(1, 0, 2), ImageForm(4, 4, 3, "crop")), middle[:4, :4])
-    stretched = fit_pixels(striped, ImageForm(8, 8, 3, "stretch"))
+    np.testing.assert_array_equal(fit_pixels(striped.transpose(1, 0, 2), image_form(4, "crop", 3)), middle[:4, :4])
+    stretched = fit_pixels(striped, image_form(8, "stretch", 3))
     np.testing.assert_array_equal(stretched[:, [0, 4, 7]].argmax(axis=2), [[0, 1, 2]] * 8)
     columns = np.broadcast_to((np.arange(64) % 8 == 0)[None, :, None] * 240, (64, 64, 3)).astype(np.uint8)
     np.testing.assert_allclose(fit_pixels(columns, COLOUR)[:, 1:-1], 30, atol=8)  # averaged, not aliased
-    np.testing.assert_array_equal(fit_pixels(np.full((1, 3, 3), 90, np.uint8), ImageForm(16, 16, 3, "crop")), 90)
+    np.testing.assert_array_equal(fit_pixels(np.full((1, 3, 3), 90, np.uint8), image_form(16, "crop", 3)), 90)
 
 
 def test_what_is_no_image_or_damaged_is_unreadable_and_never_half_grey():

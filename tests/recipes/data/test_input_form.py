@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.recipes.data.input_form import HostRows, input_form
+from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, transform_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Split
@@ -25,7 +25,7 @@ def form(shape, dtype="float32", *, scale="auto", channels="auto"):
 
 def made(stored, **options):
     found = form(stored.shape[1:], stored.dtype, **options)
-    inputs = found.transform({"inputs": tf.constant(stored), "targets": tf.zeros([1])})["inputs"]
+    inputs = transform_of(found)({"inputs": tf.constant(stored), "targets": tf.zeros([1])})["inputs"]
     assert inputs.dtype == tf.float32
     assert inputs.shape[1:] == found.shape
     return inputs.numpy()
@@ -64,9 +64,9 @@ def test_bytes_are_pixels_and_other_values_are_kept():
 
 
 def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
-    assert form((2,), "float64").in_memory(np.array([[1.5, 2.0]]), "x").dtype == np.float32
-    assert form((2,), ">f4").in_memory(np.array([[1, 2]], ">f4"), "x").dtype.isnative
-    pixels = form((2,), "float32", scale="pixels").in_memory(np.array([[0.0, 255.0]], np.float32), "x")
+    assert in_memory(form((2,), "float64"), np.array([[1.5, 2.0]]), "x").dtype == np.float32
+    assert in_memory(form((2,), ">f4"), np.array([[1, 2]], ">f4"), "x").dtype.isnative
+    pixels = in_memory(form((2,), "float32", scale="pixels"), np.array([[0.0, 255.0]], np.float32), "x")
     assert pixels.dtype == np.uint8
     for values, scale, message in (
         ([[1.0, np.nan]], "auto", "1 values are NaN or infinite, the first in row 0"),
@@ -74,11 +74,11 @@ def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
         ([[0.0, 1.0]], "pixels", "expected whole grey values"),
         ([[0.0, 256.0]], "pixels", "expected whole grey values"),
     ):
-        assert_refused(message, form((2,), "float64", scale=scale).in_memory, np.array(values), "x")
+        assert_refused(message, in_memory, form((2,), "float64", scale=scale), np.array(values), "x")
     for bad, scale in ((np.inf, "auto"), (300.0, "pixels")):  # rows that were just read
         read = np.zeros([3, 2, 2], np.float32)
         read[1, 0, 1] = bad
-        assert_refused("^x, row 8: ", form((2, 2), scale=scale).check_rows, read, np.array([70, 8, 9]), "x")
+        assert_refused("^x, row 8: ", check_rows, form((2, 2), scale=scale), read, np.array([70, 8, 9]), "x")
 
 
 SIZE = 40

@@ -13,7 +13,6 @@ import pytest
 
 from hookline.recipes.data import keras_dataset as keras_cache
 from hookline.recipes.data.keras_dataset import PINS, SETS, keras_dataset, load_pinned
-from hookline.trainer.errors import UserError
 from tests.support.batches import whole
 from tests.support.refusals import assert_refused, refusal
 
@@ -59,29 +58,30 @@ def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
     assert not np.array_equal(again, other)
 
 
+PIN = hashlib.sha256(b"whole").hexdigest()
+
+
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """Let Keras keep its files in an empty folder, and pin nothing but one small file for each set."""
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    folder = tmp_path / "datasets"
-    folder.mkdir()
-    monkeypatch.setattr(keras_cache, "_folder", lambda: folder)
-    pin = hashlib.sha256(b"archive").hexdigest()
-    monkeypatch.setattr(keras_cache, "PINS", {name: {f"{name}.archive": pin} for name in SETS})
-    return folder
+def folder(tmp_path, monkeypatch):
+    """Let Keras keep its files in an empty folder, and pin two small ones for each set."""
+    monkeypatch.setattr(keras_cache, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(keras_cache, "PINS", {name: {"first": PIN, "inner/second": PIN} for name in SETS})
+    (tmp_path / "inner").mkdir()
+    return tmp_path
 
 
-def loads(monkeypatch, name, arrays, file):
-    """Let `load_data` of a set leave a file and return arrays, as after a download; return its calls."""
-    calls = []
+def leave(folder, first=b"whole", second=b"whole", arrays="arrays"):
+    """Return a function that leaves files, as a download does, and returns arrays; it has its calls."""
 
-    def load_data(**options):
-        calls.append(options)
-        file.write_bytes(b"archive")
-        return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+    def load(**options):
+        load.calls.append(options)
+        for name, content in (("first", first), ("inner/second", second)):
+            if content is not None:
+                (folder / name).write_bytes(content)
+        return arrays
 
-    monkeypatch.setattr(getattr(keras.datasets, name), "load_data", load_data)
-    return calls
+    load.calls = []
+    return load
 
 
 def colour_arrays(train=240, test=40, classes=10):
@@ -103,11 +103,13 @@ def colour_arrays(train=240, test=40, classes=10):
         ("cifar100_coarse", "cifar100", {"label_mode": "coarse"}, 20, None),
     ],
 )
-def test_every_set_has_its_shape_and_its_classes(monkeypatch, cache, name, module, options, classes, named):
+def test_every_set_has_its_shape_and_its_classes(monkeypatch, folder, name, module, options, classes, named):
     arrays = make_arrays() if name.endswith("mnist") else colour_arrays(classes=classes)
-    calls = loads(monkeypatch, module, arrays, cache / f"{module}.archive")
+    pairs = tuple((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    load = leave(folder, arrays=pairs)
+    monkeypatch.setattr(getattr(keras.datasets, module), "load_data", load)
     data = keras_dataset(name=name, validation_size=20)
-    assert calls == [options]
+    assert load.calls == [options]
     assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
     if named:
         assert data.class_names[-1] == named
@@ -145,39 +147,13 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
     assert_refused("'cifar10'", keras_dataset, name="cifar")
 
 
-PIN = hashlib.sha256(b"whole").hexdigest()
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Let the cache be an empty folder, and pin two files in it."""
-    monkeypatch.setattr(keras_cache, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(keras_cache, "PINS", {"mnist": {"first": PIN, "inner/second": PIN}})
-    (tmp_path / "inner").mkdir()
-    return tmp_path
-
-
-def leave(folder, first=b"whole", second=b"whole"):
-    """Return a function that leaves files, as a download does, and returns "arrays"."""
-
-    def load():
-        for name, content in (("first", first), ("inner/second", second)):
-            if content is not None:
-                (folder / name).write_bytes(content)
-        return "arrays"
-
-    return load
-
-
 def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
     for _ in range(2):  # downloaded, and then there
         assert load_pinned("mnist", leave(folder)) == "arrays"
     (folder / "inner/second").write_bytes(b"who")
-    called = []
-    with pytest.raises(UserError, match=r"inner/second' \(3 bytes\) is truncated or altered.*Delete it") as caught:
-        load_pinned("mnist", lambda: called.append(1))
-    assert "\n" not in str(caught.value)
-    assert not called
+    unused = leave(folder)
+    assert_refused(r"inner/second' \(3 bytes\) is truncated or altered.*Delete it", load_pinned, "mnist", unused)
+    assert not unused.calls
     assert (folder / "inner/second").read_bytes() == b"who"
 
 

@@ -7,11 +7,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.recipes.data.arrays import arrays
-from hookline.recipes.data.cluttered import cluttered
 from hookline.recipes.data.custom import custom
 from hookline.recipes.data.diabetes import diabetes, read_diabetes
-from hookline.recipes.data.digits import PEAK
-from hookline.recipes.data.several_digits import several_digits
 from hookline.recipes.data.splits import count_classes, hold_out, read_targets
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Split
@@ -31,19 +28,17 @@ def test_every_way_is_that_of_split_indices():
         ("group", {"labels": LABELS, "groups": GROUPS}),
         ("hash", {"keys": KEYS}),
     ):
-        found = hold_out(
-            len(LABELS), LABELS, AMOUNTS, split=split, seed=5, groups=lambda: GROUPS, keys=lambda: KEYS, remedy=""
-        )
+        found = hold_out(len(LABELS), LABELS, AMOUNTS, split=split, seed=5, groups=GROUPS, keys=KEYS)
         assert list(found) == ["train", "validation", "test"]
         for name, rows in split_indices(60, AMOUNTS, 5, **columns).items():
             np.testing.assert_array_equal(found[name], rows, split)
-    columns = {"groups": lambda: None, "keys": lambda: None, "remedy": "give {name}."}
+    columns = {"groups": None, "keys": None}
     found = hold_out(len(LABELS), LABELS, {}, split="group", seed=0, **columns)
     np.testing.assert_array_equal(found["train"], np.arange(60))
     assert found.keys() == {"train"}
     for split, name in (("group", "groups"), ("hash", "keys")):
-        with pytest.raises(UserError, match=f"data.split={split} needs {name}; give {name}."):
-            hold_out(len(LABELS), LABELS, AMOUNTS, split=split, seed=0, **columns)
+        message = f"data.split={split} needs {name}.*data.{name}.*attribute {name}"
+        assert_refused(message, hold_out, len(LABELS), LABELS, AMOUNTS, split=split, seed=0, **columns)
 
 
 def test_classes_are_counted_over_all_parts_and_every_label_is_checked():
@@ -127,25 +122,3 @@ def test_patients_are_standardized_by_the_training_rows() -> None:
         np.testing.assert_allclose(each.mean(axis=0), 0, atol=1e-5)
         np.testing.assert_allclose(each.std(axis=0), 1, atol=1e-5)
     assert np.corrcoef(found[1], found[0][:, 2])[0, 1] > 0.5  # the body mass index tells most
-
-
-def test_canvases_show_the_digits_that_targets_name() -> None:
-    data = several_digits(train_examples=300, validation_examples=20, test_examples=20)
-    images, targets = whole(data.train)
-    cells = images.reshape(300, 3, 8, 3, 8).transpose(0, 1, 3, 2, 4).reshape(300, 9, 64)
-    filled = (cells.max(axis=2) > -1).sum(axis=1)
-    assert {*filled} == {1, 2, 3, 4}
-    assert (targets.sum(axis=1) <= filled).all()  # two of a kind count once
-    assert (targets.sum(axis=1) == filled).mean() > 0.7
-    assert np.ptp(targets.mean(axis=0)) < 0.15
-    with pytest.raises(UserError, match=r"data\.most=0"):
-        several_digits(most=0)
-
-
-def test_a_mask_covers_the_ink_of_the_digit_alone() -> None:
-    options = {"train_examples": 50, "validation_examples": 5, "test_examples": 5}
-    plain, cluttered_ = (cluttered(fragments=count, targets="mask", **options) for count in (0, 8))
-    (alone, ink), (among, mask) = whole(plain.train), whole(cluttered_.train)
-    np.testing.assert_array_equal(ink, mask)
-    np.testing.assert_array_equal(ink[..., 0] == 1, np.rint((alone[..., 0] + 1) * PEAK / 2) > PEAK / 2)
-    assert (among > alone).any()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.recipes.data import tfrecord as module
-from hookline.recipes.data.images import ImageForm, decode_image
+from hookline.recipes.data.images import decode_image, image_form
 from hookline.recipes.data.tfrecord import tfrecord
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
@@ -21,17 +19,15 @@ from hookline.trainer.step.stage import python_errors
 from tests.support.encoded import encoded
 from tests.support.refusals import refusal
 
-Features = Mapping[str, Any]
 
-
-def example(features: Features) -> bytes:
+def example(features):
     """Return a record."""
     return tf.train.Example(
         features=tf.train.Features(feature={name: _feature(value) for name, value in features.items()})
     ).SerializeToString()
 
 
-def _feature(value: Any) -> tf.train.Feature:
+def _feature(value):
     values = value if isinstance(value, list) else [value]
     if isinstance(values[0], bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
@@ -40,7 +36,7 @@ def _feature(value: Any) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def write_records(file: Path, records: Sequence[bytes], compression: str = "") -> str:
+def write_records(file, records, compression=""):
     """Write records and return the name of the file."""
     with tf.io.TFRecordWriter(str(file), compression) as writer:
         for record in records:
@@ -48,7 +44,7 @@ def write_records(file: Path, records: Sequence[bytes], compression: str = "") -
     return str(file)
 
 
-def pictures(count: int, *, classes: int = 3, seed: int = 0, first: int = 0) -> list[dict[str, Any]]:
+def pictures(count, *, classes=3, seed=0, first=0):
     """Return features of pictures of 10 x 10 pixels; the classes take turns."""
     generator = np.random.default_rng(seed)
     return [
@@ -61,7 +57,7 @@ def pictures(count: int, *, classes: int = 3, seed: int = 0, first: int = 0) -> 
     ]
 
 
-FORM = ImageForm(8, 8, 3, "crop")
+FORM = image_form(8, "crop", 3)
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +177,7 @@ def test_a_file_that_is_cut_off_is_named_with_the_place(tmp_path):
     last = len(whole) - 16 - len(example(pictures(70)[69]))
     for length in (last + 1, last + 12, last + 100, len(whole) - 1):
         path.write_bytes(whole[:length])
-        assert f"from byte {last} of {length} on" in message_of(path)
+        assert f"truncated record at {last}" in (found := message_of(path)) or f"behind byte {last}" in found
 
 
 def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
@@ -189,14 +185,16 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     damaged = bytearray(Path(write_records(tmp_path / "damaged", records)).read_bytes())
     damaged[len(records[0]) + 16 + 40] ^= 1
     for content, expected in (
-        (damaged, f"byte {len(records[0]) + 28} has a wrong checksum"),
-        (b"these are words and no records at all", "is not a TFRecord file"),
+        (damaged, f"corrupted record at {len(records[0]) + 28}"),
+        (b"these are words and no records at all", "cannot be read (corrupted record at 0)"),
         (b"", "holds no record"),
     ):
         (tmp_path / "a").write_bytes(content)
         assert expected in message_of(tmp_path / "a")
     for kind in ("GZIP", "ZLIB"):
-        assert f"is compressed ({kind})" in message_of(write_records(tmp_path / "a", records, kind))
+        assert "expected a whole TFRecord file, uncompressed" in message_of(
+            write_records(tmp_path / "a", records, kind)
+        )
     path = write_records(tmp_path / "a", [records[0], b"\xff\xff words"])
     assert "record 1 is not a tf.train.Example (" in message_of(path)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.recipes.models.cnn import larq_tutorial_cnn
 from hookline.trainer.graph import graph_calls
 from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Journal

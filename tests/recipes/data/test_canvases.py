@@ -1,0 +1,231 @@
+"""Digits on canvases: places are known, fragments are of others, domains share nothing, and nothing ever changes."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+
+import numpy as np
+import pytest
+
+from hookline.recipes.data.canvases import (
+    TARGET_IMAGES,
+    TARGET_LABELS,
+    Clutter,
+    cluttered,
+    domains,
+    pair_domains,
+    place_on_canvases,
+    several_digits,
+)
+from hookline.recipes.data.digits import PEAK, digits
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from tests.support.batches import whole
+from tests.support.refusals import assert_refused
+
+
+def in_the_box(batch):
+    """What each canvas shows in its box."""
+    pairs = zip(batch["inputs"], batch["box"], strict=True)
+    return np.stack([canvas[top : top + height, left : left + width] for canvas, (top, left, height, width) in pairs])
+
+
+def flat_images(count, side=6):
+    """Images of one grey value each: 1, 2, 3, ..."""
+    return np.broadcast_to(np.arange(1, count + 1, dtype=np.uint8)[:, None, None], (count, side, side))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return cluttered()
+
+
+def test_the_batch_has_inputs_targets_map_and_box(plain):
+    assert (plain.train.size, plain.validation.size, plain.test.size) == (1258, 180, 359)
+    assert (plain.input_shape, plain.classes) == ((20, 20, 1), 10)
+    batch = whole(plain.test)
+    found = {name: (batch[name].shape, batch[name].dtype) for name in ("inputs", "targets", "map", "box")}
+    assert found == {
+        "inputs": ((359, 20, 20, 1), np.float32),
+        "targets": ((359,), np.int64),
+        "map": ((359, 20, 20), np.float32),
+        "box": ((359, 4), np.int64),
+    }
+    assert (batch["inputs"].min(), batch["inputs"].max()) == (-1, 1)
+    for inside, (top, left, height, width) in zip(batch["map"], batch["box"], strict=True):
+        expected = np.zeros((20, 20))
+        expected[top : top + height, left : left + width] = 1
+        np.testing.assert_array_equal(inside, expected)
+        assert expected.sum() == height * width == 64
+    assert plain.test.source.bytes == 359 * (20 * 20 + 8 + 4 * 8), "canvases are held as bytes"
+
+
+def test_fragments_add_to_the_image_by_maximum_and_leave_it_in_its_place(plain):
+    batch, bare = whole(plain.test), whole(cluttered(fragments=0).test)
+    source = whole(digits().test)  # without fragments the box shows the image, and the rest is black
+    np.testing.assert_array_equal(in_the_box(bare), source["inputs"])
+    np.testing.assert_array_equal(bare["targets"], source["targets"])
+    assert (bare["inputs"][..., 0][bare["map"] == 0] == -1).all()
+    np.testing.assert_array_equal(batch["box"], bare["box"])
+    assert (batch["inputs"] >= bare["inputs"]).all()
+    covered = (batch["inputs"] > bare["inputs"]).mean(axis=(1, 2, 3))
+    assert (covered > 0).mean() > 0.99
+    assert 0.05 < covered.mean() < 8 * 9 / 400
+
+
+def test_a_fragment_comes_from_every_other_image_and_never_its_own():
+    count = 5
+    rows = np.repeat(np.arange(count), 3000)
+    canvases, boxes = place_on_canvases(flat_images(count), rows, Clutter(20, 1, 3), seed=0, stream=0)
+    for canvas, (top, left, height, width) in zip(canvases, boxes, strict=True):
+        canvas[top : top + height, left : left + width] = 0
+    donors = canvases.max(axis=(1, 2)).astype(int)  # 0 where the fragment lies under the image
+    for own in range(count):
+        seen = np.bincount(donors[rows == own], minlength=count + 1)[1:]
+        others = np.delete(seen, own)
+        assert seen[own] == 0
+        np.testing.assert_allclose(others / others.sum(), 1 / (count - 1), atol=0.05)
+
+
+def test_canvases_never_change_between_versions():
+    rows = np.arange(50) % 7
+    canvases, boxes = place_on_canvases(flat_images(7), rows, Clutter(16, 4, 3), seed=3, stream=1)
+    assert boxes[:4].tolist() == [[2, 8, 6, 6], [4, 1, 6, 6], [3, 5, 6, 6], [4, 6, 6, 6]]
+    assert zlib.crc32(canvases.tobytes()) == 1047076830
+
+
+def test_settings_out_of_range_are_refused():
+    for settings, message in (
+        ({"path": "a.npz"}, "Set data.source=mnist"),
+        ({"canvas": 8}, "data.canvas=8 .*at least 9"),
+        ({"fragment_size": 9}, "data.fragment_size=9 .*1..8"),
+        ({"validation_examples": 1}, "fragments to 0"),
+    ):
+        assert_refused(message, cluttered, **settings)
+    assert cluttered(validation_examples=1, fragments=0).validation.size == 1
+
+
+NAMES = ("train", "validation", "test")
+PLAIN, CLUTTERED = Clutter(9, 0, 2), Clutter(9, 4, 2)
+
+
+def numbered(*, labels: np.ndarray | None = None) -> Data:
+    """Return 240 originals of 8 x 8 pixels, each of one grey value of its own: its row + 1. 100, 60 and 80 a split."""
+    rows = np.arange(240)
+    images = np.broadcast_to((rows + 1).astype(np.float32)[:, None, None, None], (240, 8, 8, 1))
+    labels = rows % 10 if labels is None else labels
+    source = ArraySource({"inputs": images / 127.5 - 1.0, "targets": labels}, lambda batch: batch)
+    parts = zip(NAMES, np.split(rows, [100, 160]), strict=True)
+    splits = {name: Split(name, source, part) for name, part in parts}
+    return Data("numbered", **splits, input_shape=(8, 8, 1), classes=10)
+
+
+def brightest(images: np.ndarray) -> np.ndarray:
+    """Return the brightest grey value of each image, which is 1 + the number of its original."""
+    return np.rint((images.max(axis=(1, 2, 3)) + 1.0) * 127.5).astype(int)
+
+
+def paired(looks: tuple[Clutter, Clutter] = (PLAIN, PLAIN), seed: int = 0, **given) -> dict[str, dict[str, np.ndarray]]:
+    data = given.pop("data", numbered())
+    splits = {name: getattr(data, name) for name in NAMES}
+    return {
+        name: whole(pair_domains(split, 255, looks, given.get(name), (seed, 3 * stream)))
+        for stream, (name, split) in enumerate(splits.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def default() -> Data:
+    return domains()
+
+
+def test_batches_hold_both_domains_and_target_labels_in_the_test_alone(default: Data) -> None:
+    assert (default.train.size, default.validation.size, default.test.size) == (629, 90, 179)
+    assert (default.input_shape, default.classes, default.name) == ((12, 12, 1), 10, "domains_of_digits")
+    added = {"index", "weights"}
+    for name in NAMES:
+        batch = whole(getattr(default, name))
+        labels = {TARGET_LABELS} if name == "test" else set()
+        assert batch.keys() - added == {"inputs", "targets", TARGET_IMAGES} | labels
+        for images in (batch["inputs"], batch[TARGET_IMAGES]):
+            assert (images.shape[1:], images.dtype) == ((12, 12, 1), np.float32)
+            assert (images.min(), images.max()) == (-1.0, 1.0)
+        assert batch["targets"].dtype == np.int64
+    assert whole(default.test)[TARGET_LABELS].dtype == np.int64
+
+
+def test_no_original_is_in_two_domains_or_in_two_splits() -> None:
+    found = [brightest(batch[key]) for batch in paired().values() for key in ("inputs", TARGET_IMAGES)]
+    assert [len(each) for each in found] == [50, 50, 30, 30, 40, 40]
+    for name, batch in paired().items():
+        np.testing.assert_array_equal(batch["targets"], (brightest(batch["inputs"]) - 1) % 10)
+        if name == "test":
+            np.testing.assert_array_equal(batch[TARGET_LABELS], (brightest(batch[TARGET_IMAGES]) - 1) % 10)
+    together = np.concatenate(found)
+    assert len(np.unique(together)) == len(together) == 240
+    for (low, high), pair in zip(((1, 100), (101, 160), (161, 240)), (found[:2], found[2:4], found[4:]), strict=True):
+        assert all(low <= each.min() <= each.max() <= high for each in pair)
+
+
+def test_fragments_are_of_other_originals_of_the_same_domain_and_split() -> None:
+    for looks in ((PLAIN, CLUTTERED), (CLUTTERED, CLUTTERED)):
+        plain, found = paired(), paired(looks)
+        for name in NAMES:
+            for key, look in zip(("inputs", TARGET_IMAGES), looks, strict=True):
+                own = set(brightest(plain[name][key]))
+                shown = np.unique(np.rint((found[name][key] + 1.0) * 127.5).astype(int))
+                assert set(shown) - {0} <= own, (name, key)
+                assert (found[name][key] >= plain[name][key]).all()  # the images stay at their places
+                assert (found[name][key] > plain[name][key]).any() == bool(look.fragments)
+
+
+def test_originals_come_again_at_other_places_and_the_seed_decides() -> None:
+    more, less, usual = paired(train=120, test=7), paired(train=20), paired()
+    for key in ("inputs", TARGET_IMAGES):
+        shown = brightest(more["train"][key])
+        np.testing.assert_array_equal(shown[50:100], shown[:50])
+        assert not np.array_equal(more["train"][key][50:100], more["train"][key][:50])
+        np.testing.assert_array_equal(shown[:50], brightest(usual["train"][key]))
+        np.testing.assert_array_equal(brightest(less["train"][key]), shown[:20])
+        assert len(more["test"][key]) == 7
+    np.testing.assert_array_equal(more["train"]["targets"][50:100], more["train"]["targets"][:50])
+    first, again, other = (paired((PLAIN, CLUTTERED), seed=seed) for seed in (3, 3, 4))
+    for name, key in itertools.product(NAMES, ("inputs", TARGET_IMAGES)):
+        np.testing.assert_array_equal(first[name][key], again[name][key])
+        assert not np.array_equal(np.sort(brightest(first[name][key])), np.sort(brightest(other[name][key])))
+
+
+def test_settings_of_domains_out_of_range_are_refused() -> None:
+    for settings, message in (
+        ({"path": "a.npz"}, "Set data.originals=mnist"),
+        ({"train_examples": 0}, "data.train_examples=0"),
+        ({"validation_examples": 1}, "fragments to 0"),
+    ):
+        assert_refused(message, domains, **settings)
+    parts = [Split(name, numbered().train.source, np.array([row])) for row, name in enumerate(NAMES)]
+    tiny = Data("tiny", *parts, input_shape=(8, 8, 1), classes=10)
+    assert_refused("1 train image for two domains", paired, data=tiny)
+
+
+def test_canvases_show_the_digits_that_targets_name() -> None:
+    data = several_digits(train_examples=300, validation_examples=20, test_examples=20)
+    batch = whole(data.train)
+    images, targets = batch["inputs"], batch["targets"]
+    cells = images.reshape(300, 3, 8, 3, 8).transpose(0, 1, 3, 2, 4).reshape(300, 9, 64)
+    filled = (cells.max(axis=2) > -1).sum(axis=1)
+    assert {*filled} == {1, 2, 3, 4}
+    assert (targets.sum(axis=1) <= filled).all()  # two of a kind count once
+    assert (targets.sum(axis=1) == filled).mean() > 0.7
+    assert np.ptp(targets.mean(axis=0)) < 0.15
+    assert_refused("data.most=0", several_digits, most=0)
+
+
+def test_a_mask_covers_the_ink_of_the_digit_alone() -> None:
+    options = {"train_examples": 50, "validation_examples": 5, "test_examples": 5}
+    plain, cluttered_ = (cluttered(fragments=count, targets="mask", **options) for count in (0, 8))
+    found, among = whole(plain.train), whole(cluttered_.train)
+    alone, ink = found["inputs"], found["targets"]
+    np.testing.assert_array_equal(ink, among["targets"])
+    np.testing.assert_array_equal(ink[..., 0] == 1, np.rint((alone[..., 0] + 1) * PEAK / 2) > PEAK / 2)
+    assert (among["inputs"] > alone).any()
