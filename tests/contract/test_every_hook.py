@@ -77,6 +77,7 @@ def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name, fi
     assert first["final"]["loss/total"] == second["final"]["loss/total"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_run_trains_without_every_second_default_hook(first, tmp_path):
     names = sorted(DEFAULTS)[first::2]

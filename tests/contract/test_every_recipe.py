@@ -18,11 +18,11 @@ from tests.support.resumed import check_same, run_cut
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
-STARTED = ("bnn", "gan")
-"""Of one network and of two."""
+STARTED = ("gan", pytest.param("bnn", marks=pytest.mark.long))
+"""Of two networks, and of one; tests/trainer/run/test_initial_weights.py starts from files, too."""
 REPEATED = ("gradient_reversal", "retrieval")
 """In the full tier; tests/resume resumes hooks, gan and sgan, and the long tier every recipe."""
-QUICK = ("bnn", "center_loss", "gan", "retrieval")
+QUICK = ("bnn", "center_loss", "gan")
 ABOUT_A_LINE = {"step", "split"}
 
 
