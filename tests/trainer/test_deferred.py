@@ -78,7 +78,8 @@ else:
     raise AssertionError
 import hookline.recipes.optimizers.fused_update  # now it may
 """
-DATA = ["arrays", "cluttered", "digits", "domains", "hugging_face", "image_folder", "keras_dataset", "tfds", "tfrecord"]
+DATA = ["arrays.arrays", "canvases.cluttered", "digits.digits", "canvases.domains", "hubs.hugging_face"]
+DATA += ["image_folder.image_folder", "keras_dataset.keras_dataset", "hubs.tfds", "tfrecord.tfrecord"]
 
 
 def run(code, *arguments):
@@ -93,7 +94,7 @@ def test_the_import_waits_for_the_first_use_or_has_not_happened(code):
 
 
 def test_every_hook_and_data_source_can_be_inspected_without_tensorflow():
-    sources = [f"data:hookline.recipes.data.{name}.{name}" for name in DATA]
+    sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
     run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")
 
 

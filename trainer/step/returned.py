@@ -76,11 +76,9 @@ def _described(value: Any) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-TENSORS = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic, bool, int, float)
-
-
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, TENSORS)
+    arrays = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic)
+    return isinstance(value, (*arrays, bool, int, float))
 
 
 def _shape(value: Any) -> tf.TensorShape:
@@ -126,8 +124,9 @@ def _parts(kind: type, **checks: Check) -> Check:
     return check
 
 
-def _is(kind: type) -> Fits:
-    return lambda value, given, facts: isinstance(value, kind)
+def _is(kind: Callable[[], type]) -> Fits:
+    """Return the check of an object; its type is resolved late, as importing Keras takes seconds."""
+    return lambda value, given, facts: isinstance(value, kind())
 
 
 def _like_given(value: Any, given: Any, facts: Facts) -> bool:
@@ -203,7 +202,7 @@ def _json(value: Any, facts: Facts) -> str | None:
 NUMBERS = (FLOAT, INTEGER, BOOL)
 _SAME = "a dict with a tensor for each name that it was given, of the same shape and dtype"
 _MODEL = ("a keras.Model", _whole(lambda value: isinstance(value, keras.Model)))
-_VARIABLES, _NAMES = _dict(_is(tf.Variable)), _whole(_are_names)
+_VARIABLES, _NAMES = _dict(_is(lambda: tf.Variable)), _whole(_are_names)
 _STEP = _whole(lambda value: _is_number(value, Integral))
 _SCALARS = ("a dict of numbers by name: tensors of shape []", _dict(_tensor(NUMBERS, SCALAR)))
 _JSON = ("a dict of JSON values, {} for none", _json)
@@ -211,7 +210,7 @@ _JSON = ("a dict of JSON values, {} for none", _json)
 EXPECTED: dict[str, tuple[str, Check]] = {
     "rebuild_model": _MODEL,
     "strip_model": _MODEL,
-    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(keras.KerasTensor))),
+    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(lambda: keras.KerasTensor))),
     "declare": (
         "a Declaration: state and writes dicts of tf.Variable; frozen, projected and rounded sets of names; "
         "best_from_step a step; Declaration() for none",
@@ -276,7 +275,7 @@ EXPECTED: dict[str, tuple[str, Check]] = {
         _parts(
             Shown,
             pictures=_dict(_picture),
-            embeddings=_dict(_is(Embedding)),
+            embeddings=_dict(_is(lambda: Embedding)),
             distributions=_dict(_tensor(NUMBERS)),
         ),
     ),
