@@ -110,7 +110,7 @@ class Supervision:
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
     """Return the branch as a config describes it."""
-    if isinstance(value, keras.layers.Layer):
+    if not isinstance(value, str | Mapping) and isinstance(value, keras.layers.Layer):
         return value
     given = _parse({} if value == "auto" else value, "branch", BranchOptions)
     filters = given.get("filters", BranchOptions.filters)
