@@ -21,7 +21,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
-from tests.support.command import run_small
+from tests.support.command import run_small, teacher_file
 from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
 from tests.support.hooked import hooked
 from tests.support.resumed import check_same, go_on, run_cut, signal_at
@@ -218,9 +218,12 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     found = run_cut("bnn", *options, cuts=[7], run_dir=tmp_path / "cut")
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
     assert not any("teacher" in key for key in CheckpointStore(tmp_path / "cut" / "checkpoints").load("last").tensors)
+    file = shutil.copy(teacher_file(), tmp_path / "teacher.keras")
+    options[1] = f"hooks.distillation.teacher={file}"
     with pytest.raises(Interrupted):
         run_small("bnn", *options, *signal_at(7), run_dir=tmp_path / "changed")
-    shutil.rmtree(tmp_path / "float")
-    run_small("baseline", "seed=1", run_dir=tmp_path / "float")
+    model = keras.saving.load_model(file)
+    model.weights[0].assign(2.0 * model.weights[0])
+    model.save(file)
     with pytest.raises(UserError, match=r"hooks.distillation.teacher is not what the run began with"):
         go_on(tmp_path / "changed")

@@ -206,13 +206,10 @@ def test_a_late_begin_and_other_averages_are_refused() -> None:
 
 @pytest.mark.full
 def test_a_run_evaluates_with_its_averages_and_reports_them(tmp_path) -> None:
-    plain = run_small("baseline", run_dir=tmp_path / "plain")
     overrides = "+hooks=ema", "hooks.ema.decay=0.5", "hooks.ema.begin_epoch=0.5"
     summary = run_small("baseline", *overrides, run_dir=tmp_path / "averaged")
     found = summary["hooks"]["ema"]
     assert found == {"decay": 0.5, "evaluate": True, "begin_step": 5, "updates": 15, "variables": 15}
-    assert summary["final"]["loss/total"] == plain["final"]["loss/total"]
-    assert summary["test"]["loss/total"] != plain["test"]["loss/total"]
     assert 0 < summary["final"]["ema/distance"] < 1
 
 
