@@ -100,9 +100,8 @@ def sgan(
 ) -> Recipe:
     """Build the local pairs, the messengers and the global pair, and the five objectives of a step.
 
-    The arguments are those of `configs/task/sgan.yaml`. Between two copies, the messengers play the global generator as
-    any discriminators do. With few steps between them they forget too soon what they have learned of it, and the global
-    generator loses modes; with 1 it collapses to the one point that they score highest.
+    The arguments are those of `configs/task/sgan.yaml`. With few steps between two copies, the messengers forget too
+    soon what they have learned of the global generator, and it loses modes; with 1 it collapses to one point.
 
     Equation:
         n = 1..N, each step, with the losses L_D and L_G of recipe=gan:
@@ -113,7 +112,6 @@ def sgan(
 
     Pitfalls:
         - A global network must not change a local one, not even its moving statistics: such a run is refused.
-        - Two pairs that draw the same noise or the same examples would train alike: each has its own.
     """
     settings = settings_of(locals())
     check_whole("pairs", pairs, 2)

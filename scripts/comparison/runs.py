@@ -223,7 +223,7 @@ def find_runs(paths: Sequence[str]) -> Found:
                 if directory == path:
                     raise
                 found.unreadable.append(str(error))
-        if len(found.runs) + len(found.unreadable) == before:
+        if len(found.runs) + len(found.unreadable) == before and not is_sweep(path):
             raise UserError(
                 f"{path} holds no run. Expected the directory of a run, of a sweep, or one with runs below it."
             )

@@ -26,8 +26,8 @@ def config(tree, *arguments):
 def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(tree):
     for choice, name, epochs, model in (
         ("recipe=bnn", "bnn", 60, "mlp.mlp"),
-        ("recipe=[bnn,prune]", "bnn+prune", 5, "plain_cnn.plain_cnn"),
-        ("recipe=[prune,bnn]", "prune+bnn", 60, "plain_cnn.plain_cnn"),
+        ("recipe=[bnn,prune]", "bnn+prune", 5, "cnn.plain_cnn"),
+        ("recipe=[prune,bnn]", "prune+bnn", 60, "cnn.plain_cnn"),
         ("recipe=[bnn,prune] model=mlp trainer.epochs=7", "bnn+prune", 7, "mlp.mlp"),
     ):
         (job,) = jobs(tree, *choice.split())

@@ -37,7 +37,7 @@ OWN_CLASSES = (SUBCLASSED, "functional_transformer", "own_layer")
 """Networks that a .keras file alone does not bring back."""
 CHAIN = ("prune", "frozen_mask", "ema", "clip_gradients")
 STEPS, DESCENT, RATE = 4, 10, 0.1
-NO_MAP = "has no 2-D convolution"
+NO_MAP = "No 2-D convolution"
 NO_GRAPH = "Expected a functional or Sequential model"
 REFUSED = {
     **{("bernoulli_attention", network): NO_MAP for network, inputs in NETWORKS.items() if inputs != IMAGES},

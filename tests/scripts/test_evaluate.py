@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
     for arguments, word in (
         ([], "run= nor model="),
         ([given, f"model={run}"], "Both"),
-        ([f"{given}/nothing"], "config.yaml"),
+        ([f"{given}/nothing"], "does not exist"),
         ([f"model={run}"], "is a run"),
         ([given, "split=tset"], "'test'"),
         ([given, "data=digit"], "'digits'"),

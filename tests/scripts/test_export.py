@@ -225,7 +225,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
     refused("format=packed", "run=a", "format=sparse", "float16=true")
     refused("tolerance: -1", "run=a", "tolerance=-1")
     refused("average: 'yes'", "run=a", "average='yes'")
-    refused("config.yaml", f"run={tmp_path}/absent")
+    refused("does not exist", f"run={tmp_path}/absent")
     refused("has no checkpoints", bare)
     refused("'model'", run, "network=modle", f"output={tmp_path}/deep/a.keras")
     refused("kept moving averages", run, "average=true", f"output={tmp_path}/a.keras")
