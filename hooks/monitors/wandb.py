@@ -26,8 +26,9 @@ class WandB(RemoteLogger):
         monitor
 
     Cost:
-        A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds. The hook took
-        0.06 % of the loop's time, but W&B's own processes slowed runs of a few seconds by 7 to 16 %, on 2 shared cores.
+        A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds. The hook
+        took 0.06 % of the loop's time, but W&B's own processes slowed runs of a few seconds by 7 to 16 %, on 2 shared
+        cores.
 
     Pitfalls:
         tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
