@@ -34,8 +34,8 @@ PICTURED = {
 """Techniques with a picture, which `pictures.py` draws, and what it shows."""
 DRAWN = {"center_loss": ("tensorboard_center_loss.png", "Features of a run with the centers of their classes.")}
 """Techniques whose picture is one of the repository's."""
-WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "sgan"}
-"""Recipes that are a technique without being a hook, and their tasks."""
+WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "gan"}
+"""Recipes that are a technique without being a hook, with a task of their name, and its module."""
 
 
 class RecipeFile(NamedTuple):
@@ -142,17 +142,17 @@ def _uses(row: dict[str, list[str]], commands: str) -> bool:
 def task_pages(root: Path) -> Iterator[tuple[str, str]]:
     """Yield name and text of a page for each recipe that is a technique without being a hook."""
     for recipe in recipe_files(root):
-        if (task := WITHOUT_HOOK.get(recipe.name)) is None:
+        if (name := WITHOUT_HOOK.get(recipe.name)) is None:
             continue
-        module = ast.parse((root / "recipes" / f"{task}.py").read_text(encoding="utf-8"))
-        (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == task)
+        module = ast.parse((root / "recipes" / f"{name}.py").read_text(encoding="utf-8"))
+        (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == recipe.name)
         idea, equation = _plain(ast.get_docstring(module) or ""), ast.get_docstring(function) or ""
         about, _, sections = equation.partition("\nEquation:\n")
         formula, _, pitfalls = sections.partition("\nPitfalls:\n")
         parts = [
             f"{WIDE}\n\n# {recipe.name}\n\n{idea}",
             _recipe(recipe),
-            f"`python train.py --help task.{task}` lists the options. From Python:",
+            f"`python train.py --help task.{recipe.name}` lists the options. From Python:",
             f'```python\nresult = hookline.run("recipe={recipe.name}")\n```',
             f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
             _plain(about.partition("\n")[2].strip()),
