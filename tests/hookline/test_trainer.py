@@ -79,6 +79,7 @@ class Killed(keras.callbacks.Callback):
             raise self.error("killed")
 
 
+@pytest.mark.full
 def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path):
     hook = "prune"
     without = dict.fromkeys(("tensorboard", "pictures", "projector"))
@@ -100,6 +101,7 @@ def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path):
         train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3)
 
 
+@pytest.mark.full
 def test_an_interrupt_or_a_limit_keeps_what_was_trained(capsys):
     trainer = small_trainer()
     history = train(trainer, 5, callbacks=[Killed(1, KeyboardInterrupt)], verbose=2)

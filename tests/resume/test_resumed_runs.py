@@ -34,7 +34,7 @@ def whole(tmp_path_factory):
 
 CUTS = [
     ([1, 9, 25], False, ()),  # first step, around the end of an epoch, between reports
-    ([20], True, ("trainer.placement=host",)),  # its queue resumes, too
+    pytest.param([20], True, ("trainer.placement=host",), marks=pytest.mark.full),  # its queue resumes, too
 ]
 
 
