@@ -179,8 +179,9 @@ def test_what_the_user_typed_and_a_mistake_in_a_recipe_are_refused(tmp_path):
     for arguments, name in (
         ("recipe=baseline optimizer._target_=keras.optimizers.Adamax optimizer.amsgrad=false", "amsgrad"),
         ("recipe=attention data=image_folder data.path=. data.train_examples=6000", "train_examples"),
-        (f"recipe=mine --config-dir {tmp_path}", "test_fracton"),
+        ("recipe=mine --config-dir DIRECTORY", "test_fracton"),
     ):
-        (job,) = preflight(parse_command(arguments.split()))
+        words = [str(tmp_path) if word == "DIRECTORY" else word for word in arguments.split()]
+        (job,) = preflight(parse_command(words))
         with pytest.raises(UserError, match=f"Unknown argument '{name}'"):
             check_early(job, directories=False)

@@ -54,7 +54,7 @@ def read(path):
 def test_every_recipe_composes_from_its_header_and_its_parts_take_their_arguments(tmp_path):
     texts = {name: (CONFIG_DIR / "recipe" / f"{name}.yaml").read_text() for name in names("recipe")}
     commands = [re.search(r"^# Command: (.*)$", text, re.MULTILINE)[1] for text in texts.values()]
-    words = [shlex.split(re.sub("<[^>]*>", str(tmp_path), command)) for command in commands]
+    words = [shlex.split(re.sub("<[^>]*>", shlex.quote(str(tmp_path)), command)) for command in commands]
     assert {tuple(each[:2]) for each in words} == {("python", "train.py")}
     jobs = preflight_each(parse_command([]), [each[2:] for each in words])
     assert [job.recipe for job in jobs] == list(texts)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 
 from rich.console import Console
 
@@ -37,7 +38,7 @@ def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys
         "memory 3.00 GiB on the host, 1.00 MiB on the device at most",
         "precision float16, loss scale 16,384, 1 step left out for overflow",
         f"run {run.directory}",
-        f"tensorboard --logdir {run.directory}",
+        f"tensorboard --logdir {shlex.quote(str(run.directory))}",
     }
 
 
