@@ -62,7 +62,7 @@ def test_each_file_is_replaced_by_the_next(explained):
     text = explained("recipe=prune", "trainer.epochs=9", "--explain", "trainer.epochs")
     lines = [" ".join(line.split("  #")[0].split()) for line in text.splitlines()]
     assert (lines[0], lines[2]) == ("trainer.epochs = 9", "set by the command line, trainer.epochs=9")
-    places = [Path(re.match(r".*?\.(py|yaml)", step)[0]).name for step in lines[4:7]]
+    places = [Path(re.match(r".*\.(py|yaml)", step)[0]).name for step in lines[4:7]]
     assert places == ["schema.py", "default.yaml", "prune.yaml"]
     assert lines[6].endswith("prune.yaml:5 5 replaced by the next")
     assert lines[7] == "the command line, trainer.epochs=9 9 stands"
