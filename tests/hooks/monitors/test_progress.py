@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from hookline.hooks.monitors import progress
-from hookline.hooks.monitors.progress import Progress, Status, loss_parts
+from hookline.hooks.monitors.progress import Progress, Status
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.times import Times
 
@@ -69,10 +69,11 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert line.endswith("best accuracy 0.9000 at step 20")
 
 
-def test_the_terms_of_a_loss_stand_beside_it_if_there_are_several():
-    values = {"loss/total": 3.0, "loss/cross_entropy": 2.0, "loss/center": 1.0, "center/ratio": 0.1, "g/loss/gan": 4.0}
-    assert loss_parts(values, "loss/total") == " (cross_entropy 2.0000 center 1.0000)"
-    assert loss_parts({**values, "g/loss/total": 4.0}, "g/loss/total") == ""
+def test_the_terms_of_a_loss_stand_beside_it_if_there_are_several(make_run):
+    values = {"loss/total": 3.0, "loss/cross_entropy": 2.0, "loss/center": 1.0, "center/ratio": 0.1}
+    status = Status(make_run())
+    status.take(Report(10, "train", {**values, "g/loss/total": 4.0, "g/loss/gan": 4.0}))
+    assert "train loss 3.0000 (cross_entropy 2.0000 center 1.0000) g/loss 4.0000" in status.metrics()
 
 
 def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
