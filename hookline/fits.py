@@ -221,7 +221,7 @@ def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
     if sample_weight is not None:
         batch[SAMPLE_WEIGHTS] = sample_weight
     step = state.counter.read_value() + state.begun
-    return OwnStep(trainer.first_half(trainer.objectives[0], step, batch))
+    return OwnStep(trainer.first_half(trainer.objectives[0], step, batch, sampled=tf.constant(True)))
 
 
 def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:

@@ -318,7 +318,8 @@ class GraphHook(Hook):
     def measure(self, context: StepContext) -> Tensors:
         """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection.
 
-        A name begins with that of the hook, or with a namespace of `trainer/run/results.py`.
+        They are taken in the first step of a report and in every seventh step, and averaged over these. A name
+        begins with that of the hook, or with a namespace of `trainer/run/results.py`.
         """
         return {}
 

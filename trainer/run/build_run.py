@@ -38,7 +38,7 @@ from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop, keep_xla_off, python_ops, use_xla
-from hookline.trainer.step.metrics import norms_every
+from hookline.trainer.step.metrics import SAMPLED_EVERY
 from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
@@ -199,7 +199,7 @@ def build_trainer(
             class_weights=None if weights is None else tf.constant(weights),
             loss_scale=loss_scale_for(_precision(settings)),
             replica=replica,
-            norms_every=norms_every(settings["report_every_steps"] or training.steps_per_epoch),
+            sample_every=SAMPLED_EVERY,
         )
     return trainer, bound
 

@@ -20,7 +20,7 @@ from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import READING_OPS, audit
 
 BatchFunction = Callable[[tf.Tensor], Batch]
-StepFunction = Callable[[tf.Tensor, Batch], tuple[tf.Tensor, tf.Tensor]]
+StepFunction = Callable[[tf.Tensor, Batch, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class ChunkLoop:
@@ -84,10 +84,12 @@ class ChunkLoop:
             return tf.function(step, autograph=False, jit_compile=True)
         return tf.function(step, autograph=False) if len(self.trainers) > 1 else step
 
-    def _traced_step(self, trainer: Trainer, step: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def _traced_step(
+        self, trainer: Trainer, step: tf.Tensor, batch: Batch, sampled: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the sums and counts [metrics, 2] and the veto flags [vetoes] of one step; note their names."""
         with tf.device(trainer.replica.device):
-            result = trainer.train_step(step, batch)
+            result = trainer.train_step(step, batch, sampled=sampled)
         if trainer is self.trainer:
             self.graph = tf.compat.v1.get_default_graph()
             self.accumulators.names = list(result.sums)
@@ -114,7 +116,9 @@ class ChunkLoop:
             with tf.control_dependencies([ready]), named_scope("batch"):
                 batches = tf.nest.map_structure(tf.identity, batches)
             before = len(tf.compat.v1.get_default_graph().get_operations())
-            results = [make(step, batch) for make, batch in zip(self._steps, batches, strict=True)]
+            with tf.control_dependencies([ready]), named_scope("metrics"):
+                first = self.accumulators.is_empty()  # so that a report of few steps has a sample
+            results = [make(step, batch, first) for make, batch in zip(self._steps, batches, strict=True)]
             if len(results) > 1:
                 _refuse_shared(tf.compat.v1.get_default_graph().get_operations()[before:])
             sums, flags = results[0]

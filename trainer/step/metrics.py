@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -43,6 +43,26 @@ class StepResult:
         self.held_back = run.held_back
         if run.overflow is not None:
             self.overflow = either(self.overflow, run.overflow)
+
+
+def when(
+    flag: tf.Tensor, compute: Callable[[], dict[str, tf.Tensor]], *, name: str | None = None
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Return the flag and float32 scalars by name, computed in a branch that is taken where it is True; else zeros."""
+    if tf.get_static_value(flag):
+        return flag, compute()
+    names: list[str] = []
+
+    def taken() -> list[tf.Tensor]:
+        values = compute()
+        names.extend(values)
+        return [tf.constant(True), *values.values()]
+
+    def left_out() -> list[tf.Tensor]:
+        return [tf.constant(False), *(tf.constant(0.0) for _ in names)]
+
+    done, *values = tf.cond(flag, taken, left_out, name=name)  # `taken` is traced first
+    return done, dict(zip(names, values, strict=True))
 
 
 def either(known: tf.Tensor | None, flag: tf.Tensor) -> tf.Tensor:
@@ -117,6 +137,10 @@ class Accumulators:
         """Add sums and counts to the variable, inside the graph."""
         self.variable.assign_add(sums)
 
+    def is_empty(self) -> tf.Tensor:
+        """Return whether no step was counted since the reset: a bool scalar, inside the graph."""
+        return tf.reduce_all(self.variable[:, 1] == 0.0)
+
     def reset(self) -> None:
         self.variable.assign(tf.zeros([len(self.names), 2]))
 
@@ -133,21 +157,16 @@ class Accumulators:
 
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 SAMPLED_EVERY = 7
-"""Steps from one norm to the next, at most. Reading every gradient once more in every step costs a small network a few
-percent; a seventh of that is not noticeable. A prime avoids resonance with masks and schedules, whose periods are
-mostly multiples of ten."""
-
-
-def norms_every(report_every: float) -> int:
-    """Return the steps from one sample of the norms to the next, so that every whole report has one."""
-    return max(1, min(SAMPLED_EVERY, int(report_every)))
+"""Steps from one sample of the norms of gradients, and of what hooks measure, to the next; the first step of a report
+is sampled, too. Reading every gradient and kernel once more in every step costs up to a tenth of the speed. A prime
+avoids resonance with masks and schedules, whose periods are mostly multiples of ten."""
 
 
 class GradientNorms:
     """The norms of the gradients of one run of an objective, before and after each hook that may change them.
 
     A norm is that of all gradients of a network together, sqrt(sum_i ||g_i||^2), in float32, of the whole batch and
-    without the loss scale. It is taken at steps 0, n, 2n and so on; a gradient that a hook left unchanged is read once.
+    without the loss scale. A gradient that a hook left unchanged is read once.
     """
 
     def __init__(self, gradients: Mapping[str, Gradients]) -> None:
@@ -167,20 +186,13 @@ class GradientNorms:
         self._noted.pop(name, None)  # the last one goes last
         self._noted[name] = [value for value in gradients.values() if value is not None]
 
-    def sample(self, step: tf.Tensor, every: int) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Return the norms by name, float32 scalars, and whether this step has them; they are 0 where it has not."""
-        if every == 1:
-            return dict(zip(self._noted, self._norms(), strict=True)), tf.constant(True)
-        sampled = tf.equal(step % every, 0)
-        norms = tf.cond(sampled, self._norms, lambda: [tf.constant(0.0)] * len(self._noted))
-        return dict(zip(self._noted, norms, strict=True)), sampled
-
-    def _norms(self) -> list[tf.Tensor]:
+    def compute(self) -> dict[str, tf.Tensor]:
+        """Return the norms by name, float32 scalars."""
         squares: dict[int, tf.Tensor] = {}
         for value in (value for values in self._noted.values() for value in values):
             if id(value) not in squares:  # rows that slices name several times count as their sum
                 squares[id(value)] = 2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(value), tf.float32))
-        return [
-            tf.sqrt(tf.add_n([squares[id(value)] for value in values])) if values else tf.constant(0.0)
-            for values in self._noted.values()
-        ]
+        return {
+            name: tf.sqrt(tf.add_n([squares[id(value)] for value in values])) if values else tf.constant(0.0)
+            for name, values in self._noted.items()
+        }

@@ -29,6 +29,7 @@ from hookline.trainer.step.metrics import (
     check_sample_weights,
     either,
     sample_weights,
+    when,
 )
 from hookline.trainer.step.returned import ask, checked, refuse_repeated
 from hookline.trainer.step.stage import in_stage, named_scope, taking_part
@@ -59,7 +60,7 @@ class HalfStep:
     contexts: dict[str, StepContext]  # of the networks that may change; `gradients` of each go to the optimizer
     begun: list[tf.Operation]  # of `Objective.begin`
     norms: Mapping[str, tf.Tensor]  # of the gradients before and after hooks
-    sampled: tf.Tensor  # whether the norms count in this step
+    sampled: tf.Tensor  # whether norms and measures are taken in this step
     held_back: tf.Tensor | None  # whether the step was held back before; None where nothing could
     overflow: tf.Tensor | None
 
@@ -85,7 +86,7 @@ class Trainer:
         class_weights: tf.Tensor | None = None,
         loss_scale: LossScale | None = None,
         replica: Replica | None = None,
-        norms_every: int = 1,
+        sample_every: int = 1,
     ) -> None:
         """Order the built hooks and check that networks, with built optimizers, objectives and hooks fit together."""
         self.networks = {network.name: network for network in networks}
@@ -96,7 +97,7 @@ class Trainer:
         self.class_weights = class_weights  # float32 [classes], of their losses in training
         self.loss_scale = loss_scale  # of float16
         self.replica = replica or Replica()  # whose part of every batch it trains on
-        self.norms_every = norms_every  # steps from one sample of the norms of gradients to the next
+        self.sample_every = sample_every  # steps from one sample of the norms and of what hooks measure to the next
         self.commits: list[Commit] = []  # of the latest trace, one for each run of an objective
         check_ownership(networks, self.objectives)
         if class_weights is not None:
@@ -111,8 +112,11 @@ class Trainer:
             if loss_scale is not None:
                 refuse_second_scale(network)
 
-    def train_step(self, step: tf.Tensor, batch: Batch) -> StepResult:
-        """Trace one step: every objective in order, each with its part of the batch."""
+    def train_step(self, step: tf.Tensor, batch: Batch, *, sampled: tf.Tensor | None = None) -> StepResult:
+        """Trace one step: every objective in order, each with its part of the batch.
+
+        `sampled`, a bool scalar, asks for a sample of the norms and of what hooks measure where none is due.
+        """
         self.commits = []
         graph, result = tf.compat.v1.get_default_graph(), StepResult()
         for objective in self.objectives:
@@ -120,7 +124,8 @@ class Trainer:
             for update, part in enumerate(batch_parts(objective, batch)):
                 start = len(graph.get_operations())
                 with named_scope(*prefix.split("/")[:-1]):
-                    run = self.second_half(self.first_half(objective, step, part, update, result.held_back))
+                    half = self.first_half(objective, step, part, update, result.held_back, sampled=sampled)
+                    run = self.second_half(half)
                 with named_scope("metrics"):
                     result.add(run, prefix)
                 refuse_foreign(graph.get_operations()[start:], objective, self.networks, self.objectives)
@@ -129,7 +134,14 @@ class Trainer:
         return result
 
     def first_half(
-        self, objective: Objective, step: tf.Tensor, batch: Batch, update: int = 0, held_back: tf.Tensor | None = None
+        self,
+        objective: Objective,
+        step: tf.Tensor,
+        batch: Batch,
+        update: int = 0,
+        held_back: tf.Tensor | None = None,
+        *,
+        sampled: tf.Tensor | None = None,
     ) -> HalfStep:
         """Trace a run of an objective up to the gradients that its optimizers get; held back if the step was before."""
         with named_scope("begin"):
@@ -150,8 +162,12 @@ class Trainer:
             context.gradients = ask(hook, "transform_gradients", dict(context.gradients), context, given=context.latent)
             norms.add(hook, context.gradients)
         with named_scope("gradient_norms"):
-            sampled = norms.sample(step, self.norms_every)
-        return HalfStep(objective, update, batch, forward, computed, contexts, begun, *sampled, held_back, overflow)
+            due = tf.constant(True) if self.sample_every == 1 else tf.equal(step % self.sample_every, 0)
+            sampled = due if sampled is None else tf.logical_or(due, sampled)
+            found = when(sampled, norms.compute)[1]
+        return HalfStep(
+            objective, update, batch, forward, computed, contexts, begun, found, sampled, held_back, overflow
+        )
 
     def _differentiate(
         self, objective: Objective, forward: Forward, batch: Batch
@@ -244,7 +260,7 @@ class Trainer:
             for hook in self.hooks:
                 if hook.network in contexts:  # also where it takes no part: the promise is one about the network
                     ask(hook, "project", contexts[hook.network])
-            measures = self._measure(contexts)
+            measures = when(half.sampled, partial(self._measure, contexts))[1]
         self.commits.append(record)
         return measures
 
@@ -367,7 +383,6 @@ class Trainer:
             )
         with named_scope("metrics"):
             means = mean_over_batch(self.replica, half.batch, list(measures.values()))
-            values |= dict(zip(measures, means, strict=True))
             count = tf.cast(committed, tf.float32)
             sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
             if SAMPLE_WEIGHTS in half.batch:  # across steps, too, a metric is an average over weighted examples
@@ -375,8 +390,8 @@ class Trainer:
                 names = [f"metric/{name}" for name in metrics]
                 sums |= {name: (sums[name][0] * weight, count * weight) for name in names}
             counted = tf.logical_and(committed, half.sampled)
-            norms = half.norms.items()
-            sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms}
+            count, samples = tf.cast(counted, tf.float32), dict(zip(measures, means, strict=True)) | {**half.norms}
+            sums |= {name: (tf.where(counted, value, 0.0), count) for name, value in samples.items()}
         return sums
 
 
@@ -388,17 +403,6 @@ def _unless(
         with named_scope("metrics"):  # where it is counted
             committed = tf.constant(True)
         return committed, write()
-    names: list[str] = []
-
-    def written() -> list[tf.Tensor]:
-        measures = write()
-        names.extend(measures)
-        return [tf.constant(True), *measures.values()]
-
-    def held_back() -> list[tf.Tensor]:
-        return [tf.constant(False), *(tf.constant(0.0) for _ in names)]
-
     with named_scope("veto"):
         allowed = tf.logical_not(tf.reduce_any(tf.stack(stops)))
-    committed, *values = tf.cond(allowed, written, held_back, name="unless_vetoed")  # `written` is traced first
-    return committed, dict(zip(names, values, strict=True))
+    return when(allowed, write, name="unless_vetoed")

@@ -68,11 +68,11 @@ def sgd_network(**options):
     return toy_network(optimizer=keras.optimizers.SGD(RATE), **options)
 
 
-def loop_of(hooks=(), *, network=None, **options):
+def loop_of(hooks=(), *, network=None, xla=False, **options):
     network = network or sgd_network()
     for hook in hooks:
         hook.build(build_context(network))
-    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0, **options), toy_batch, xla=False)
+    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0, **options), toy_batch, xla=xla)
 
 
 def norms_of(loop):
@@ -103,7 +103,7 @@ def test_each_hook_that_changes_gradients_is_followed_in_order():
     loop.run(0, 1)
     (before,) = moved()
     slices = tf.IndexedSlices(tf.constant([[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]]), tf.constant([1, 0, 1]), (5, 2))
-    values, _ = GradientNorms({"model": {"embedding": slices, "bias": None}}).sample(tf.constant(0, tf.int64), 1)
+    values = GradientNorms({"model": {"embedding": slices, "bias": None}}).compute()
     assert float(values[BEFORE]) == 4.0  # of the tensor that they stand for
     norms = norms_of(loop)
     assert list(norms) == [BEFORE, f"{AFTER}/a_thrice", f"{AFTER}/clip_gradients", AFTER]
@@ -115,15 +115,24 @@ def test_each_hook_that_changes_gradients_is_followed_in_order():
     assert norms_of(scaled) == dict.fromkeys([BEFORE, f"{AFTER}/same", AFTER], pytest.approx(before, rel=1e-4))
 
 
-def test_a_report_averages_the_sampled_steps():
-    each = moved(steps=7)
-    loop = loop_of(norms_every=3)
-    loop.run(0, 7)
-    assert norms_of(loop)[BEFORE] == pytest.approx(np.mean([each[0], each[3], each[6]]), rel=1e-4)
-    loop.accumulators.reset()
-    loop.run(7, 2)
-    assert norms_of(loop) == {}  # 7 and 8 are not samples
-    assert loop.accumulators.read()["loss/total"] > 0.0
+class MeasuresTheStep(StatelessHook):
+    def measure(self, context):
+        return {f"{self.name}/step": tf.cast(context.step, tf.float32)}
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_report_averages_norms_and_measures_over_its_first_step_and_every_nth(xla):
+    each = moved(steps=9)
+    loop = loop_of([MeasuresTheStep("watches")], sample_every=3, xla=xla)
+    for start, steps, sampled in ((0, 7, [0, 3, 6]), (7, 1, [7]), (8, 2, [8, 9])):
+        loop.run(start, steps)
+        assert loop.accumulators.read()["watches/step"] == pytest.approx(np.mean(sampled))
+        if start < 8:
+            assert norms_of(loop)[BEFORE] == pytest.approx(np.mean([each[step] for step in sampled]), rel=1e-4)
+        loop.accumulators.reset()
+    loop.run(10, 2)
+    loop.run(12, 3)  # the same report
+    assert loop.accumulators.read()["watches/step"] == pytest.approx(np.mean([10, 12]))
 
 
 def test_a_step_that_was_held_back_is_in_no_average():
