@@ -22,6 +22,7 @@ from hookline.scripts.benchmarks.contender import Contender, Settings, Worker, f
 from hookline.scripts.benchmarks.figures import Row, as_rows, print_rows, write_chart
 from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.run.directory import cpu_name
 
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
@@ -131,7 +132,8 @@ def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row
 def _command(options: Options) -> None:
     cases = choose(options)
     _say(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
-    rows, versions, left_out = list[Row](), {"cores": str(os.cpu_count())}, dict[str, dict[str, str]]()
+    rows, left_out = list[Row](), dict[str, dict[str, str]]()
+    versions = {"processor": cpu_name(), "cores": str(os.cpu_count())}
     for case, contenders in cases.items():
         measured, found, left_out[case] = compare(contenders, options)
         rows += measured

@@ -19,8 +19,9 @@ def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
     """Return the figures of the contenders of one case, as JSON values.
 
     "ratio" and "of_limit" are medians, over the turns, of the speed relative to the baseline and to the limit in the
-    same turn. The baseline is the fastest of those that may be it; the first contender where none of them took part.
-    "use" is the share of the peak: 2 operations x products x examples a second / peak. What is unknown is None.
+    same turn; "ratio_quartiles" are the lower and the upper quartile. The baseline is the fastest of those that may be
+    it; the first contender where none of them took part. "use" is the share of the peak: 2 operations x products x
+    examples a second / peak. What is unknown is None.
     """
     baseline = max((each for each in results if each.contender.baseline), key=_median, default=results[0])
     limit = max((each for each in results if each.contender.limit), key=_median, default=None)
@@ -36,8 +37,9 @@ def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
                 "median": _median(each),
                 "lowest": min(each.speeds),
                 "highest": max(each.speeds),
-                "ratio": _ratio(each, baseline),
-                "of_limit": None if limit is None else _ratio(each, limit),
+                "ratio": (ratio := _quartiles(each, baseline))[1],
+                "ratio_quartiles": ratio[::2],
+                "of_limit": None if limit is None else _quartiles(each, limit)[1],
                 "products": products,
                 "use": operations / peak if operations and peak else None,
                 "baseline": each is baseline,
@@ -52,8 +54,10 @@ def _median(result: Worker) -> float:
     return statistics.median(result.speeds)
 
 
-def _ratio(result: Worker, other: Worker) -> float:
-    return statistics.median(own / base for own, base in zip(result.speeds, other.speeds, strict=True))
+def _quartiles(result: Worker, other: Worker) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile of the ratios of two speeds."""
+    ratios = [own / base for own, base in zip(result.speeds, other.speeds, strict=True)]
+    return statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else 3 * ratios
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -64,9 +68,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = {
         rows[0]["case"]: [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
         rows[0]["unit"]: [f"{row['median']:,.1f}" for row in rows],
-        "lowest to highest": [f"{row['lowest']:,.1f} to {row['highest']:,.1f}" for row in rows],
         "products": [_cell(row["products"], ",d") if differ else "" for row in rows],
         "times *": [f"{row['ratio']:.2f}" for row in rows],
+        "quartiles": ["{:.2f} to {:.2f}".format(*row["ratio_quartiles"]) for row in rows],
         "limit": [_cell(row["of_limit"], ".0%") for row in rows],
         "peak": [_cell(row["use"], ".1%") for row in rows],
     }

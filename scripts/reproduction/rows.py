@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from hookline.scripts.reproduction.targets import Export, Measure, Target, comma
 from hookline.scripts.sweep.record import usable_cores
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_json, read_text
+from hookline.trainer.run.directory import cpu_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -79,7 +79,7 @@ def conditions_now() -> Conditions:
     return {
         "day": date.today().isoformat(),
         "clean": _is_clean(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": usable_cores(),
         "load": [round(os.getloadavg()[0], 2)],
         "niced": os.nice(0) > 0,
@@ -109,14 +109,6 @@ def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
 def _is_under_load(conditions: Conditions) -> bool:
     """Return whether a time is an upper bound only."""
     return bool(conditions["niced"] or max(conditions["load"]) > conditions["cores"] + SPARE)
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _is_clean() -> bool | None:

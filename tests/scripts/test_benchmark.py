@@ -97,7 +97,7 @@ def test_figures_are_medians_and_ratios_are_of_the_same_turn(capsys, monkeypatch
     monkeypatch.setenv("COLUMNS", "120")
     print_rows(rows)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[2] == "ours 200.0 100.0 to 330.0 2.00 50% 50.0%"
+    assert lines[2] == "ours 200.0 2.00 1.25 to 2.50 50% 50.0%"
     write_chart(rows, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 

@@ -120,12 +120,20 @@ def environment() -> dict[str, Any]:
 
 def cpu_flags() -> list[str]:
     """Return the instruction sets that change floating-point results, if the system reports them."""
+    return [flag for flag in _cpu_info("flags").split() if flag.startswith(("avx", "fma", "amx", "sse4"))]
+
+
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_info(key: str) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return []
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return [flag for flag in flags if flag.startswith(("avx", "fma", "amx", "sse4"))]
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def _git_commit() -> str | None:
