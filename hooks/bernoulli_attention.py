@@ -34,11 +34,10 @@ class BernoulliAttention(GraphHook):
     its layers. Unlike in dropout, y is not divided by A. The paper uses join="concatenate"; the moving statistics of
     batch norm above the gate then cover masked and plain maps.
 
-    By default the gate is on the input of the second convolution. With `bnn_rounding` it comes after the input
-    quantizer.
+    With `bnn_rounding` the gate comes after the input quantizer.
 
-    The seed of the draws is a variable of the gate, derived from the run's seed and counted up by every training step.
-    Under another name, reports have that name in place of "attention".
+    The seed of the draws is a variable of the gate, derived from the run's seed and incremented by every training step.
+    If the hook has another name, its reports have that name in place of "attention".
 
     Group: technique
 

@@ -40,8 +40,8 @@ class BnnRounding(GraphHook):
     zeros to its quantized input; `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
-    network), and one with input quantizers only a BAN (binary activation network). Under another name, reports have
-    that name in place of "bnn".
+    network), and one with input quantizers only a BAN (binary activation network). If the hook has another name, its
+    reports have that name in place of "bnn".
 
     Group: technique
 

@@ -22,7 +22,7 @@ class Bop(GraphHook):
 
     The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
     trains all other weights only. The gradients are those with respect to the binary weights, whatever the kernel
-    quantizer of `bnn_rounding` is, which rounds the inputs of a BNN.
+    quantizer of `bnn_rounding` is. In a BNN, that hook rounds the inputs.
 
     Group: technique
 

@@ -40,12 +40,12 @@ class CenterLoss(GraphHook):
     center of a class without an example does not move, and no optimizer changes centers. They start at 0 and move even
     while the weight is still 0, so that they are near their features when it rises.
 
-    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. For code that
-    adds a sum to a mean, set `weight` to lambda times the batch size; for code that takes a mean over batch and
-    dimensions, to 2 lambda / d. weight=0 still reports everything: use it as the baseline.
+    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To match code
+    that adds a sum to a mean, set `weight` to lambda times the batch size; to match code that takes a mean over batch
+    and dimensions, to 2 lambda / d. weight=0 still reports everything: use it as the baseline.
 
-    A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. Under
-    another name, reports have that name in place of "center".
+    A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. If
+    the hook has another name, its reports have that name in place of "center".
 
     Group: technique
 

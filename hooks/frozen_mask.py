@@ -33,7 +33,7 @@ FROZEN_PARTS = ("masked", "survivors")
 class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
-    A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
+    A mask says for each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
     freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, also that of a regularizer,
     and its value is restored after the optimizer's update. Its slots are set to 0 when it freezes, and its moving
     average equals its value.

@@ -31,10 +31,10 @@ class Prune(GraphHook):
     and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
     Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" from then on; "polynomial" goes from
+    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" at every update from then on; "polynomial" goes from
     `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and trains the survivors in between.
-    With "splicing" only the forward pass sees the zeros of the same polynomial: latent values keep training, with the
-    gradient of the masked network, and entries may return until `end_epoch`.
+    "splicing" follows the same polynomial, but until `end_epoch` only the forward pass sees the zeros: latent values
+    keep training, with the gradient of the masked network, and entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
     the n units of a kernel (entries, blocks or channels) are pruned; among equal units those at the end are pruned

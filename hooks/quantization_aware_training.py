@@ -61,18 +61,18 @@ class QuantizationAwareTraining(GraphHook):
     inside a layer counts as one of its own. Pooling, reshaping and padding keep the range of their input.
 
     Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
-    convolution, with a quantization step for each channel, rounding and folding commute.
+    convolution this is not needed: with a quantization step for each channel, rounding and folding commute.
 
     The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
     it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot hold binary inputs.
 
-    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ), from mean magnitudes
-    on, for activations those in the first batch after `begin_epoch`. Activations that the graph says are never negative
-    have unsigned levels. The network's inputs keep a moving average as their range; tanh, sigmoid and softmax have the
-    fixed range that runtimes give them.
+    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). They start from mean
+    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that the graph says are
+    never negative have unsigned levels. The network's inputs keep a moving average as their range; tanh, sigmoid and
+    softmax have the fixed range that runtimes give them.
 
-    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and these and averages of ranges stay
-    as they are: the network trains as it ships.
+    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor the range
+    averages change: the network trains as it ships.
 
     In a subclassed model only weights are rounded. Pruned networks stay pruned. Biases and other weights, such as those
     of recurrent layers, stay float.

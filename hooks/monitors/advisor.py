@@ -37,7 +37,7 @@ class Advisor(HostHook):
     Cost: 64 training examples are read once, before the first step.
 
     Pitfalls:
-        tests/hooks/monitors/test_advisor.py: there is no advice when all is well.
+        tests/hooks/monitors/test_advisor.py: sound settings get no warning.
 
     Example:
         python train.py recipe=baseline trainer.monitor_mode=max

@@ -12,12 +12,11 @@ from hookline.trainer.hook import HostHook, Report, Run
 
 
 class Checkpoint(HostHook):
-    """Ask for checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
+    """Request checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
     "last" is saved at multiples of `every_epochs` (but only if `every_seconds` have passed since the previous save),
     and at the end of the run. "best" is saved at every evaluation that is better than all before it. No step is saved
-    twice. The `keep_last` newest "last" checkpoints are kept: if the newest is damaged, a run resumes from an older
-    one.
+    twice.
 
     Group: monitor
 

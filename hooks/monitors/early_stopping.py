@@ -12,7 +12,7 @@ START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
 
 
 class EarlyStopping(HostHook):
-    """Ask for the end of the run after `patience` evaluations without an improvement.
+    """Stop the run after `patience` evaluations without an improvement.
 
     The metric and its direction are those of the run (`run.best`). A value is an improvement if it is finite and better
     than the best value so far by more than `min_delta`. Several evaluations at one step count once. Counting begins

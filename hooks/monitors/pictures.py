@@ -33,7 +33,7 @@ class PictureFiles(HostHook):
 
     Training examples, as the network sees them, are written when training begins. With `animate`, `pictures/<name>.gif`
     shows the picture at each evaluation on the validation split, in at most 200 evenly spaced frames. It is written
-    when the run ends, even by a failure. A resumed run continues it.
+    when the run ends, even if the run fails. A resumed run continues it.
 
     Group: monitor
 

@@ -32,9 +32,9 @@ class RandomnessGuard(HostHook):
     - Reading a row of the data source twice must give the same result: a source has no seed, so random draws in it
       could not be repeated or resumed. Random changes belong in `augment`.
     - The batch of a step must be the same when it is made twice, as in two runs with one seed.
-    - Each augmentation is checked alone. The same seeds must give the same result, and other seeds another one: a draw
-      by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a batch
-      must have its own draws: copies of one image must come out differently.
+    - Each augmentation is checked alone. The same seeds must give the same result, and different seeds different ones:
+      a draw by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a
+      batch must have its own draws: copies of one image must come out differently.
 
     The bits of at most 16 examples are compared. Draws may be equal by chance in batches of fewer than 7 examples, and
     for an augmentation that changes almost all examples or almost none; these are not checked.

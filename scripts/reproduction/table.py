@@ -18,9 +18,9 @@ HEAD = """# Results
 
 `python scripts/reproduce.py` makes this page from `recipes/results.json`; do not edit it. Figures are means over the
 seeds on the test split, with the lowest and the highest in brackets. A result is compared with the figure of a paper,
-a goal of the recipe, or another measurement of ours; it is reached if the mean is at least as good. A time is the
-median wall time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had
-other work.
+a goal of the recipe, or another measurement of ours; a target is reached if the mean is at least as good. A time is
+the median wall time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine
+had other work.
 """
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
 COMMAND_HEAD = "## Commands"
