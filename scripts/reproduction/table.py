@@ -18,9 +18,9 @@ HEAD = """# Results
 
 `python scripts/reproduce.py` makes this page from `recipes/results.json`; do not edit it. Figures are means over the
 seeds on the test split, with the lowest and the highest in brackets. A result is compared with the figure of a paper,
-a goal of the recipe, or another measurement of ours; a target is reached if the mean is at least as good. A time is
-the median wall time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine
-had other work.
+a goal of the recipe, or another measurement of ours; a target is reached if the mean is at least as good. The size is
+that of the weights and statistics as `summary.json` counts them for the network that ships. A time is the median wall
+time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had other work.
 """
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
 COMMAND_HEAD = "## Commands"
@@ -111,9 +111,9 @@ def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> st
 
 def _goal(goal: Mapping[str, Any], measures: Sequence[Mapping[str, Any]]) -> str:
     measure = next(each for each in measures if each["name"] == goal["measure"])
-    decimals = measure["decimals"]
-    if not goal["source"].startswith("our "):
-        decimals = max(decimals, min(3, len(f"{goal['figure']:g}".partition(".")[2])))
+    given = len(f"{goal['figure']:g}".partition(".")[2])
+    own = given > 2 or goal["source"].startswith("our ")  # a mean of seeds, with more decimals than a paper gives
+    decimals = measure["decimals"] if own else given
     name = "" if measure is measures[0] else f"{goal['measure']} "
     return f"{name}{goal['relation']} {figure(goal['figure'], {**measure, 'decimals': decimals})}: {goal['source']}"
 
