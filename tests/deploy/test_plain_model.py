@@ -22,6 +22,12 @@ class Double(layers.Layer):
         return 2.0 * inputs
 
 
+class Lookalike(Double):
+    """Pretend, as far as the name goes, to be a layer of Keras."""
+
+    __module__ = "keras_extra.layers"
+
+
 def double(x: tf.Tensor) -> tf.Tensor:
     return 2.0 * x
 
@@ -33,6 +39,7 @@ def with_layer(*given: keras.Layer) -> keras.Model:
 def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
     for model, named in (
         (with_layer(Double(name="twice")), "twice (Double)"),
+        (with_layer(Lookalike(name="alike")), "alike (Lookalike)"),
         (with_layer(layers.Activation(double, name="activation")), "double"),
         (with_layer(layers.Lambda(double, name="lambda")), "double"),
         (keras.Sequential([keras.Input((4,)), with_layer(Double(name="twice"))], name="net"), "twice (Double)"),

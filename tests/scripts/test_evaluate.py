@@ -59,6 +59,7 @@ def found(folder: Path) -> dict:
     return json.loads((folder / "evaluation.json").read_text())
 
 
+@pytest.mark.full
 def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
     assert main([f"run={run}"]) == 0
     test, own = json.loads((run / "summary.json").read_text())["test"], found(run / "evaluation" / "test")
@@ -74,6 +75,7 @@ def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
         assert exported["overall"] == pytest.approx(own["overall"], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.full
 def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, capsys):
     from sklearn.datasets import load_digits
 
@@ -89,6 +91,7 @@ def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, c
     assert found(run / "evaluation" / "model.keras_data_validation")["overall"]["examples"] == 50
 
 
+@pytest.mark.full
 def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
     summary = run_small("retrieval", "trainer.epochs=1", run_dir=tmp_path / "retrieval")
     assert main([f"run={tmp_path / 'retrieval'}"]) == 0
@@ -96,6 +99,7 @@ def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
     assert metrics["metric/recall@1"] == pytest.approx(summary["test"]["metric/recall@1"])
 
 
+@pytest.mark.full
 def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
     (foreign := tmp_path / "foreign.keras").write_bytes((run / "export/model.keras").read_bytes())
     (bare := tmp_path / "bare.keras").write_bytes((run / "export/model.keras").read_bytes())

@@ -148,6 +148,7 @@ def test_a_reader_that_leaves_early_is_no_failure():
     assert (done.returncode, done.stdout, done.stderr) == (0, "example\n", "")
 
 
+@pytest.mark.full
 def test_a_run_predicts_as_its_evaluation_does(small_bnn, tmp_path, capsys):
     from sklearn.datasets import load_digits
 

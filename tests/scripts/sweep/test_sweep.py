@@ -31,6 +31,7 @@ def started(lines: list[str]) -> list[str]:
     return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|resumed)", line))
 
 
+@pytest.mark.full
 def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None:
     code, lines = run("recipe=bnn", "seed=1,2", "+hooks=ema", "--sweep", "all", "--config-name", "train")
     assert code == 0
@@ -51,6 +52,7 @@ def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None
     assert (second / "01" / "summary.json").exists()
 
 
+@pytest.mark.full
 def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, recorded: Recorded) -> None:
     code, lines = run("recipe=bnn", "seed=13,1,14,19", "--sweep", "s", "--jobs", "1")
     assert code == 137
@@ -63,6 +65,7 @@ def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, rec
     assert "Run what is missing: python train.py -m --sweep s" in lines
 
 
+@pytest.mark.full
 def test_running_again_makes_only_what_is_missing(
     run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +85,7 @@ def test_running_again_makes_only_what_is_missing(
     assert (code, started(lines)) == (0, [])
 
 
+@pytest.mark.full
 def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: Recorded) -> None:
     given = ["recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s"]
     assert run(*given)[0] == 137
@@ -98,6 +102,7 @@ def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: 
     assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
 
 
+@pytest.mark.full
 def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Recorded) -> None:
     run("recipe=bnn", "seed=1,2", "--sweep", "s")
     code, lines = run("seed=2,3,1", "recipe=bnn", "--sweep", "s")
@@ -114,6 +119,7 @@ def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Reco
     assert Path("s/sweep.json").read_bytes() == before
 
 
+@pytest.mark.full
 def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
     Path("file").touch()
     for name, content in (("broken", {"version": 1, "jobs": [{"run": 3}]}), ("newer", {"version": 2})):
@@ -136,6 +142,7 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -157,12 +164,14 @@ def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run
         run("--sweep", "s")
 
 
+@pytest.mark.full
 def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
     run("recipe=bnn", "seed=1", "--sweep", "s")
     with locked(Path("s")), pytest.raises(UserError, match=f"s is in use: the process {os.getpid()}"):
         run("--sweep", "s")
 
 
+@pytest.mark.full
 def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "usable_gpus", lambda: ("3", "GPU-b"))
     _, lines = run("recipe=bnn", "seed=1,2,3", "trainer.threads=null,3", "--sweep", "s")
