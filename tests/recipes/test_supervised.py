@@ -209,12 +209,12 @@ def test_python_takes_targets_of_several_outputs() -> None:
     rows = slice(0, 90)
     y = {"sum": SUMS[rows], "sign": SIGNS[rows]}
     losses = {"sum": "mse", "sign": "binary_crossentropy"}
-    trainer = hookline.Trainer(two_heads(), "adam", losses, {"sign": ["AUC"]}, ["ema"])
+    trainer = hookline.Trainer(two_heads(), "adam", losses, {"sign": ["AUC"]}, ["ema"], loss_weights={"sum": 0.5})
     history = trainer.fit(VECTORS[rows], y, epochs=3, batch_size=30, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0]
     values = trainer.evaluate(VECTORS[rows], y)
     assert {"loss", "sum_loss", "sign_loss", "sign_AUC"} == {*values}
-    assert values["loss"] == pytest.approx(values["sum_loss"] + values["sign_loss"], rel=1e-5)
+    assert values["loss"] == pytest.approx(0.5 * values["sum_loss"] + values["sign_loss"], rel=1e-5)
     made = trainer.predict(VECTORS[rows])
     np.testing.assert_allclose(trainer.model.predict(VECTORS[rows], verbose=0)["sign"], made["sign"], atol=1e-6)
     refuse("'sign'", lambda: trainer.fit(VECTORS[rows], {"sum": y["sum"]}, verbose=0))

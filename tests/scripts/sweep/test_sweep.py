@@ -142,26 +142,24 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         assert sorted(Path().rglob("*")) == before
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run) -> None:
+    run("recipe=bnn", "seed=17", "--sweep", "s")
+    path = Path("s/sweep.json")
+    content = path.read_text()
+    for change, said in (
         ({"overrides": ["recipe=bnn", "plugins=[pip]"]}, r"s records plugins=\[pip\], which --sweep alone does not"),
         ({"overrides": ["recipe=bnn", "++plugins=[pip]"]}, r"s records \+\+plugins"),
         ({"run": "../elsewhere"}, "s records the run ../elsewhere, outside of it"),
         ({"run": "a/../../b"}, "s records the run a/../../b, outside of it"),
         ({"run": "/tmp/elsewhere"}, "s records the run /tmp/elsewhere, outside of it"),
         ({}, "s records --config-dir"),
-    ],
-)
-def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run, change: dict, said: str) -> None:
-    run("recipe=bnn", "seed=17", "--sweep", "s")
-    content = json.loads(Path("s/sweep.json").read_text())
-    content["jobs"][0] |= change
-    content["flags"] = [] if change else ["--config-dir", "theirs"]
-    Path("s/sweep.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=said):
-        run("--sweep", "s")
+    ):
+        changed = json.loads(content)
+        changed["jobs"][0] |= change
+        changed["flags"] = [] if change else ["--config-dir", "theirs"]
+        path.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match=said):
+            run("--sweep", "s")
 
 
 @pytest.mark.full
