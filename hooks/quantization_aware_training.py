@@ -85,7 +85,8 @@ class QuantizationAwareTraining(GraphHook):
                       with n = 2^bits - 1;   dL/dx = dL/dx_q where x lies in [-s z, s (n - z)], else 0
         ranges:       a <- d a + (1 - d) min(min x, 0),   b <- d b + (1 - d) max(max x, 0), over the whole batch
         learned:      x_q = s clip(round(x / s), -q, p),   at first s = 2 mean|x| / sqrt(p)
-                      with -q = -p = 1 - 2^(bits - 1) for weights; -2^(bits - 1) or 0 to p = 2^bits - 1 - q otherwise
+                      with q = p = 2^(bits - 1) - 1 for weights; for activations
+                      q = 2^(bits - 1), or 0 for unsigned levels, and p = 2^bits - 1 - q
                       dL/dx = dL/dx_q and dx_q/ds = round(x / s) - x / s where -q < x / s < p, else 0 and -q or p
                       s trains by dL/ds / sqrt(p N), with N entries of x that share s, those of one example
 

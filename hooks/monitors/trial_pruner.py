@@ -42,7 +42,7 @@ class TrialPruner(HostHook):
     Reference: Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
 
     Example:
-        python train.py -m recipe=bnn +hooks=trial_pruner --trials 40 optimizer.learning_rate=interval(1e-4,1e-2)
+        python train.py -m recipe=bnn +hooks=trial_pruner --trials 40 'optimizer.learning_rate=interval(1e-4,1e-2)'
     """
 
     def __init__(self, *, pruner: str = "median", options: Mapping[str, Any] | None = None) -> None:

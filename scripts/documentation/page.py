@@ -92,7 +92,8 @@ python train.py recipe=baseline +hooks=<name> hooks.<name>.<key>=<value>   # add
 python train.py recipe=baseline hooks.<name>=null                          # take one out
 ```
 
-Hooks with a star run by default. A hook may run several times, under names of your choice:
+Hooks with a star run by default on the command line; [hookline/README.md](../hookline/README.md) lists those of
+`hookline.Trainer`. A hook may run several times, under names of your choice:
 `+hooks.<name>._target_=...`, in Python `{{"<name>": Prune(...)}}`. [trainer/hook.py](../trainer/hook.py) explains the
 stages. What a hook writes, projects, freezes, reads and saves is listed for its default options, on a small network
 with the layers {", ".join(LAYERS)}; `<variable>` stands for each variable

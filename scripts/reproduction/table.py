@@ -136,7 +136,8 @@ def _environments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _environment(environment: Mapping[str, Any]) -> str:
     commits = " and ".join(commit[:10] for commit in environment["commits"]) or "unknown"
-    changed = "" if environment["clean"] else ", with changes or of unknown state"
+    noun = "commits" if len(environment["commits"]) > 1 else "commit"
+    changed = "" if environment["clean"] else ", with uncommitted changes or of unknown state"
     versions = ", ".join(
         f"{name} {' and '.join(environment[key])}"
         for name, key in (("Python", "python"), ("TensorFlow", "tensorflow"), ("Keras", "keras"))
@@ -146,7 +147,7 @@ def _environment(environment: Mapping[str, Any]) -> str:
     cpus = " and ".join(environment["cpus"]) or "unknown processor"
     gpus = f", {environment['gpus']} GPUs" if environment["gpus"] else ""
     days = " to ".join(dict.fromkeys([*environment["dates"][:1], *environment["dates"][-1:]]))
-    return f"{days}, commit {commits}{changed}; {versions}; {cpus}, {cores} cores{gpus}"
+    return f"{days}, {noun} {commits}{changed}; {versions}; {cpus}, {cores} cores{gpus}"
 
 
 FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"
