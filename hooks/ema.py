@@ -43,7 +43,7 @@ class Ema(GraphHook):
         ema/decay: d, as used by an evaluation after the step.
         ema/distance: ||w - A|| / ||w|| over all latent weights, after the step.
 
-    Cost: A second copy of the variables in memory, and 0.90 of the speed (LeNet-5, batch 100).
+    Cost: A second copy of the variables in memory, and 0.96 of the speed (LeNet-5, batch 100).
 
     Pitfalls:
         tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages of pruned, frozen or

@@ -70,8 +70,8 @@ class Prune(GraphHook):
     Pictures:
         prune/mask/<variable>: the mask.
 
-    Cost: 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of TFMOT. With `rewind_epoch`, checkpoints and memory
-        contain a second copy of the weights and slots, as state early/<variable>.
+    Cost: 0.95 to 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of TFMOT. With `rewind_epoch`, checkpoints and
+        memory contain a second copy of the weights and slots, as state early/<variable>.
 
     Pitfalls:
         tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
