@@ -8,6 +8,7 @@ import pytest
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.session import execute
 from tests.support.command import run_small
@@ -46,3 +47,10 @@ def check_same(run_dir, summary, whole_dir, whole):
     assert summary["digest"] == whole["digest"]
     assert summary["best"] == whole["best"]
     assert summary["test"] == whole["test"]
+    assert hook_states(run_dir) == hook_states(whole_dir)
+
+
+def hook_states(run_dir):
+    """Return what hooks counted; the steps that were saved differ, and the signal is in one run only."""
+    states = CheckpointStore(run_dir / "checkpoints").load("last").state["hooks"]
+    return {name: state for name, state in states.items() if name not in ("checkpoint", "signal")}

@@ -72,19 +72,21 @@ def test_steps_are_left_out_and_a_run_that_is_resumed_leaves_out_the_same(tmp_pa
 
 
 def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
-    common = (PLUGIN, *SHORT, "hooks.nan_guard.at_most=2")
+    common = (PLUGIN, *EACH, "hooks.nan_guard.at_most=2")
     skipping = (poison("loss", 2, 4, 6), "hooks.nan_guard.policy=skip")
     with (
         pytest.warns(UserWarning, match="skipped, . of 2"),
         pytest.raises(NonFiniteError, match="at step 6 .* 2 steps"),
     ):
         run_small("baseline", *common, *skipping, run_dir=tmp_path / "a")
-    returning = (poison("gradient", 13), ROLLBACK, *SAVING)
-    with pytest.warns(UserWarning, match=". of 2 times"), pytest.raises(NonFiniteError, match="at step 13"):
+    returning = (poison("gradient", 15), ROLLBACK, *SAVING)
+    with pytest.warns(UserWarning, match=". of 2 times"), pytest.raises(NonFiniteError, match="at step 15"):
         run_small("baseline", *common, *returning, run_dir=tmp_path / "b")
     state = CheckpointStore(tmp_path / "b" / "checkpoints").load("last")
-    assert state.step == 12
+    assert state.step == 14
     assert state.tensors["optimizer/model/learning_rate_factor"] == 1.0  # written before the first return
+    rates = rates_of(tmp_path / "b")
+    assert 0.15 < rates[15] / rates[14] < 0.25  # halved twice, of a schedule that falls
 
 
 ROLLED = [once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.3", "hooks.checkpoint.keep_last=9", *SAVING, *EACH]
