@@ -53,13 +53,21 @@ def repository():
     return {name: data.decode("utf-8") for name, data in found.items() if b"\0" not in data}
 
 
-parsed = cache(ast.parse)
+IMPORTS, FUNCTIONS = ast.Import | ast.ImportFrom, ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _nodes(source):
+    """Return the imports at the top of a module, and all imports, calls and functions in it."""
+    tree = ast.parse(source)
+    found = [node for node in ast.walk(tree) if isinstance(node, IMPORTS | FUNCTIONS | ast.Call)]
+    return [node for node in tree.body if isinstance(node, IMPORTS)], found
 
 
 def _python(files):
     for name, source in files.items():
         if name.endswith(".py"):
-            yield name, parsed(source)
+            yield name, _nodes(source)[1]
 
 
 def _room(name):
@@ -67,9 +75,9 @@ def _room(name):
     return room if "/" in name and room in ROOMS else None
 
 
-def _imported_modules(name, tree):
+def _imported_modules(name, nodes):
     """Yield the line and the absolute name of everything that a module imports, also by `import_module("...")`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -87,8 +95,8 @@ def _imported_modules(name, tree):
 def imports_against_the_direction(files):
     return [
         f"{name}:{line} imports {module}"
-        for name, tree in _python(files)
-        for line, module in _imported_modules(name, tree)
+        for name, nodes in _python(files)
+        for line, module in _imported_modules(name, nodes)
         if (room := _room(name)) and not _may_import(room, module.split("."))
     ]
 
@@ -105,9 +113,7 @@ def import_cycles(files):
     imported = {
         module: {
             found
-            for node in parsed(files[name]).body
-            for _, full in _imported_modules(name, ast.Module([node], []))
-            if isinstance(node, ast.Import | ast.ImportFrom)
+            for _, full in _imported_modules(name, _nodes(files[name])[0])
             for found in (full, full.rpartition(".")[0])
             if found in modules
         }
@@ -128,10 +134,9 @@ def long_files(files):
 def long_functions(files):
     return [
         f"{name}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
-        for name, tree in _python(files)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+        for name, nodes in _python(files)
+        for node in nodes
+        if isinstance(node, FUNCTIONS) and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
     ]
 
 

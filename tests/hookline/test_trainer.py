@@ -46,6 +46,7 @@ def test_lines_of_the_contract(tmp_path, monkeypatch):
     assert trainer.export("model.tflite", format="litert").exists()
 
 
+@pytest.mark.full
 def test_a_second_fit_goes_on_as_one_whole_fit():
     whole, expected = by_python(epochs=3, optimizer=keras.optimizers.Adam(0.01))
     parts = small_trainer(optimizer=keras.optimizers.Adam(0.01))
@@ -162,6 +163,7 @@ def test_a_step_of_ones_own_is_the_step_of_fit(caplog):
             np.testing.assert_allclose(variable.numpy(), trainer._state.variables[key].numpy(), atol=1e-6, err_msg=key)
 
 
+@pytest.mark.full
 def test_several_networks_train_by_objectives():
     from hookline.recipes.classification import Classification
 

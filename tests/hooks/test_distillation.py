@@ -198,6 +198,7 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
     assert "teacher=" in refused(tmp_path / "nowhere")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_python_and_the_command_line_distil_with_the_same_bits(tmp_path: Path) -> None:
     small_model("softmax").save(tmp_path / "teacher.keras")

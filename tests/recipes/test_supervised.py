@@ -126,7 +126,7 @@ def plain(name: str) -> str:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(each, marks=() if each in ("one output", "maps") else pytest.mark.full) for each in KINDS],
+    [pytest.param(each, marks=() if each == "one output" else pytest.mark.full) for each in KINDS],
 )
 def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     inputs, targets, build, options = KINDS[kind]

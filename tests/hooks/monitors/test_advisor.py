@@ -60,6 +60,7 @@ def test_the_advisor_sees_validation_and_keeps_it_over_a_resume(make_run):
     assert resumed.warning({}) is None  # another fit
 
 
+@pytest.mark.full
 def test_promises_that_hold_from_near_the_end_on_are_pointed_at(make_run):
     for since, count in ((0, 0), (95, 0), (96, 1), (100, 1)):
         found = Advisor().advise(make_run(best=Best("metric/accuracy", "max", since=since)))
