@@ -46,12 +46,10 @@ HOOKS = [
     name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)
 ]
 TOGETHER = [
-    ("bernoulli_attention", "synchronized_batch_norm"),
-    ("bnn_rounding", "gradient_override"),
-    ("center_loss", "clip_gradients", "ema"),
-    ("distillation", "sam"),
-    ("freeze_layers", "prune"),
-    ("frozen_mask", "fused_batch_norm"),
+    ("bernoulli_attention", "gradient_override", "synchronized_batch_norm"),
+    ("bnn_rounding", "center_loss", "clip_gradients", "ema"),
+    ("distillation", "freeze_layers", "prune"),
+    ("frozen_mask", "fused_batch_norm", "sam"),
 ]
 REWOUND = ["hooks.prune.rewind_epoch=0.3", "hooks.prune.end_epoch=1", "hooks.prune.frequency=2", "schedule=constant"]
 ALONE = [(name,) for name in HOOKS if name not in itertools.chain(*TOGETHER)]
