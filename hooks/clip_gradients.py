@@ -23,8 +23,8 @@ class ClipGradients(GraphHook):
     by="norm" limits the joint norm of the gradients of all chosen variables, which keeps their direction;
     by="variable_norm" that of each variable; by="value" each entry.
 
-    This is the last hook that sees gradients: those of the whole batch, also with micro batches; frozen weights count
-    as 0. Each network is clipped separately.
+    The gradients are those of the whole batch, also with micro batches, after other hooks have changed them; only `bop`
+    comes later. Frozen weights count as 0. Each network is clipped separately.
 
     A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; the other gradients then do not
     change. Reports cover the chosen layers; "grad_norm/" covers all gradients of a network.
