@@ -1,4 +1,4 @@
-"""Networks: the names of their variables, their rates, and the objectives that they do not fit."""
+"""Networks: the names of their variables, and their rates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 
 from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
-from hookline.trainer.step.trainer import Trainer
-from tests.support.refusals import assert_refused
-from tests.support.toy import ToyObjective, toy_network
+from tests.support.toy import toy_network
 
 
 class Repeated(keras.Model):
@@ -37,25 +35,3 @@ def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors():
         for factor in (0.5, 0.25):
             network.lower_rate(factor)
         assert float(network.optimizer.learning_rate) == pytest.approx(0.1)
-
-
-REFUSED = [
-    ({"fixed": True}, "'second' is fixed"),
-    ({"untrained": True}, "No objective changes the network 'second'"),
-    ({"network": "first"}, "named 'first'"),
-    ({"objective": "one"}, "objectives are named 'one'"),
-    ({"model": True}, "'first' and 'second' share the variable"),
-    ({"optimizer": True}, "'first' and 'second' share one optimizer"),
-    ({"changes": ("third",)}, "'third'"),
-]
-
-
-def test_what_does_not_fit_is_refused():
-    for change, match in REFUSED:
-        first, second = toy_network("first"), toy_network(change.get("network", "second"))
-        second.fixed = "fixed" in change
-        second.model = first.model if "model" in change else second.model
-        second.optimizer = first.optimizer if "optimizer" in change else second.optimizer
-        objectives = [ToyObjective("first", "one"), ToyObjective("second", change.get("objective", "two"))]
-        objectives[1].trains = change.get("changes", objectives[1].trains)
-        assert_refused(match, Trainer, [first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)
