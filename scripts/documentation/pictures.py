@@ -1,4 +1,4 @@
-"""Pictures of techniques for the site, drawn from the functions that training uses."""
+"""Pictures of techniques for the site, drawn from the functions that training uses where these are pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -14,6 +15,8 @@ from hookline.hooks.pruning.settings import polynomial_sparsity
 from hookline.hooks.quantization.fake import quantize_activations, quantize_weights
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
 from hookline.hooks.weight_clustering import clustered, initial_centroids
+from hookline.recipes.adversarial import LOSSES
+from hookline.recipes.retrieval import Triplets, triplet_loss
 from hookline.scripts.command import new_figure
 from hookline.trainer.ops.backward import clip, modify_gradients, reverse
 from hookline.trainer.ops.estimators import approx_sign, round_through, ste_sign, swish_sign
@@ -113,6 +116,61 @@ def _decays() -> Panels:
     return [("decay by step", steps, {f"decay={each}": np.minimum(each, warm) for each in (0.9, 0.99, 0.999)})]
 
 
+def _flips() -> Panels:
+    steps, gamma, threshold = np.arange(400), 0.02, 0.01
+    gradients = 0.05 * np.sin(steps / 60.0) + np.random.default_rng(0).normal(0.0, 0.1, steps.size)
+    momentum, weight, momenta, weights = 0.0, 1.0, [], []
+    for gradient in gradients:
+        momentum += gamma * (gradient - momentum)
+        weight = -weight if weight * momentum >= threshold else weight
+        momenta.append(momentum)
+        weights.append(weight)
+    limits = {"threshold": np.full(steps.size, threshold), "-threshold": np.full(steps.size, -threshold)}
+    return [("m by step", steps, {"m": momenta, **limits}), ("w by step", steps, {"": weights})]
+
+
+def _soft_targets() -> Panels:
+    logits = tf.constant([9.0, 6.0, 5.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -4.0])
+    temperatures = (1.0, 2.0, 4.0, 8.0)
+    return [("softmax(z / T) by class", np.arange(10), {f"T={t:.0f}": tf.nn.softmax(logits / t) for t in temperatures})]
+
+
+def _frozen_weight() -> Panels:
+    steps, since = np.arange(120), 60
+    curves: dict[str, list[float]] = {"frozen": [], "gradient of zero": []}
+    for name, values in curves.items():
+        weight, optimizer = keras.Variable(1.0), keras.optimizers.Adam(0.01)
+        optimizer.build([weight])
+        for step in steps:
+            before = float(weight)
+            optimizer.apply([tf.constant(1.0 if step < since else 0.0)])
+            if name == "frozen" and step >= since:
+                weight.assign(before)
+            values.append(float(weight))
+    return [(f"w by step, frozen from step {since}", steps, curves)]
+
+
+def _triplets() -> Panels:
+    distances = tf.linspace(0.0, 2.0, 201)
+    curves = {
+        "soft margin" if margin is None else f"margin={margin}": [
+            triplet_loss(Triplets(tf.constant(0.8), each, tf.constant(True)), margin, over_active=False)
+            for each in distances
+        ]
+        for margin in (0.2, 0.5, None)
+    }
+    return [("loss by distance to the negative; positive at 0.8", distances, curves)]
+
+
+def _adversarial() -> Panels:
+    scores = np.linspace(-3.0, 3.0, 301, dtype=np.float32)
+    terms = {"discriminator, real": "real", "discriminator, generated": "fake", "generator": "generator"}
+    return [
+        (title, scores, {name: getattr(loss, term)(tf.constant(scores)) for name, loss in LOSSES.items()})
+        for title, term in terms.items()
+    ]
+
+
 PICTURES: dict[str, Callable[[], Panels]] = {
     "bnn_rounding": _quantizers,
     "prune": _sparsity,
@@ -122,4 +180,11 @@ PICTURES: dict[str, Callable[[], Panels]] = {
     "gradient_override": _overrides,
     "bernoulli_attention": _keep_rates,
     "ema": _decays,
+    "bop": _flips,
+    "distillation": _soft_targets,
+    "freeze_layers": _frozen_weight,
+    "frozen_mask": _frozen_weight,
+    "retrieval": _triplets,
+    "gan": _adversarial,
+    "sgan": _adversarial,
 }

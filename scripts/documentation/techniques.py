@@ -30,6 +30,13 @@ PICTURED = {
     "gradient_override": "The gradient below a layer y = x, for a gradient of 1 above it, in the range of x.",
     "bernoulli_attention": "The keep-rate penalty, by the mean of the attention map.",
     "ema": "The decay over the first steps, with the warm-up.",
+    "bop": "A noisy gradient averaged over steps, and the weight that the average flips.",
+    "distillation": "Targets that one set of logits gives at several temperatures.",
+    "freeze_layers": "A weight under Adam that freezes, and one whose gradient becomes zero.",
+    "frozen_mask": "A weight under Adam that freezes, and one whose gradient becomes zero.",
+    "retrieval": "The loss of one triplet.",
+    "gan": "The losses by the discriminator's score.",
+    "sgan": "The losses by the discriminator's score.",
 }
 """Techniques with a picture, which `pictures.py` draws, and what it shows."""
 DRAWN = {"center_loss": ("tensorboard_center_loss.png", "Features of a run with the centers of their classes.")}
@@ -155,6 +162,7 @@ def task_pages(root: Path) -> Iterator[tuple[str, str]]:
             f"`python train.py --help task.{recipe.name}` lists the options. From Python:",
             f'```python\nresult = hookline.run("recipe={recipe.name}")\n```',
             f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
+            _picture(recipe.name),
             _plain(about.partition("\n")[2].strip()),
             f"**Easy to get wrong**\n\n{_dedented(pitfalls)}" if pitfalls else "",
             _results(root, {recipe.name}, rf"\brecipe={recipe.name}\b"),
