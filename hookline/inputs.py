@@ -154,11 +154,12 @@ def _array(value: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     except (ValueError, TypeError) as error:
-        raise UserError(f"{name} is a {type(value).__name__}: {error}. Expected arrays or tensors.") from error
+        raise UserError(f"{name} is of type {type(value).__name__}: {error}. Expected arrays or tensors.") from error
     if array.dtype.kind not in "biufS" or not array.ndim:
         raise UserError(
-            f"{name} is a {type(value).__name__} of dtype {array.dtype}. Expected numbers [n, ...] in arrays, tensors, "
-            "a dict of them, a tf.data.Dataset or a keras.utils.PyDataset."
+            f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, tensors, "
+            "a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. np.unique(names, return_inverse=True)[1] "
+            "numbers the names of classes."
         )
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     return array.astype(np.int64) if array.dtype == np.bool_ else array
@@ -260,7 +261,7 @@ def _joined(batches: Iterable[Any], name: str) -> Examples:
         if not 1 <= len(items) <= 3:
             raise UserError(f"{name} gives {len(items)} items a batch. Expected (x, y) or (x, y, sample_weight).")
         x, y, weights = (*items, None, None)[:3]
-        if not getattr(tf.nest.flatten(x)[0], "shape", ()):
+        if not all(np.ndim(each) for each in tf.nest.flatten((x, y)) if each is not None):
             raise UserError(f"{name} gives single examples. Expected batches: dataset.batch(64).")
         parts.append(read_examples(x, y, weights, name))
     if not parts:
