@@ -40,7 +40,7 @@ from hookline.scripts.reproduction.table import (
 )
 from hookline.scripts.reproduction.targets import DATA, Target, Variant, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
-from hookline.scripts.sweep.open import job_arguments, make_directory, quoted
+from hookline.scripts.sweep.open import is_done, job_arguments, make_directory, quoted
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
 from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
 from hookline.train import say
@@ -120,14 +120,6 @@ def places_of(options: Options) -> dict[str, Path]:
     return places
 
 
-class Runs(Sweep):
-    """Runs that are not recorded as a sweep; each has its log beside its directory."""
-
-    def log(self, job: SweepJob, worker: int = 0) -> Path:
-        """Return the file that holds what a job's processes print."""
-        return self.directory / f"{job.run}.log"
-
-
 class Session:
     """One call of the command: which runs are done, which are made, which rows are kept.
 
@@ -141,9 +133,9 @@ class Session:
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
         self.places = places_of(options)
         self.checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
-        self.say, self._script = say, script
+        self.say, self.script = say, script
         self._settled: set[str] = set()  # names of targets
-        self._failed = False
+        self.has_failed = False
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
         able = [self._runs[target.name] for target in self.chosen if self._lacks(target) is None]
@@ -161,20 +153,20 @@ class Session:
             if self.checks:
                 check(variant for variant, _ in self._able.values())
             self._keep_not_run()
-            self._settle()
+            self.settle()
             missing = [name for name in self._able if not self.is_done(name)]
             self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
             code = self._make(missing, at_once) if missing else 0
         for target in self.chosen:
             self.say(f"{target.name}: {self.standing(target)}")
         self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(TABLE)}")
-        return code if code in ENDED else int(self._failed)
+        return code if code in ENDED else int(self.has_failed)
 
     def _tries(self, name: str) -> tuple[Path | None, Path]:
         """Return the latest run that was made by the command line of a variant, and a free place for another one."""
         variant, seed = self._all[name]
         places = dict.fromkeys(variant.data, ANY)  # data may have moved since
-        places |= {key: f"{ANY}{self._directory(each.run(seed))}" for key, each in variant.needs.items()}
+        places |= {key: f"{ANY}{self.directory(each.run(seed))}" for key, each in variant.needs.items()}
         filled = [*variant.filled(places), f"seed={seed}"]
         expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
         found, path, number_of_try = None, self.out / name, 1
@@ -186,14 +178,14 @@ class Session:
             path = self.out / f"{name}_try{number_of_try}"
         return found, path
 
-    def _directory(self, name: str) -> str:
+    def directory(self, name: str) -> str:
         """Return where the run of a variant is in `out`, or will be."""
         found, free = self._tries(name)
         return str((found or free).relative_to(self.out))
 
     def path(self, name: str) -> Path:
         """Return the directory of a run."""
-        return self.out / self._directory(name)
+        return self.out / self.directory(name)
 
     def is_done(self, name: str) -> bool:
         """Return whether a run is complete."""
@@ -201,55 +193,21 @@ class Session:
 
     def _make(self, missing: Sequence[str], at_once: int) -> int:
         """Make runs, as soon as those that they begin from are complete; return the worst exit code."""
-        slots = divide(len(missing), at_once)
-        waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
-        runs = Runs(self.out, list(waiting.values()))
-        begun: dict[int, dict[str, Any]] = {}
-
-        def next_job() -> SweepJob | None:
-            for name, job in waiting.items():
-                if not self._unmade(name):
-                    job.run, job.overrides = self._directory(name), self._overrides(*self._all[name])
-                    self.path(name).parent.mkdir(parents=True, exist_ok=True)
-                    return waiting.pop(name)
-            return None
-
-        def arguments(job: SweepJob) -> list[str]:
-            begun[job.number] = conditions_now()
-            has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
-            given = job_arguments(runs, job, None if at_once == 1 or has_threads else slots.threads)
-            is_resumed = given[0].startswith("resume=")  # the data may have moved
-            return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
-
-        def ended(job: SweepJob) -> None:
-            append_conditions(self.out, job.run, begun[job.number])
-            self._failed |= not is_complete(read_summary(runs.run_directory(job))) or bool(job.exit_code)
-            self._settle()
-
-        run = SweepRun(
-            runs,
-            slots,
-            next_job,
-            arguments,
-            label=lambda job: job.run,
-            say=self.say,
-            ended=ended,
-            script=self._script,
-            record=lambda sweep, job: None,
-        )
+        run = Making(self, missing, at_once)
         code = run.run()
-        for name in waiting:
-            if needed := self._unmade(name):
+        for name in run.waiting:
+            if needed := self.unmade(name):
                 self.say(f"left out: {name}, which begins from {needed[0]}")
         return code
 
-    def _unmade(self, name: str) -> list[str]:
+    def unmade(self, name: str) -> list[str]:
         """Return the runs that a run begins from and that are not complete."""
         variant, seed = self._all[name]
         return [run for each in variant.needs.values() if not self.is_done(run := each.run(seed))]
 
-    def _overrides(self, variant: Variant, seed: int) -> list[str]:
+    def overrides(self, name: str) -> list[str]:
         """Return the overrides of a run, with the places of its data and of the runs that it begins from."""
+        variant, seed = self._all[name]
         places = {name: quoted(self.places[name]) for name in variant.data}
         places |= {key: quoted(self.path(each.run(seed))) for key, each in variant.needs.items()}
         return [*variant.filled(places), f"seed={seed}"]
@@ -266,7 +224,7 @@ class Session:
         runs = self._runs[target.name]
         return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Keep the rows that have become complete."""
         for target in self.chosen:
             if target.name in self._settled or self._lacks(target) is not None:
@@ -277,7 +235,7 @@ class Session:
             try:
                 self._keep(target)
             except UserError as error:
-                self._failed = True
+                self.has_failed = True
                 self.say(f"{target.name}: no row. {error}")
 
     def _keep(self, target: Target) -> None:
@@ -286,7 +244,7 @@ class Session:
             for seed in seeds:
                 make_export(self.path(target.runs[export.run].run(seed)), export)
         noted = read_conditions(self.out)
-        row = make_row(target, seeds, self.path, {name: noted.get(self._directory(name), []) for name in self._all})
+        row = make_row(target, seeds, self.path, {name: noted.get(self.directory(name), []) for name in self._all})
         self.say(render_short(row))
         if absent := [str(seed) for seed in target.seeds if seed not in seeds]:
             self.say(f"{target.name}: not kept in {self.results.name}: seed {', '.join(absent)} is not among the runs")
@@ -304,6 +262,52 @@ class Session:
         before = read_results(self.results)
         rows = merge(before, row, list(self.targets))
         (write_table if rows == before else write_results)(self.results, rows)
+
+
+class Runs(Sweep):
+    """Runs that are not recorded as a sweep; each has its log beside its directory."""
+
+    def log(self, job: SweepJob, worker: int = 0) -> Path:
+        """Return the file that holds what a job's processes print."""
+        return self.directory / f"{job.run}.log"
+
+
+class Making(SweepRun):
+    """Make runs, as soon as those that they begin from are complete."""
+
+    def __init__(self, session: Session, missing: Sequence[str], at_once: int) -> None:
+        self.waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
+        runs = Runs(session.out, list(self.waiting.values()))
+        super().__init__(runs, divide(len(missing), at_once), session.say, session.script)
+        self._session, self._alone = session, at_once == 1
+        self._begun: dict[int, dict[str, Any]] = {}
+
+    def next_job(self) -> SweepJob | None:
+        session = self._session
+        for name, job in self.waiting.items():
+            if not session.unmade(name):
+                job.run, job.overrides = session.directory(name), session.overrides(name)
+                session.path(name).parent.mkdir(parents=True, exist_ok=True)
+                return self.waiting.pop(name)
+        return None
+
+    def arguments(self, job: SweepJob) -> list[str]:
+        self._begun[job.number] = conditions_now()
+        has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
+        given = job_arguments(self.sweep, job, None if self._alone or has_threads else self.slots.threads)
+        is_resumed = given[0].startswith("resume=")  # the data may have moved
+        return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
+
+    def label(self, job: SweepJob) -> str:
+        return job.run
+
+    def record(self, job: SweepJob) -> None:
+        """Record nothing: the runs themselves are the record."""
+
+    def ended(self, job: SweepJob) -> None:
+        append_conditions(self.sweep.directory, job.run, self._begun[job.number])
+        self._session.has_failed |= not is_done(self.sweep, job) or bool(job.exit_code)
+        self._session.settle()
 
 
 def check(variants: Iterable[Variant]) -> None:

@@ -59,9 +59,9 @@ def searches(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def leave(search: Search) -> None:
     """Let go of the trials of a process, as its death does."""
-    for descriptor in search._claims.values():
+    for descriptor in search.claims.values():
         os.close(descriptor)
-    search._claims.clear()
+    search.claims.clear()
 
 
 def finish(search: Search, job: SweepJob, **summary: Any) -> None:
@@ -71,8 +71,8 @@ def finish(search: Search, job: SweepJob, **summary: Any) -> None:
     (directory / "config.yaml").touch()
     (directory / "summary.json").write_text(json.dumps(summary))
     job.status = summary["status"]
-    if job.number in search._claims:
-        search.tell(search.sweep, job)
+    if job.number in search.claims:
+        search.record(job)
 
 
 def make(search: Search, count: int) -> None:
