@@ -197,7 +197,7 @@ def _section_text(section: str, columns: int, only: str | None = None) -> str:
 
 
 def _option_text(group: str, option: str, path: Path, columns: int) -> str:
-    found = list(_keys(path))
+    found = list(keys_of(path))
     about = {"command": _example(group, option, found), **_header(path)}
     about["file"] = path.relative_to(path.parents[2]).as_posix()
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
@@ -229,7 +229,7 @@ def _example(group: str, option: str, keys: Iterable[tuple[str, str, str]]) -> s
     return f"python train.py recipe=baseline {group}={option}{''.join(needed)}"
 
 
-def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
+def keys_of(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
     from omegaconf import OmegaConf
 
