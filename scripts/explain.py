@@ -50,7 +50,10 @@ def _explain_key(
     if is_interpolation(last.value):
         lines.append(f"  it refers to another value: {last.value}")
     lines += _chain_lines(chain, key)
-    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
+    for note in notes:  # +hooks=ema may have set keys of any hook
+        name = note.lstrip("+~").partition("=")[0]
+        if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}."):
+            lines.append(f"  the run was begun with {note}")
     return "\n".join(lines)
 
 
@@ -65,12 +68,6 @@ def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
     raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
 
 
-def _sets(override: str, key: str) -> bool:
-    """Return whether an override that a run was begun with may have set a key: +hooks=ema those of any hook."""
-    name = override.lstrip("+~").partition("=")[0]
-    return f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
-
-
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
     """Return what the setting is for: the schema's help, or the first comment beside it."""
     section, _, name = key.rpartition(".")
@@ -81,7 +78,10 @@ def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
 
 def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
     """Return a line for each step; all but the last are overridden."""
-    places, texts = [step.place for step in chain], [_said(step, key) for step in chain]
+    places, texts = [step.place for step in chain], [visible(step.value) for step in chain]
+    for number, step in enumerate(chain):
+        if step.value is None and (step.removes or is_part(key)):
+            texts[number] = f"removes {step.path}"
     wide, long = max(map(len, places)), max(map(len, texts))
     lines = [f"  set by {places[-1]}"]
     if len(chain) > 1:
@@ -91,12 +91,6 @@ def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
             comment = f"  # {step.comment}" if step.comment else ""
             lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
     return lines
-
-
-def _said(step: Step, key: str) -> str:
-    if step.value is None and (step.removes or is_part(key)):
-        return f"removes {step.path}"
-    return visible(step.value)
 
 
 def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:

@@ -79,7 +79,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
     """Print the plan as tables."""
     from rich.table import Table
 
-    from hookline.scripts.planning.text import NONE, sections
+    from hookline.scripts.planning.plan import NONE, sections
 
     for number, section in enumerate(sections(plan, full=full)):
         console.print(("\n" if number else "") + section.title, style="bold")

@@ -132,7 +132,7 @@ class Session:
         self.chosen = chosen(options.only, self.targets)
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
         self.places = places_of(options)
-        self.checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
+        self._checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
         self.say, self.script = say, script
         self._settled: set[str] = set()  # names of targets
         self.has_failed = False
@@ -150,13 +150,21 @@ class Session:
                 f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one made by this."
             )
         with locked(self.out):
-            if self.checks:
+            if self._checks:
                 check(variant for variant, _ in self._able.values())
-            self._keep_not_run()
+            for target in self.chosen:
+                if (reason := self._lacks(target)) is not None:
+                    self.say(f"{target.name}: not run: {reason}")
+                    facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
+                    self._write({**facts, "not_run": reason})
             self.settle()
             missing = [name for name in self._able if not self.is_done(name)]
             self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
-            code = self._make(missing, at_once) if missing else 0
+            making = Making(self, missing, at_once)
+            code = making.run() if missing else 0
+            for name in making.waiting:
+                if needed := self.unmade(name):
+                    self.say(f"left out: {name}, which begins from {needed[0]}")
         for target in self.chosen:
             self.say(f"{target.name}: {self.standing(target)}")
         self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(TABLE)}")
@@ -190,15 +198,6 @@ class Session:
     def is_done(self, name: str) -> bool:
         """Return whether a run is complete."""
         return is_complete(read_summary(self.path(name)))
-
-    def _make(self, missing: Sequence[str], at_once: int) -> int:
-        """Make runs, as soon as those that they begin from are complete; return the worst exit code."""
-        run = Making(self, missing, at_once)
-        code = run.run()
-        for name in run.waiting:
-            if needed := self.unmade(name):
-                self.say(f"left out: {name}, which begins from {needed[0]}")
-        return code
 
     def unmade(self, name: str) -> list[str]:
         """Return the runs that a run begins from and that are not complete."""
@@ -250,13 +249,6 @@ class Session:
             self.say(f"{target.name}: not kept in {self.results.name}: seed {', '.join(absent)} is not among the runs")
         else:
             self._write(row)
-
-    def _keep_not_run(self) -> None:
-        for target in self.chosen:
-            if (reason := self._lacks(target)) is not None:
-                self.say(f"{target.name}: not run: {reason}")
-                facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
-                self._write({**facts, "not_run": reason})
 
     def _write(self, row: dict[str, Any]) -> None:
         before = read_results(self.results)

@@ -78,7 +78,12 @@ def is_sweep(directory: Path) -> bool:
 
 def read_run(directory: Path, name: str | None = None) -> StoredRun:
     """Return a run."""
-    config, recipe = _read_config(directory)
+    try:
+        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
+    except UserError as error:
+        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
+    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
+        raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
     path = directory / SUMMARY
     summary = _read_summary(path) if path.exists() else {}
     return StoredRun(
@@ -91,17 +96,6 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
         directory=directory,
         written=path.stat().st_mtime if summary else 0.0,
     )
-
-
-def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
-    """Return the config and the recipe's name."""
-    try:
-        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
-    except UserError as error:
-        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
-    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
-        raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
-    return config, recipe
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,11 @@ from hookline.scripts.planning.plan import (
     ObjectivePlan,
     Plan,
     Stage,
+    as_markdown,
     identities,
     list_variables,
 )
-from hookline.scripts.planning.text import as_markdown
 from hookline.trainer.hook import GraphHook, Hook, HostHook
-from hookline.trainer.network import Network
 from hookline.trainer.run.machine import estimated
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.stage import in_stage, takes_part
@@ -95,29 +94,25 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
                 handles = dict.fromkeys(write.handle for write in all_writes([operation]))
                 found = [known[handle] for handle in handles if handle in known]
                 written.update(found)
-                updates.append(_update(operation.type, found, by, trainer.networks))
+                if by == TRAINER and found:
+                    _, owner, name = found[0]
+                    by += ", for moving statistics" if name in trainer.networks[owner].weights else ", for seed state"
+                names = tuple(_label(*each, several=len(networks) > 1) for each in found)
+                updates.append(Change(operation.type, by, names))
         seen.update(commit.added_by)
         if commit.update == 0:  # the others write the same once more
             objectives.append(_plan_objective(commit, updates, trainer, times[commit.objective]))
+    models = {}
+    for network in networks:
+        before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
+        models[network.name] = f"{type(network.model).__name__} '{network.model.name}'{before}"
     return Plan(
         stages=stages_of(trainer.hooks, host_hooks),
         objectives=tuple(objectives),
-        networks={each.name: _describe(each) for each in networks},
+        networks=models,
         variables=list_variables(networks, trainer.hooks, written),
         training=tuple(metrics),
     )
-
-
-def _update(op: str, found: Sequence[Identity], by: str, networks: Mapping[str, Network]) -> Change:
-    if by == TRAINER and found:
-        _, owner, name = found[0]
-        by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
-    return Change(op, by, tuple(_label(*each, several=len(networks) > 1) for each in found))
-
-
-def _describe(network: Network) -> str:
-    before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
-    return f"{type(network.model).__name__} '{network.model.name}'{before}"
 
 
 def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
@@ -166,16 +161,12 @@ def plan_run(run: Run) -> Plan:
     if best.since:
         monitor += f", counted from step {best.since:,} on"
     evaluation = tuple(run.held_out["validation"].names)
-    plan = replace(plan, evaluation=evaluation, monitor=monitor, facts=_facts(run), advice=_advice(run))
-    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
-
-
-def _advice(run: Run) -> tuple[tuple[str, str], ...]:
-    found = []
+    advice: list[tuple[str, str]] = []
     for hook in run.hooks:
         with in_stage(hook, "advise", 0):
-            found += [(hook.name, line) for line in hook.advise(run)]
-    return tuple(found)
+            advice += [(hook.name, line) for line in hook.advise(run)]
+    plan = replace(plan, evaluation=evaluation, monitor=monitor, facts=_facts(run), advice=tuple(advice))
+    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -106,11 +106,6 @@ def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     return found
 
 
-def _is_under_load(conditions: Conditions) -> bool:
-    """Return whether a time is an upper bound only."""
-    return bool(conditions["niced"] or max(conditions["load"]) > conditions["cores"] + SPARE)
-
-
 def _is_clean() -> bool | None:
     """Return whether the code is as committed; None if this is not a clone."""
     command: Sequence[str] = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
@@ -131,6 +126,7 @@ def make_row(
     means = {each["name"]: each["mean"] for each in measures}
     noted = {key: conditions.get(name, ()) for key, name in names.items()}
     first = next(iter(target.runs))
+    times = [each for (name, _), each in noted.items() if name == first]
     own = [run for (name, _), run in stored.items() if name == first]
     return {
         "name": target.name,
@@ -149,10 +145,9 @@ def make_row(
         "threads": max(
             int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0) for run in own
         ),
-        # A run that a kill has cut out of the record may have had other work beside it.
-        "under_load": any(
-            not each or any(map(_is_under_load, each)) for (name, _), each in noted.items() if name == first
-        ),
+        # A time is an upper bound then; a run that a kill has cut out of the record may have had other work beside it.
+        "under_load": not all(times)
+        or any(one["niced"] or max(one["load"]) > one["cores"] + SPARE for each in times for one in each),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
 

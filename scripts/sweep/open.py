@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -45,7 +45,9 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
         plugins = [each for each in job.overrides if each.startswith("plugins=")]
         return [f"resume={quoted(run)}", *plugins, *sweep.flags]
     if run.exists():
-        job.run = unused(re.sub(r"_try\d+$", "", job.run), lambda name: (sweep.directory / name).exists())
+        first = re.sub(r"_try\d+$", "", job.run)
+        names = itertools.chain([first], (f"{first}_try{count}" for count in itertools.count(2)))
+        job.run = next(name for name in names if not (sweep.directory / name).exists())
     own = [] if threads is None else [f"trainer.threads={threads}"]
     return [*job.overrides, f"run_dir={quoted(sweep.run_directory(job))}", *own, *sweep.flags]
 
@@ -80,15 +82,6 @@ def quoted(path: Path) -> str:
         return text
     # Hydra reads a backslash as itself, except before a quote.
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
-
-
-def unused(name: str, taken: Callable[[str], bool]) -> str:
-    """Return a name of a run directory that is not taken."""
-    tries, found = 1, name
-    while taken(found):
-        tries += 1
-        found = f"{name}_try{tries}"
-    return found
 
 
 def make_directory(path: Path, option: str) -> None:
