@@ -132,24 +132,20 @@ def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugi
     Keras's automatic names are not affected by loading it.
     """
     try:
-        return _load(run, tuple(input_shape), classes, plugins)
+        config = read_config(run, plugins)
+        task = config.get("task")
+        if not isinstance(task, dict) or task.get("_target_") != TASK:
+            raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
+        model = _with_features(shipped_network(run, config))
+        found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
+        if (found, logits) != (tuple(input_shape), classes):
+            raise UserError(
+                f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
+                f"{classes} classes of inputs {list(input_shape)}."
+            )
+        return model
     except UserError as error:
         raise UserError(f"classifier={run}: {error}") from error
-
-
-def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> keras.Model:
-    config = read_config(run, plugins)
-    task = config.get("task")
-    if not isinstance(task, dict) or task.get("_target_") != TASK:
-        raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
-    model = _with_features(shipped_network(run, config))
-    found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
-    if (found, logits) != (input_shape, classes):
-        raise UserError(
-            f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
-            f"{classes} classes of inputs {list(input_shape)}."
-        )
-    return model
 
 
 def _with_features(network: Network) -> keras.Model:

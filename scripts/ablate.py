@@ -126,30 +126,23 @@ def run_jobs(
     directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
 ) -> int:
     """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
-    sweep = _open(directory, jobs)
-    wanted = [job for job in sweep.jobs if job.overrides in map(list, jobs.values())]
-    found = preflight_each(command_of(sweep), [job.overrides for job in wanted])
-    checked = {job.number: each for job, each in zip(wanted, found, strict=True)}
-    make_directory(directory, "out=")
-    return run_missing(sweep, checked, partial(divide, asked=None), say, script)
-
-
-def _open(directory: Path, jobs: Mapping[str, Sequence[str]]) -> Sweep:
-    """Return the sweep of the jobs, with what an earlier one of the same jobs knows."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
     if not sweep.jobs and directory.exists() and any(directory.iterdir()):
         raise UserError(
             f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
         )
     taken = {job.run: job.overrides for job in sweep.jobs}
-    made = list(taken.values())
-    for name, overrides in jobs.items():
-        if list(overrides) in made:
-            continue
-        if name in taken:
-            raise UserError(f"{directory} holds other runs: {name} with {' '.join(taken[name])}. Give another out=.")
-        sweep.jobs.append(SweepJob(len(sweep.jobs) + 1, list(overrides), name))
-    return sweep
+    asked = {name: list(overrides) for name, overrides in jobs.items()}
+    for name, overrides in asked.items():
+        if overrides not in taken.values():
+            if name in taken:
+                raise UserError(f"{directory} holds another run {name}: {' '.join(taken[name])}. Give another out=.")
+            sweep.jobs.append(SweepJob(len(sweep.jobs) + 1, overrides, name))
+    wanted = [job for job in sweep.jobs if job.overrides in asked.values()]
+    found = preflight_each(command_of(sweep), [job.overrides for job in wanted])
+    checked = {job.number: each for job, each in zip(wanted, found, strict=True)}
+    make_directory(directory, "out=")
+    return run_missing(sweep, checked, partial(divide, asked=None), say, script)
 
 
 def _command(options: Options) -> int:

@@ -40,8 +40,14 @@ def _explain_key(
 ) -> str:
     """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
     chain = chain_of(key, layers)
+    if not chain and composer.is_group(key):
+        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     if not chain:
-        _refuse(key, config, composer)
+        try:
+            find_value(key, config, composer)  # names the nearest one
+        except UserError as error:
+            raise UserError(f"--explain {key}: {error}") from error
+        raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
     value, last = lookup(config, key), chain[-1]
     if isinstance(value, Mapping) and value:
         return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
@@ -55,17 +61,6 @@ def _explain_key(
         if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}."):
             lines.append(f"  the run was begun with {note}")
     return "\n".join(lines)
-
-
-def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
-    """Say that a key does not exist, with the nearest one that does."""
-    if composer.is_group(key):
-        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
-    try:
-        find_value(key, config, composer)
-    except UserError as error:
-        raise UserError(f"--explain {key}: {error}") from error
-    raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
 
 
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:

@@ -114,7 +114,16 @@ def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT 
             if index > 0:
                 threads.append(threading.Thread(target=_stream, args=(workers[index].stdout, index), daemon=True))
                 threads[-1].start()
-        return _wait(workers, options.grace)
+        number, due = signal.SIGTERM, math.inf
+        while any(each.poll() is None for each in workers):
+            now = time.monotonic()
+            if due == math.inf and any(each.poll() for each in workers):  # one has failed: the others get some time
+                due = now + options.grace
+            if now >= due:
+                _send(workers, number)
+                number, due = signal.SIGKILL, now + LAST_SECONDS
+            time.sleep(POLL_SECONDS)
+        return max(exit_code(each.returncode) for each in workers)
     finally:
         _send(workers, signal.SIGKILL)
         for thread in threads:
@@ -135,20 +144,6 @@ def _start(command: Sequence[str], environment: Mapping[str, str], *, shown: boo
         process_group=0,
         preexec_fn=lambda: _end_with(parent),
     )
-
-
-def _wait(workers: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
-    """Return the worst exit code, when all have ended; end the others when one fails."""
-    number, due = signal.SIGTERM, math.inf
-    while any(each.poll() is None for each in workers):
-        now = time.monotonic()
-        if due == math.inf and any(each.poll() for each in workers):
-            due = now + grace
-        if now >= due:
-            _send(workers, number)
-            number, due = signal.SIGKILL, now + LAST_SECONDS
-        time.sleep(POLL_SECONDS)
-    return max(exit_code(each.returncode) for each in workers)
 
 
 def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:

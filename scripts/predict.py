@@ -107,8 +107,14 @@ def _command(options: Options) -> int:
     model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
     if model.card is not None and model.card.inputs:
         examples = find_several(options.paths, model.card.inputs)
+    elif model.card is not None:
+        preparation = model.card.preparation or Preparation(model.card.shape)
+        examples = find_examples(options.paths, preparation, array=options.array)
     else:
-        examples = find_examples(options.paths, _preparation(model, options), array=options.array)
+        raise UserError(
+            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
+            "Expected an export of scripts/export.py with its card."
+        )
     found = predict(model, examples, options)
     for line in examples.skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
@@ -121,15 +127,6 @@ def _command(options: Options) -> int:
     else:
         print_whole(as_table(found) if options.output is None else as_csv(found))
     return FAILED if examples.skipped else DONE
-
-
-def _preparation(model: Model, options: Options) -> Preparation:
-    if model.card is None:
-        raise UserError(
-            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
-            "Expected an export of scripts/export.py with its card."
-        )
-    return model.card.preparation or Preparation(model.card.shape)
 
 
 def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:

@@ -304,18 +304,12 @@ class Making(SweepRun):
 
 def check(variants: Iterable[Variant]) -> None:
     """Compose the command line of each variant."""
-    filled = {
-        each.name: [*each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere")), "seed=0"] for each in variants
-    }
-    try:
-        preflight_each(Command(()), list(filled.values()))
-    except UserError:
-        for name, overrides in filled.items():  # which of them it is
-            try:
-                preflight_each(Command(()), [overrides])
-            except UserError as error:
-                raise UserError(f"{name}: {error}") from error
-        raise
+    for each in variants:
+        filled = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
+        try:
+            preflight_each(Command(()), [[*filled, "seed=0"]])
+        except UserError as error:
+            raise UserError(f"{each.name}: {error}") from error
 
 
 def _render(options: Options) -> None:

@@ -168,20 +168,19 @@ class _Examples:
     def __getitem__(self, row: int) -> tuple[np.ndarray, Any]:
         example = self._rows[row]
         values = example[self._inputs]
-        values = self._pixels(values) if isinstance(values, Image.Image) else np.asarray(values)
+        if isinstance(values, Image.Image):
+            if self._mode != "auto":
+                values = values.convert(self._mode)
+            elif values.mode not in NUMBERS:
+                values = values.convert("L" if values.mode in GREY else "RGB")
+            pixels = np.asarray(values)
+            values = pixels[..., None] if pixels.ndim == 2 else pixels
+        values = np.asarray(values)
         return (values if self._size is None else covering(values, self._size)), example[self._targets]
 
     @property
     def labels(self) -> np.ndarray:
         return np.array(self._labels())
-
-    def _pixels(self, image: Image.Image) -> np.ndarray:
-        if self._mode != "auto":
-            image = image.convert(self._mode)
-        elif image.mode not in NUMBERS:
-            image = image.convert("L" if image.mode in GREY else "RGB")
-        pixels = np.asarray(image)
-        return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def _read_set(

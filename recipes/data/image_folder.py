@@ -127,7 +127,11 @@ def list_images(path: str) -> ImageListing:
     for name, split_folder in _split_folders(folder, skipped).items():
         folders, files = _entries(split_folder)
         skipped += files
-        found[name] = {each.name: _images(each, skipped) for each in folders}
+        found[name] = {}
+        for each in folders:
+            inner, files = _entries(each)
+            skipped += [file for file in files if not file.lower().endswith(SUFFIXES)] + [str(one) for one in inner]
+            found[name][each.name] = [file for file in files if file.lower().endswith(SUFFIXES)]
     class_names = tuple(sorted({name for classes in found.values() for name in classes}))
     if not any(files for classes in found.values() for files in classes.values()):
         held = f"folders ({', '.join(class_names[:5])})" if class_names else "no folder"
@@ -192,14 +196,6 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
         raise UserError(f"'{folder}' cannot be read ({error.strerror}). Check who may read it.") from error
     seen = [each for each in entries if not each[0].startswith(".") and each[0].lower() not in LITTER]
     return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
-
-
-def _images(folder: Path, skipped: list[str]) -> list[str]:
-    """Return the images in a class folder, and note what else it holds."""
-    folders, files = _entries(folder)
-    skipped += [file for file in files if not file.lower().endswith(SUFFIXES)]
-    skipped += [str(each) for each in folders]
-    return [file for file in files if file.lower().endswith(SUFFIXES)]
 
 
 def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:

@@ -135,7 +135,14 @@ def _open(
     transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
-        return ArraySource({"inputs": _in_memory(images, faults), "targets": images.labels}, transform), faults
+        size, form, done = len(images.labels), images.form, 0
+        what = f"The set of {size} images of {form.shape[0]} x {form.shape[1]} pixels"
+        check_fits(images.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
+        pixels = np.empty([size, *form.shape], np.uint8)
+        for part in _decoded(images, faults):
+            pixels[done : done + len(part)] = part
+            done += len(part)
+        return ArraySource({"inputs": pixels, "targets": images.labels}, transform), faults
     if options["cache"] == "none":
         if options["corrupt"] == "skip":
             deque(_decoded(images, faults), maxlen=0)
@@ -207,17 +214,6 @@ def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: s
         warnings.warn(f"{len(faults)} damaged images are left out: {found}.", stacklevel=4)
         return
     raise UserError(f"{found}; {REMEDY}")
-
-
-def _in_memory(images: EncodedImages, faults: dict[int, str]) -> np.ndarray:
-    size, form, done = len(images.labels), images.form, 0
-    what = f"The set of {size} images of {form.shape[0]} x {form.shape[1]} pixels"
-    check_fits(images.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
-    pixels = np.empty([size, *form.shape], np.uint8)
-    for part in _decoded(images, faults):
-        pixels[done : done + len(part)] = part
-        done += len(part)
-    return pixels
 
 
 def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarray]:

@@ -231,37 +231,25 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
         raise UserError(f"'{error.filename}' cannot be read ({error.strerror}); expected a TFRecord file.") from error
     where = fingerprint([os.path.abspath(file) for file in files], keys)
     kept = cache_folder(options["cache_dir"]) / f"{Path(files[0]).stem}-{where}.index"
-    arrays = _read_index(kept, stamp)
-    if arrays is None:
+    try:
+        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive}
+    except ARRAY_FAULTS:  # there is none, or it is damaged
+        arrays = {}
+    if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             parts = list(pool.map(lambda file: _index_file(file, keys), files))
         arrays = {name: _joined([part[name] for part in parts], name) for name in parts[0]}
         arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
-        _write_index(kept, arrays, stamp)
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, stamp=np.array(stamp), **arrays)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, content.getvalue())
+        except OSError as error:
+            held = f"'{kept.parent}' cannot hold the index of the records ({error.strerror})"
+            warnings.warn(f"{held}: give another data.cache_dir.", stacklevel=3)
     return RecordIndex(tuple(files), **arrays)
-
-
-def _read_index(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
-    """Return the arrays of an index file; None if it does not exist, is stale or damaged."""
-    try:
-        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive}
-        return arrays if arrays.pop("stamp") == stamp else None
-    except ARRAY_FAULTS:
-        return None
-
-
-def _write_index(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, stamp=np.array(stamp), **arrays)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, stream.getvalue())
-    except OSError as error:
-        warnings.warn(
-            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}): give another data.cache_dir.",
-            stacklevel=4,
-        )
 
 
 def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any]]:

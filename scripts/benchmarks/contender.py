@@ -165,7 +165,11 @@ def main() -> None:
     seconds = request["seconds"]
     try:
         work = _prepare(contender, Settings(**request["settings"]))
-        count = _fitting_count(work, seconds)
+        work(1)  # traces and compiles
+        count = 1
+        while (taken := _seconds_of(work, count)) < TRIAL * seconds:
+            count = max(2 * count, int(count * TRIAL * seconds / max(taken, 1e-9)))
+        count = max(1, round(count * seconds / taken))  # that fits into a turn
     except UserError as error:
         answer(error=str(error))
         return
@@ -189,15 +193,6 @@ def _prepare(contender: Contender, settings: Settings) -> Work:
         if settings.threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
     return contender.prepare(settings)
-
-
-def _fitting_count(work: Work, seconds: float) -> int:
-    """Return how much work fits into some seconds. The first unit, which traces and compiles, does not count."""
-    work(1)
-    count = 1
-    while (taken := _seconds_of(work, count)) < TRIAL * seconds:
-        count = max(2 * count, int(count * TRIAL * seconds / max(taken, 1e-9)))
-    return max(1, round(count * seconds / taken))
 
 
 def _seconds_of(work: Work, count: int) -> float:

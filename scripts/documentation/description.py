@@ -286,6 +286,10 @@ def _part(hook: Description) -> str:
     """Return what the page says of one hook."""
     sections = hook.docstring.sections
     options = [(f"`{key}`", f"`{default}`", _text(comment)) for key, (default, comment) in hook.options.items()]
+    pitfalls = [
+        f"- {_text(text[:1].upper() + text[1:])} ([{Path(file).stem}](../{file}))"
+        for file, text in hook.docstring.entries("Pitfalls").items()
+    ]
     config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{_table(('key', 'default', ''), options)}"
     pieces = [
         f"## {hook.name}",
@@ -299,7 +303,7 @@ def _part(hook: Description) -> str:
         _entries("Pictures", hook.docstring.entries("Pictures")),
         config if options else "",
         f"**Cost.** {_text(sections['Cost'])}",
-        _pitfalls(hook.docstring.entries("Pitfalls")),
+        "\n".join(["**Easy to get wrong**, with the test that proves it", "", *pitfalls]),
         f"**Reference.** {_text(sections['Reference'])}" if "Reference" in sections else "",
     ]
     return "\n\n".join(piece for piece in pieces if piece)
@@ -326,12 +330,6 @@ def _entries(title: str, entries: Mapping[str, str], forms: Mapping[str, str] | 
     form = {name: f" ({each})" for name, each in (forms or {}).items()}
     lines = [f"- `{name}`{form.get(name, '')}: {_text(text)}" for name, text in entries.items()]
     return "\n".join([f"**{title}**", "", *lines]) if lines else ""
-
-
-def _pitfalls(entries: Mapping[str, str]) -> str:
-    names = {file: file.rpartition("/")[2].removesuffix(".py") for file in entries}
-    lines = [f"- {_text(text[:1].upper() + text[1:])} ([{names[file]}](../{file}))" for file, text in entries.items()]
-    return "\n".join(["**Easy to get wrong**, with the test that proves it", "", *lines])
 
 
 def _code(text: str, language: str = "") -> str:

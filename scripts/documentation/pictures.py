@@ -20,12 +20,12 @@ from hookline.trainer.ops.estimators import approx_sign, round_through, ste_sign
 
 Curves = Mapping[str, Any]
 """Values of y by the name of the curve, each as long as x."""
+Panels = list[tuple[str, Any, Curves]]
 X = np.linspace(-1.5, 1.5, 601, dtype=np.float32)
 
 
-def draw(name: str) -> bytes:
-    """Return the picture of a technique as SVG."""
-    panels = PICTURES[name]()
+def draw(panels: Panels) -> bytes:
+    """Return a picture as SVG."""
     figure = new_figure(3.6 * len(panels), 2.6)
     for place, (title, x, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for label, y in curves.items():
@@ -40,86 +40,51 @@ def draw(name: str) -> bytes:
     return stream.getvalue()
 
 
-Panels = list[tuple[str, Any, Curves]]
-
-
-def _slope(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray) -> np.ndarray:
+def _slope(function: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
     """Return the derivative of a function as its backward pass defines it."""
-    given = tf.constant(x)
+    given = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(given)
         y = function(given)
     return tape.gradient(y, given).numpy()
 
 
-def _quantizers() -> Panels:
-    signs = {each.__name__: each for each in (ste_sign, approx_sign, swish_sign)}
-    slopes = {name: _slope(sign, X) for name, sign in signs.items()}
-    return [("forward: Q(x)", X, {"all three": ste_sign(tf.constant(X))}), ("backward: Q'(x)", X, slopes)]
+def _clipped(x: tf.Tensor) -> tf.Tensor:
+    return modify_gradients(clip(limit=0.5), [x])[0]
 
 
-def _sparsity() -> Panels:
-    steps = np.arange(1001)
-    curves = {
-        f"polynomial, power={power:.0f}": [
-            polynomial_sparsity(int(step), begin=100, end=600, initial=0.0, final=0.9, power=power) for step in steps
-        ]
+def _reversed(x: tf.Tensor) -> tf.Tensor:
+    return modify_gradients(reverse(), [x])[0]
+
+
+def all_panels() -> dict[str, Panels]:
+    """Return the panels of each technique, by its name."""
+    x, limits, steps = tf.constant(X), tf.constant([-0.5, 1.25]), np.arange(2000)
+    signs = {each.__name__: _slope(each) for each in (ste_sign, approx_sign, swish_sign)}
+    pruning = {"begin": 100, "end": 600, "initial": 0.0, "final": 0.9}
+    sparsities = {
+        f"polynomial, power={power:.0f}": [polynomial_sparsity(step, **pruning, power=power) for step in range(1001)]
         for power in (3.0, 1.0)
     }
-    return [("sparsity", steps, {**curves, "one_shot": np.where(steps < 100, 0.0, 0.9)})]
-
-
-def _powers() -> Panels:
-    return [("w to a power of two", X, {"": round_to_levels(tf.constant(X), level_exponents(tf.constant(X), 3))})]
-
-
-def _integers() -> Panels:
-    weights = quantize_weights(tf.constant(X), 3, ())
-    limits = tf.constant([-0.5, 1.25])
-    x = tf.constant(X)
-    return [
-        ("weights", X, {"": weights}),
-        ("activations between two limits", X, {"": quantize_activations(x, limits, 3)}),
-        ("their gradient", X, {"": _slope(lambda given: quantize_activations(given, limits, 3), X)}),
-    ]
-
-
-def _clusters() -> Panels:
     weights = tf.random.stateless_normal([2000], [0, 1])
-    curves = {init: clustered(tf.constant(X), initial_centroids(weights, 8, init)) for init in ("linear", "density")}
-    return [("w to its centroid", X, curves)]
-
-
-def _overrides() -> Panels:
-    slopes = {
-        "identity": _slope(round_through, X),
-        "hard_tanh_through": _slope(ste_sign, X),
-        "clip, limit=0.5": _slope(lambda x: modify_gradients(clip(limit=0.5), [x])[0], X),
-        "reverse": _slope(lambda x: modify_gradients(reverse(), [x])[0], X),
+    clusters = {init: clustered(x, initial_centroids(weights, 8, init)) for init in ("linear", "density")}
+    overrides = {"identity": round_through, "hard_tanh_through": ste_sign}
+    overrides |= {"clip, limit=0.5": _clipped, "reverse": _reversed}
+    shares = np.linspace(0.005, 0.995, 199, dtype=np.float32)
+    logits = tf.constant(np.log(shares / (1.0 - shares)).reshape(-1, 1, 1, 1))
+    penalties = {f"target {target}": keep_rate_penalty(logits, target=target) for target in (0.5, 0.3)}
+    decays = {f"decay={each}": np.minimum(each, (1.0 + steps) / (10.0 + steps)) for each in (0.9, 0.99, 0.999)}
+    return {
+        "bnn_rounding": [("forward: Q(x)", X, {"all three": ste_sign(x)}), ("backward: Q'(x)", X, signs)],
+        "prune": [("sparsity", steps[:1001], {**sparsities, "one_shot": np.where(steps[:1001] < 100, 0.0, 0.9)})],
+        "incremental_quantization": [("w to a power of two", X, {"": round_to_levels(x, level_exponents(x, 3))})],
+        "quantization_aware_training": [
+            ("weights", X, {"": quantize_weights(x, 3, ())}),
+            ("activations between two limits", X, {"": quantize_activations(x, limits, 3)}),
+            ("their gradient", X, {"": _slope(lambda given: quantize_activations(given, limits, 3))}),
+        ],
+        "weight_clustering": [("w to its centroid", X, clusters)],
+        "gradient_override": [("dL/dx", X, {name: _slope(each) for name, each in overrides.items()})],
+        "bernoulli_attention": [("penalty by the mean of A", shares, penalties)],
+        "ema": [("decay by step", steps, decays)],
     }
-    return [("dL/dx", X, slopes)]
-
-
-def _keep_rates() -> Panels:
-    mean = np.linspace(0.005, 0.995, 199, dtype=np.float32)
-    logits = tf.constant(np.log(mean / (1.0 - mean)).reshape(-1, 1, 1, 1))
-    curves = {f"target {target}": keep_rate_penalty(logits, target=target) for target in (0.5, 0.3)}
-    return [("penalty by the mean of A", mean, curves)]
-
-
-def _decays() -> Panels:
-    steps = np.arange(2000)
-    warm = (1.0 + steps) / (10.0 + steps)
-    return [("decay by step", steps, {f"decay={each}": np.minimum(each, warm) for each in (0.9, 0.99, 0.999)})]
-
-
-PICTURES: dict[str, Callable[[], Panels]] = {
-    "bnn_rounding": _quantizers,
-    "prune": _sparsity,
-    "incremental_quantization": _powers,
-    "quantization_aware_training": _integers,
-    "weight_clustering": _clusters,
-    "gradient_override": _overrides,
-    "bernoulli_attention": _keep_rates,
-    "ema": _decays,
-}

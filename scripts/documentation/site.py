@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hookline.scripts.documentation.techniques import PICTURED, WITHOUT_HOOK, complete_page, task_pages
+from hookline.scripts.documentation.techniques import WITHOUT_HOOK, complete_page, task_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = "hooks/README.md"
@@ -63,7 +63,10 @@ def site_pages(root: Path = ROOT) -> dict[str, str]:
         r"^\| .*", lambda row: re.sub(names, r"[`\1`](hooks/\1.md)", row[0]), found["index.md"], flags=re.MULTILINE
     )
     found |= {f"hooks/{name}.md": text for name, text in task_pages(root)}
-    found |= {f"{NOTEBOOKS}/{path.stem}.md": _notebook(path) for path in sorted((root / NOTEBOOKS).glob("*.ipynb"))}
+    for path in sorted((root / NOTEBOOKS).glob("*.ipynb")):
+        cells = [(each["cell_type"], "".join(each["source"])) for each in json.loads(path.read_text("utf-8"))["cells"]]
+        shown = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells]
+        found[f"{NOTEBOOKS}/{path.stem}.md"] = "\n\n".join(shown)
     parts = ["\n".join([f"**{title}**\n", *(f"::: {name}\n" for name in names)]) for title, names in PUBLIC.items()]
     return found | {"reference.md": "\n".join(["# Reference\n", *parts])}
 
@@ -87,13 +90,6 @@ def _linked(text: str, source: str, target: str) -> str:
         return f"[{words}]({relative}{'#' if anchor else ''}{anchor})"
 
     return LINK.sub(link, text)
-
-
-def _notebook(path: Path) -> str:
-    """Return the cells of a notebook as Markdown."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    parts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    return "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in parts)
 
 
 def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
@@ -130,8 +126,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for place, text in site_pages().items():
         files.append(File.generated(config, place, content=text))
-    from hookline.scripts.documentation.pictures import draw  # TensorFlow
+    from hookline.scripts.documentation.pictures import all_panels, draw  # TensorFlow
 
-    for name in PICTURED:
-        files.append(File.generated(config, f"hooks/{name}.svg", content=draw(name)))
+    for name, panels in all_panels().items():
+        files.append(File.generated(config, f"hooks/{name}.svg", content=draw(panels)))
     return files

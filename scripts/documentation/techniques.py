@@ -125,7 +125,8 @@ def _recipe(recipe: RecipeFile) -> str:
 def _results(root: Path, recipes: Collection[str], commands: str) -> str:
     """Return the rows of the page of results that come from some recipes, or whose commands match."""
     rows = json.loads((root / "recipes" / "results.json").read_text(encoding="utf-8"))["rows"]
-    names = {each["name"] for each in rows if each["recipe"] in recipes or _uses(each, commands)}
+    matching = [row for row in rows if any(re.search(commands, command) for command in row.get("commands", []))]
+    names = {row["name"] for row in [*matching, *(row for row in rows if row["recipe"] in recipes)]}
     page = (root / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ")]
     found = [line for line in lines[2:] if line.split("`")[1] in names]
@@ -133,10 +134,6 @@ def _results(root: Path, recipes: Collection[str], commands: str) -> str:
         return ""
     about = "The [page of results](../results.md) has the commands, seeds and conditions."
     return f"**Measured.** {about}\n\n" + "\n".join([*lines[:2], *found])
-
-
-def _uses(row: dict[str, list[str]], commands: str) -> bool:
-    return any(re.search(commands, command) for command in row.get("commands", []))
 
 
 def task_pages(root: Path) -> Iterator[tuple[str, str]]:

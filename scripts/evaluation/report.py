@@ -215,19 +215,17 @@ def write_evaluation(
         content = {**facts, **({} if measures is None else measures.as_json())}
         (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if measures is not None:
-            _write_classes(measures, names, str(facts["title"]), temporary)
+            rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
+            (temporary / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
+            rows = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
+            heads = ["true \\ predicted", *names]
+            (temporary / "confusion.csv").write_text(csv_text([heads, *rows]), encoding="utf-8")
+            title, overall = str(facts["title"]), measures.overall
+            accuracy = f"{title}: accuracy {100 * overall['accuracy']:.2f} %"
+            write_confusion(measures.confusion, names, accuracy, temporary / "confusion.png")
+            error = overall["expected_calibration_error"]
+            write_reliability(measures.reliability, error, title, temporary / "calibration.png")
     return sorted(each.name for each in directory.iterdir())
-
-
-def _write_classes(measures: Measures, names: Sequence[str], title: str, folder: Path) -> None:
-    rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
-    (folder / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
-    confusion = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
-    (folder / "confusion.csv").write_text(csv_text([["true \\ predicted", *names], *confusion]), encoding="utf-8")
-    accuracy = f"{title}: accuracy {100 * measures.overall['accuracy']:.2f} %"
-    write_confusion(measures.confusion, names, accuracy, folder / "confusion.png")
-    error = measures.overall["expected_calibration_error"]
-    write_reliability(measures.reliability, error, title, folder / "calibration.png")
 
 
 def print_evaluation(

@@ -113,13 +113,8 @@ SHOWN = 12
 """How many names a short list shows."""
 
 
-def list_names(names: Sequence[str], *, full: bool) -> str:
-    """Return names as text: what is alike in several layers is said once, such as "kernel, bias of conv_1, conv_2"."""
-    return ", ".join(names) if full else "; ".join(group_names(names))
-
-
 def group_names(names: Sequence[str], shown: int = SHOWN) -> list[str]:
-    """Return texts for names shared by several layers, and for single ones."""
+    """Return texts: what is alike in several layers is said once, such as "kernel, bias of conv_1, conv_2"."""
     leaves: dict[str, list[str]] = {}  # layer: what stands under it
     for name in names:
         layer, _, leaf = name.rpartition("/")
@@ -255,8 +250,9 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
 
 
 def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[Section]:
-    def rows(changes: Iterable[Change], otherwise: str) -> list[Row]:
-        return [(each.what, list_names(each.variables, full=full) or otherwise, each.by) for each in changes]
+    def rows(changes: Sequence[Change], otherwise: str) -> list[Row]:
+        listed = [", ".join(each.variables) if full else "; ".join(group_names(each.variables)) for each in changes]
+        return [(each.what, names or otherwise, each.by) for each, names in zip(changes, listed, strict=True)]
 
     updates = rows(objective.updates if full else objective.alike_updates(), UNKNOWN)
     title = f"Update ops of objective '{objective.name}', all run before the apply"

@@ -12,7 +12,6 @@ import tensorflow as tf
 from hookline.scripts.planning.memory import estimate_memory, replica_facts
 from hookline.scripts.planning.plan import (
     HOOK,
-    NETWORK,
     OPTIMIZER,
     Change,
     Identity,
@@ -68,17 +67,6 @@ def own_stages(hook: Hook) -> list[str]:
     return found
 
 
-def stages_of(graph_hooks: Sequence[GraphHook], host_hooks: Iterable[HostHook]) -> tuple[Stage, ...]:
-    """Return the stages in which at least one hook has something to do, in the order in which they run."""
-    hooks = {id(hook): (hook.name, own_stages(hook)) for hook in (*graph_hooks, *host_hooks)}.values()
-    return tuple(
-        Stage(phase, stage, names)
-        for phase, stages in PHASES.items()
-        for stage in stages
-        if (names := tuple(name for name, own in hooks if stage in own))
-    )
-
-
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
     """Return the plan of a traced step, without what only a run has: evaluation, monitor, memory."""
     networks = list(trainer.networks.values())
@@ -97,8 +85,11 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
                 if by == TRAINER and found:
                     _, owner, name = found[0]
                     by += ", for moving statistics" if name in trainer.networks[owner].weights else ", for seed state"
-                names = tuple(_label(*each, several=len(networks) > 1) for each in found)
-                updates.append(Change(operation.type, by, names))
+                names = []  # that distinguish a variable from those of other networks, optimizers and hooks
+                for kind, owner, name in found:
+                    prefix = "optimizer/" if kind == OPTIMIZER else ""
+                    names.append(f"{prefix}{f'{owner}/' if len(networks) > 1 or kind == HOOK else ''}{name}")
+                updates.append(Change(operation.type, by, tuple(names)))
         seen.update(commit.added_by)
         if commit.update == 0:  # the others write the same once more
             objectives.append(_plan_objective(commit, updates, trainer, times[commit.objective]))
@@ -106,23 +97,18 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
     for network in networks:
         before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
         models[network.name] = f"{type(network.model).__name__} '{network.model.name}'{before}"
+    own = {id(hook): (hook.name, own_stages(hook)) for hook in (*trainer.hooks, *host_hooks)}.values()
+    stages = []
+    for phase, name in ((phase, name) for phase, names in PHASES.items() for name in names):
+        if taking_part := tuple(hook for hook, theirs in own if name in theirs):
+            stages.append(Stage(phase, name, taking_part))
     return Plan(
-        stages=stages_of(trainer.hooks, host_hooks),
+        stages=tuple(stages),
         objectives=tuple(objectives),
         networks=models,
         variables=list_variables(networks, trainer.hooks, written),
         training=tuple(metrics),
     )
-
-
-def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
-    """Return a name that distinguishes a variable from those of other networks, optimizers and hooks."""
-    prefix = {
-        NETWORK: f"{owner}/" if several else "",
-        OPTIMIZER: f"optimizer/{owner}/" if several else "optimizer/",
-        HOOK: f"{owner}/",
-    }
-    return f"{prefix[kind]}{name}"
 
 
 def _plan_objective(commit: Commit, updates: Sequence[Change], trainer: Trainer, times: int) -> ObjectivePlan:

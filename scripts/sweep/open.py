@@ -110,7 +110,8 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     """Return the sweep of a command line, every job composed and checked."""
     directory = _directory(command, now)
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
-    if recorded is None and _is_used(directory):
+    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
+    if recorded is None and directory.exists() and any(each.name not in left for each in directory.iterdir()):
         raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
     if recorded is None and not command.overrides and command.directory is not None:
         raise UserError(
@@ -132,12 +133,6 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
         _check_record(command, recorded)
         command = replace(command, overrides=tuple(recorded.space))
     return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
-
-
-def _is_used(directory: Path) -> bool:
-    """Return whether a directory holds more than a sweep that was killed before it had a record leaves."""
-    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")
-    return directory.exists() and any(each.name not in left for each in directory.iterdir())
 
 
 def _directory(command: Command, now: datetime) -> Path:
@@ -178,8 +173,6 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
                 f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
                 "directory."
             )
-        if recorded.study is None:
-            raise UserError(f"{directory} is a search of an earlier version, without a study. Give another --sweep.")
         if (directory / JOURNAL).exists() == (command.storage is not None):
             where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
             raise UserError(f"The study of {directory} is {where} --storage.")
@@ -209,9 +202,6 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
         return OpenSweep(recorded, {job.number: each for job, each in zip(recorded.jobs, known, strict=True)})
     found = preflight(command)
     asked = {frozenset(job.overrides): job for job in found}
-    if len(asked) < len(found):
-        twice = next(job for job in reversed(found) if asked[frozenset(job.overrides)] is not job)
-        raise UserError(f"The sweep has the job '{' '.join(twice.overrides)}' twice. Expected each once.")
     sweep = recorded or Sweep(directory, flags=command.flags)
     before = [frozenset(job.overrides) for job in sweep.jobs]
     for other in sweep.jobs:

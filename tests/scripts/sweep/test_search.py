@@ -174,10 +174,6 @@ def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(ru
         run("recipe=bnn", "seed=13,1", "--sweep", "s")
     with pytest.raises(UserError, match="1000"):
         run("--sweep", "s", "--trials", "1001")
-    record = json.loads(Path("s/sweep.json").read_text())
-    Path("s/sweep.json").write_text(json.dumps({name: each for name, each in record.items() if name != "study"}))
-    with pytest.raises(UserError, match="earlier version"):
-        run("--sweep", "s")
 
 
 def test_values_that_do_not_go_together_fail_and_the_search_continues(
