@@ -163,8 +163,6 @@ def _with_features(network: Network) -> keras.Model:
 
 Metrics: TypeAlias = "dict[str, tf.Tensor]"
 REAL_PICTURES = "real"
-PICTURED_POINTS = 1000
-PICTURED_IMAGES = 64
 SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
 GAP = 2  # pixels between images
 
@@ -186,7 +184,7 @@ class MixtureQuality:
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
         """Return a picture [height, width, 3] in [0, 1]."""
-        real, radius = collected[REAL_PICTURES][:PICTURED_POINTS], WITHIN * self.deviation
+        real, radius = collected[REAL_PICTURES][:1000], WITHIN * self.deviation
         return scatter_picture(samples, real, self.centers, radius, title)
 
 
@@ -215,7 +213,7 @@ class ImageQuality:
         return {"frechet_distance": distance, **{f"class_{name}": value for name, value in histogram.items()}}
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        tiles = enlarged(samples[:PICTURED_IMAGES], SMALLEST)
+        tiles = enlarged(samples[:64], SMALLEST)
         return sheet(tiles, math.ceil(math.sqrt(len(tiles))), GAP)
 
 
@@ -230,9 +228,7 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
         judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
         return ImageQuality(data.classes, partial(judge, training=False))
     if classifier is not None:
-        raise UserError(
-            f"task.classifier={classifier} received, but data={data.name} has no images. Expected task.classifier=null."
-        )
+        raise UserError(f"task.classifier={classifier} received, but data={data.name} has no images. Expected null.")
     return MixtureQuality(data.centers, data.deviation) if isinstance(data, MixtureData) else None
 
 

@@ -59,9 +59,7 @@ def parse(arguments: Sequence[str]) -> Options:
     options = parse_options([argument for argument in arguments if argument not in paths], Options)
     options.paths = paths
     if not paths:
-        raise UserError(
-            "No run was given. Expected directories, such as runs/bnn; see python scripts/compare.py --help."
-        )
+        raise UserError("No run was given. Expected directories, such as runs/bnn; see --help.")
     for name, ending in (("csv", ".csv"), ("chart", ".png")):
         if (text := getattr(options, name)) is not None:
             check_output(name, text, [ending], overwrite=options.overwrite)

@@ -50,7 +50,13 @@ def _explain_key(
         raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
     value, last = lookup(config, key), chain[-1]
     if isinstance(value, Mapping) and value:
-        return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
+        rows = []  # of each key below: its value, and what set it
+        for leaf, each in leaves(value, key):
+            steps = chain_of(leaf, layers)
+            rows.append((leaf, visible(each), steps[-1].place if steps else "?"))
+        wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
+        listed = [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]
+        return "\n".join([key, *_help_lines(key, chain), *listed])
     removed = value is None and (last.removes or is_part(key))
     lines = [f"{key} is not part of this run" if removed else f"{key} = {visible(value)}", *_help_lines(key, chain)]
     if is_interpolation(last.value):
@@ -86,13 +92,3 @@ def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
             comment = f"  # {step.comment}" if step.comment else ""
             lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
     return lines
-
-
-def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
-    """Return a line for each key below: its value, and what set it."""
-    rows = []
-    for leaf, each in leaves(value, key):
-        chain = chain_of(leaf, layers)
-        rows.append((leaf, visible(each), chain[-1].place if chain else "?"))
-    wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]

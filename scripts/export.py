@@ -116,9 +116,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in export_options(options).changed:
         if name not in taken:
             takers = [form.name for form in FORMATS.values() if name in form.options]
-            raise UserError(
-                f"{name} received with format={options.format}. Expected format={' or format='.join(takers)}."
-            )
+            raise UserError(f"{name} is not for format={options.format}. Expected format={' or format='.join(takers)}.")
     return options
 
 

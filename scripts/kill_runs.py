@@ -45,8 +45,6 @@ RECIPES = {
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = (sys.executable, str(ROOT / "train.py"))
 POLL_SECONDS = 0.001
-SHRINK = 0.8
-"""How much earlier processes are killed after one that reached its end first."""
 
 
 @dataclass
@@ -107,7 +105,7 @@ def try_recipe(
             started = time.monotonic()
             if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
                 # It reached its end first: less was left to do, or the machine has become faster.
-                seconds = max(SHRINK * seconds, time.monotonic() - started)
+                seconds = max(0.8 * seconds, time.monotonic() - started)
                 break
             killed += 1
             inside += bool(leftovers(run / "checkpoints"))

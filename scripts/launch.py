@@ -41,8 +41,6 @@ STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
 LAST_SECONDS = 10.0
 """Between SIGTERM and SIGKILL."""
 POLL_SECONDS = 0.1
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2): the signal that a process gets when the one that started it is gone."""
 
 
 @dataclass
@@ -60,9 +58,7 @@ def parse(arguments: Sequence[str]) -> Options:
     options = parse_options([each for each in arguments if each not in rest], Options)
     for text in rest:
         if text.startswith("-"):
-            raise UserError(
-                f"'{text}' received. Expected key=value: one run for all workers. A sweep (-m) starts its jobs itself."
-            )
+            raise UserError(f"'{text}' received. Expected key=value; a sweep (-m) starts its jobs itself.")
         if text.partition("=")[0].lstrip("+") == STRATEGY and text.partition("=")[2] != "multi_worker":
             raise UserError(f"'{text}' received. Expected no other strategy than multi_worker, which is set here.")
     if not rest:
@@ -162,7 +158,7 @@ def exit_code(code: int) -> int:
 def _end_with(parent: int) -> None:
     """Let the kernel kill this process when the launcher is gone, however it ends; called in the new process."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:  # it was gone before
             os._exit(1)
 

@@ -19,25 +19,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction.rows import (
-    append_conditions,
-    conditions_now,
-    make_export,
-    make_row,
-    read_conditions,
-)
-from hookline.scripts.reproduction.table import (
-    CHART,
-    FILE,
-    TABLE,
-    merge,
-    points_of,
-    read_results,
-    render_short,
-    write_chart,
-    write_results,
-    write_table,
-)
+from hookline.scripts.reproduction import table
+from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_export, make_row, read_conditions
 from hookline.scripts.reproduction.targets import DATA, Target, Variant, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.scripts.sweep.open import is_done, job_arguments, make_directory, quoted
@@ -84,7 +67,7 @@ class Options:
     only: str = "*"
     seeds: str | None = None
     jobs: int = 1
-    results: str = str(FILE)
+    results: str = str(table.FILE)
     targets: str = str(TARGETS)
     list: bool = False
     render: bool = False
@@ -146,9 +129,7 @@ class Session:
         make_directory(self.out, "out=")
         names = {each.name for each in self.out.iterdir()}
         if names and LOCK not in names:
-            raise UserError(
-                f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one made by this."
-            )
+            raise UserError(f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one of this.")
         with locked(self.out):
             if self._checks:
                 check(variant for variant, _ in self._able.values())
@@ -167,7 +148,7 @@ class Session:
                     self.say(f"left out: {name}, which begins from {needed[0]}")
         for target in self.chosen:
             self.say(f"{target.name}: {self.standing(target)}")
-        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(TABLE)}")
+        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
         return code if code in ENDED else int(self.has_failed)
 
     def _tries(self, name: str) -> tuple[Path | None, Path]:
@@ -231,29 +212,26 @@ class Session:
             if not all(map(self.is_done, self._runs[target.name])):
                 continue
             self._settled.add(target.name)
+            seeds = self.seeds or target.seeds
             try:
-                self._keep(target)
+                for export, seed in ((export, seed) for export in target.exports.values() for seed in seeds):
+                    make_export(self.path(target.runs[export.run].run(seed)), export)
+                noted = read_conditions(self.out)
+                conditions = {name: noted.get(self.directory(name), []) for name in self._all}
+                row = make_row(target, seeds, self.path, conditions)
+                self.say(table.render_short(row))
+                if absent := ", ".join(str(seed) for seed in target.seeds if seed not in seeds):
+                    self.say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
+                else:
+                    self._write(row)
             except UserError as error:
                 self.has_failed = True
                 self.say(f"{target.name}: no row. {error}")
 
-    def _keep(self, target: Target) -> None:
-        seeds = self.seeds or target.seeds
-        for export in target.exports.values():
-            for seed in seeds:
-                make_export(self.path(target.runs[export.run].run(seed)), export)
-        noted = read_conditions(self.out)
-        row = make_row(target, seeds, self.path, {name: noted.get(self.directory(name), []) for name in self._all})
-        self.say(render_short(row))
-        if absent := [str(seed) for seed in target.seeds if seed not in seeds]:
-            self.say(f"{target.name}: not kept in {self.results.name}: seed {', '.join(absent)} is not among the runs")
-        else:
-            self._write(row)
-
     def _write(self, row: dict[str, Any]) -> None:
-        before = read_results(self.results)
-        rows = merge(before, row, list(self.targets))
-        (write_table if rows == before else write_results)(self.results, rows)
+        before = table.read_results(self.results)
+        rows = table.merge(before, row, list(self.targets))
+        (table.write_table if rows == before else table.write_results)(self.results, rows)
 
 
 class Runs(Sweep):
@@ -315,14 +293,14 @@ def check(variants: Iterable[Variant]) -> None:
 def _render(options: Options) -> None:
     """Write the table and the chart again."""
     results = user_path(options.results, "results")
-    rows = read_results(results)
+    rows = table.read_results(results)
     if not rows:
         raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
-    write_table(results, rows)
-    print(f"table: {results.with_name(TABLE)}")
-    if points := list(points_of(rows, read_targets(user_path(options.targets, "targets")))):
-        chart = CHART if results == FILE else results.with_suffix(".png")
-        write_chart(points, chart)
+    table.write_table(results, rows)
+    print(f"table: {results.with_name(table.TABLE)}")
+    if points := list(table.points_of(rows, read_targets(user_path(options.targets, "targets")))):
+        chart = table.CHART if results == table.FILE else results.with_suffix(".png")
+        table.write_chart(points, chart)
         print(f"chart: {chart}")
 
 
@@ -331,7 +309,7 @@ def _command(options: Options) -> int:
         _render(options)
         return 0
     session = Session(options, say)
-    read_results(session.results)  # a damaged file is seen before a run is made
+    table.read_results(session.results)  # a damaged file is seen before a run is made
     if not session.results.parent.is_dir():
         folder = session.results.parent
         raise UserError(f"results={session.results} received, but {folder} is not a folder. Expected a file in one.")

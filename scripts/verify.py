@@ -21,21 +21,8 @@ from hookline.train import DONE, FAILED
 from hookline.trainer.config.stored import CONFIG_DIGEST, OVERRIDES, config_digest, read_yaml
 from hookline.trainer.errors import UserError, one_line, user_path
 from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
-from hookline.trainer.run.checkpoint_files import (
-    Checkpoint,
-    DamagedError,
-    Index,
-    Manifest,
-    checkpoint_names,
-    leftovers,
-    read_checkpoint,
-    read_index,
-    read_json,
-    read_manifest,
-    read_manifests,
-    set_aside,
-    tensors_digest,
-)
+from hookline.trainer.run import checkpoint_files as files
+from hookline.trainer.run.checkpoint_files import Checkpoint, DamagedError, Manifest
 from hookline.trainer.run.finished import read_config
 from hookline.trainer.run.results import COMPLETE
 
@@ -79,7 +66,7 @@ class Findings:
         """Return what a JSON or YAML file holds; nothing, and a damage, where it holds something else."""
         damage = f"{path} is damaged: it is not what a run writes."
         try:
-            content = read_yaml(path) if path.suffix == ".yaml" else read_json(path)
+            content = read_yaml(path) if path.suffix == ".yaml" else files.read_json(path)
             if isinstance(content, dict):
                 return content
         except OSError as error:
@@ -168,22 +155,22 @@ def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> di
     return lines
 
 
-def _checkpoints(directory: Path, found: Findings) -> Index | None:
+def _checkpoints(directory: Path, found: Findings) -> files.Index | None:
     """Collect the sound checkpoints, and return the index."""
-    index, names = None, checkpoint_names(directory)
+    index, names = None, files.checkpoint_names(directory)
     try:
-        index = read_index(directory)
+        index = files.read_index(directory)
     except DamagedError as error:
         found.damages.append(str(error))
     for name in sorted((set() if index is None else index.names) - names):
         found.damages.append(f"{directory / 'index.json'} names {name}, which is not there.")
     for name in sorted(names):
         try:
-            found.checkpoints[name] = read_checkpoint(read_manifest(directory / name))
+            found.checkpoints[name] = files.read_checkpoint(files.read_manifest(directory / name))
         except DamagedError as error:
             found.damages.append(str(error))
-    found.damages += [f"{path} was set aside: it is damaged." for path in set_aside(directory)]
-    found.notes += [f"{path} was left by a writer that was killed." for path in leftovers(directory)]
+    found.damages += [f"{path} was set aside: it is damaged." for path in files.set_aside(directory)]
+    found.notes += [f"{path} was left by a writer that was killed." for path in files.leftovers(directory)]
     return index
 
 
@@ -199,7 +186,9 @@ def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]
         yield f"{METRICS} gives {monitor} {line.get(monitor)} at step {step}, but {source} gives {value}."
 
 
-def _summary_disagreements(summary: Line, index: Index | None, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
+def _summary_disagreements(
+    summary: Line, index: files.Index | None, checkpoints: Mapping[str, Checkpoint]
+) -> Iterator[str]:
     """Yield where the checkpoints of a complete run are not those of its summary."""
     tags = {} if index is None else index.tags
     best = summary.get("best")
@@ -210,7 +199,7 @@ def _summary_disagreements(summary: Line, index: Index | None, checkpoints: Mapp
             continue
         if checkpoint.step != step:
             yield f"The checkpoint '{tag}' is of step {checkpoint.step}, but {SUMMARY} gives {step}."
-        elif tag == "last" and summary.get("digest") not in (None, tensors_digest(checkpoint.tensors)):
+        elif tag == "last" and summary.get("digest") not in (None, files.tensors_digest(checkpoint.tensors)):
             yield f"The variables of the checkpoint 'last' are not those whose digest {SUMMARY} gives."
 
 
@@ -264,7 +253,7 @@ class Replay(NamedTuple):
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
-    manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
+    manifests = sorted(files.read_manifests(directory), key=lambda manifest: manifest.step)
     if not manifests:
         raise UserError(f"{directory} has no checkpoint to replay from. Expected a run with the hook 'checkpoint'.")
     newest = manifests[-1]
@@ -272,9 +261,7 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     if not older:
         distances = sorted({newest.step - manifest.step for manifest in manifests} - {0})
         known = f"at most {distances[-1]}" if distances else "a run that kept more than one: hooks.checkpoint.keep_last"
-        raise UserError(
-            f"No checkpoint lies {steps} steps before the newest one, of step {newest.step}. Expected {known}."
-        )
+        raise UserError(f"No checkpoint lies {steps} steps before the newest one, {newest.step}. Expected {known}.")
     return older[-1], newest
 
 
@@ -285,7 +272,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     from hookline.trainer.run.session import prepare
     from hookline.trainer.run.state import VariableValues, assign_variables, share_variables
 
-    start, end = read_checkpoint(older), read_checkpoint(newer)
+    start, end = files.read_checkpoint(older), files.read_checkpoint(newer)
     rates = rate_changes(start, end)
     count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
     own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
@@ -301,7 +288,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     known = {key: (was, now[key]) for key, was in end.environment.items() if key in now}
     changes = [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
     changes += [between] if between else []
-    return Replay(tensors_digest(end.tensors), tensors_digest(found), tuple(differing), changes)
+    return Replay(files.tensors_digest(end.tensors), files.tensors_digest(found), tuple(differing), changes)
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:

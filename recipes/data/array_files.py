@@ -96,9 +96,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
         raise UserError(f"'{file}' is not a readable npz of plain arrays ({error}). Write it again.") from error
     missing = [key for key in keys if key not in found]
     if missing:
-        raise UserError(
-            f"'{file}' holds {', '.join(found) or 'no array'}; expected {', '.join(keys)}. Add {', '.join(missing)}."
-        )
+        raise UserError(f"'{file}' holds {', '.join(found) or 'no array'}. Add {', '.join(missing)}.")
     return arrays
 
 

@@ -146,7 +146,18 @@ def _open(
     if options["cache"] == "none":
         if options["corrupt"] == "skip":
             deque(_decoded(images, faults), maxlen=0)
-        return HostRows(_reader(images), specs, images.labels, transform), faults
+        pool = ThreadPoolExecutor(os.cpu_count())  # that all batches share
+
+        def load(row: int) -> np.ndarray:
+            try:
+                return images.load(row)
+            except UnreadableImage as error:
+                raise UserError(f"{described(images.name(row), error)}; {REMEDY}") from error
+
+        def read(rows: np.ndarray) -> dict[str, np.ndarray]:
+            return {"inputs": np.stack(map_in_chunks(pool, load, rows.tolist()))}
+
+        return HostRows(read, specs, images.labels, transform), faults
     file = cache_folder(options["cache_dir"]) / f"{name}-{fingerprint(settings)}.npy"
     stamp = fingerprint(DECODER, PIL.__version__, images.form.shape, images.form.fit, stamps())
     stored, faults = _read_cache(file, stamp) or _write_cache(file, stamp, images, options["corrupt"])
@@ -230,16 +241,3 @@ def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarr
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, size, window):
             yield np.stack(map_in_chunks(pool, load, range(start, min(start + window, size))))
-
-
-def _reader(images: EncodedImages) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Return the function that decodes the images of a batch, with threads that all batches share."""
-    pool = ThreadPoolExecutor(os.cpu_count())
-
-    def load(row: int) -> np.ndarray:
-        try:
-            return images.load(row)
-        except UnreadableImage as error:
-            raise UserError(f"{described(images.name(row), error)}; {REMEDY}") from error
-
-    return lambda rows: {"inputs": np.stack(map_in_chunks(pool, load, rows.tolist()))}

@@ -176,8 +176,8 @@ def complete(
     taken = {name: train[rows] for name, rows in found.items()}
     whole = {name: taken[name] if name in taken else parts[name] for name in PARTS}
     seen: dict[object, str] = {}  # a group may be in two parts if files or folders define some of them
-    for name, rows in whole.items() if groups is not None else ():
-        for group in np.unique(groups[rows]).tolist():
+    for name, rows in whole.items():
+        for group in () if groups is None else np.unique(groups[rows]).tolist():
             if group in seen:
                 raise UserError(f"Group '{group}' is in {seen[group]} and in {name}. Move its examples together.")
             seen[group] = name

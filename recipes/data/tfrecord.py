@@ -263,7 +263,10 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
             for batch in tf.data.TFRecordDataset(file).batch(BATCH):
                 for data in batch.numpy():
                     where = f"'{file}', record {len(found['offsets'])}"
-                    features = _features(data, where)
+                    try:
+                        features = tf.train.Example.FromString(data).features.feature
+                    except DecodeError as error:
+                        raise UserError(f"{where} is not a tf.train.Example ({error}). Write it as such.") from error
                     _single_value(features, keys, "image_key", where, ("bytes",))
                     found["labels"].append(_single_value(features, keys, "label_key", where, ("bytes", "int64")))
                     if "groups" in found:
@@ -275,22 +278,12 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
     except tf.errors.OpError as error:
         place = re.search(r"(truncated|corrupted) record at \d+", error.message)
         reason = place[0] if place else error.message.split(";")[-1].strip()
-        raise UserError(
-            f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed. Copy or write it again."
-        ) from error
+        raise UserError(f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed.") from error
     if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
     return found
-
-
-def _features(data: bytes, where: str) -> Any:
-    """Return the features of a record by name."""
-    try:
-        return tf.train.Example.FromString(data).features.feature
-    except DecodeError as error:
-        raise UserError(f"{where} is not a tf.train.Example ({error}). Write the records as such.") from error
 
 
 def _single_value(

@@ -27,8 +27,6 @@ if __name__ == "__main__":
 
 from hookline.trainer.errors import UserError
 
-MODULES = ("inputs", "inference", "training")
-"""Modules beside this one that hold `CONTENDERS`."""
 WORKER = Path(__file__).resolve()
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """Environment variables that libraries read once, when they are loaded."""
@@ -89,7 +87,8 @@ class Contender:
 
 def find_contenders() -> list[Contender]:
     """Return the contenders of all modules, in their order."""
-    modules = [importlib.import_module(f"hookline.scripts.benchmarks.{name}") for name in MODULES]
+    names = ("inputs", "inference", "training")
+    modules = [importlib.import_module(f"hookline.scripts.benchmarks.{name}") for name in names]
     return [each for module in modules for each in module.CONTENDERS]
 
 

@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks import training_hookline as hookline
 from hookline.scripts.benchmarks.contender import Contender, Settings, Work
-from hookline.scripts.benchmarks.training_hookline import (
-    BINARY,
-    CLASSES,
-    LEARNING_RATE,
-    MASKS_EVERY,
-    POWER,
-    PRUNED,
-    PRUNED_AT,
-    Case,
-    examples,
-)
+from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, POWER, PRUNED, PRUNED_AT, Case, examples
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,7 +66,7 @@ def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
     conv, pool, dense = keras.layers.Conv2D, keras.layers.MaxPooling2D, keras.layers.Dense
     layers = [conv(20, 5, input_shape=(28, 28, 1)), pool(2), conv(50, 5), pool(2), keras.layers.Flatten()]
     layers += [dense(500, activation="relu"), dense(CLASSES)]
-    schedule = sparsity.PolynomialDecay(0.0, PRUNED, 0, PRUNED_AT, power=POWER, frequency=MASKS_EVERY)
+    schedule = sparsity.PolynomialDecay(0.0, PRUNED, 0, PRUNED_AT, power=POWER, frequency=hookline.MASKS_EVERY)
     model = sparsity.prune_low_magnitude(keras.Sequential(layers), pruning_schedule=schedule)
     return _fitted(keras, model, settings, case, many, sparsity.UpdatePruningStep())
 
@@ -89,7 +79,7 @@ def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *
     import tensorflow as tf
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(LEARNING_RATE), loss, steps_per_execution=many, **options)
+    model.compile(keras.optimizers.Adam(hookline.LEARNING_RATE), loss, steps_per_execution=many, **options)
     model.make_train_function()
     execute = model.train_function
     first: list[float] = []  # when the first execution of a call of fit was done
@@ -129,7 +119,7 @@ def pytorch(settings: Settings, *, case: Case, compiled: bool, prune: bool = Fal
     images, labels = (torch.from_numpy(each).to(device) for each in examples(settings, case.images))
     torch.manual_seed(0)
     model = _network(torch.nn, case).to(device, memory_format=torch.channels_last).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, eps=1e-7, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=hookline.LEARNING_RATE, eps=1e-7, fused=True)
     kernels = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     after = _pruning(torch, kernels) if prune else partial(_clip, torch, kernels) if case is hookline.BNN else None
 
@@ -245,7 +235,7 @@ def _pruning(torch: Any, kernels: list[Any]) -> Callable[[], None]:
     def prune() -> None:
         nonlocal step
         with torch.no_grad():
-            if step % MASKS_EVERY == 0:
+            if step % hookline.MASKS_EVERY == 0:
                 share = PRUNED * (1 - (1 - min(1.0, step / PRUNED_AT)) ** POWER)
                 for kernel, mask in zip(kernels, masks, strict=True):
                     pruned = round(share * kernel.numel())
@@ -263,7 +253,7 @@ HALF = ("trainer.precision=bfloat16",)
 PRUNING = (
     "+hooks=prune",
     f"hooks.prune.final_sparsity={PRUNED}",
-    f"hooks.prune.frequency={MASKS_EVERY}",
+    f"hooks.prune.frequency={hookline.MASKS_EVERY}",
     f"hooks.prune.power={POWER}",
 )
 """The schedule's default end is halfway, at `PRUNED_AT`."""

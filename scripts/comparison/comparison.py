@@ -23,8 +23,6 @@ from hookline.trainer.config.settings import (
 from hookline.trainer.errors import printable, unknown_name
 from hookline.trainer.run.results import format_value
 
-UNLESS_GIVEN = ("trainer.threads",)
-"""Distinguishes runs only if a user gave it: it changes just the last bits, and a sweep sets it by the cores."""
 RECIPE = "recipe"
 
 
@@ -221,7 +219,7 @@ def compare(
     Groups that were judged by different metrics stay in the order of their runs.
     """
     given = {overridden_key(text) for run in runs for text in run.overrides}
-    ignored = {*IGNORED, *(key for key in UNLESS_GIVEN if key not in given)}
+    ignored = {*IGNORED, *({"trainer.threads"} - given)}  # which a sweep sets by the cores, for the last bits alone
 
     def identity(run: StoredRun) -> str:
         """Return a text that runs share which differ only in what is ignored."""

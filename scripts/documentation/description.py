@@ -61,7 +61,10 @@ def parse_docstring(text: str | None) -> Docstring:
 class Description:
     """What is known of a hook."""
 
-    entry: HookEntry
+    name: str
+    purpose: str
+    is_default: bool  # whether every run has it
+    group: str  # what kind of hook it says it is
     hook_class: type[Hook]
     docstring: Docstring  # of the class
     arguments: Mapping[str, str]  # what the constructor's docstring says of each
@@ -70,20 +73,6 @@ class Description:
     declared: Mapping[str, tuple[str, ...]]  # names that it reads, writes, projects and freezes
     source: Path  # its file, relative to the project
     config: Path  # its config file, relative to the project
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def is_default(self) -> bool:
-        """Return whether every run has it."""
-        return self.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
-
-    @property
-    def group(self) -> str:
-        """Return what kind of hook it says it is."""
-        return self.docstring.sections.get("Group", "")
 
     @property
     def overridden(self) -> list[str]:
@@ -120,7 +109,10 @@ def _describe(entry: HookEntry) -> Description:
     declared = _declared(build_hook(entry.name, node[entry.name]))
     config = entry.config_file.relative_to(ROOT)
     options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys_of(entry.config_file)}
-    return Description(entry, hook_class, docstring, arguments, options, *declared, source, config)
+    group = docstring.sections.get("Group", "")
+    is_default = entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
+    about = (entry.name, entry.purpose, is_default, group, hook_class, docstring, arguments, options)
+    return Description(*about, *declared, source, config)
 
 
 CLASSES = 10
@@ -184,7 +176,6 @@ GROUPS = {
 """What a section "Group:" may say, with the title on the page, in the order of the page."""
 UNLISTED = {"declare", "state_dict", "load_state_dict"}
 """Declarations that nearly every hook has."""
-REPORTING = {"add_losses", "evaluate", "measure"}
 SECTIONS = {
     "Group": f"one of the words {', '.join(GROUPS)}",
     "Equation": "the formula that the code computes, in plain characters",
@@ -215,7 +206,7 @@ def _section_gaps(hook: Description) -> Iterator[str]:
     needed = {
         "Equation": changes_training,
         "State": bool(hook.state),
-        "Scalars": bool(REPORTING & {*hook.stages}),
+        "Scalars": bool({"add_losses", "evaluate", "measure"} & {*hook.stages}),
         "Pictures": "show" in hook.stages,
         "Reference": changes_training,
     }
@@ -272,11 +263,11 @@ writes nothing."""
 
 def make_page(hooks: Sequence[Description]) -> str:
     """Return the page."""
-    overview, parts = [], []
+    overview, parts = list[str](), list[str]()
     for group, title in GROUPS.items():
         members = [hook for hook in hooks if hook.group == group]
         names = [f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}" for hook in members]
-        rows = [(name, _text(hook.entry.purpose)) for name, hook in zip(names, members, strict=True)]
+        rows = [(name, _text(hook.purpose)) for name, hook in zip(names, members, strict=True)]
         overview.append(f"**{title}**\n\n" + _table(("hook", "what it does"), rows))
         parts += map(_part, members)
     return "\n\n".join([PREAMBLE, *overview, *parts]) + "\n"

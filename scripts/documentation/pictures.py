@@ -61,7 +61,7 @@ def all_panels() -> dict[str, Panels]:
     """Return the panels of each technique, by its name."""
     x, limits, steps = tf.constant(X), tf.constant([-0.5, 1.25]), np.arange(2000)
     signs = {each.__name__: _slope(each) for each in (ste_sign, approx_sign, swish_sign)}
-    pruning = {"begin": 100, "end": 600, "initial": 0.0, "final": 0.9}
+    pruning: dict[str, Any] = {"begin": 100, "end": 600, "initial": 0.0, "final": 0.9}
     sparsities = {
         f"polynomial, power={power:.0f}": [polynomial_sparsity(step, **pruning, power=power) for step in range(1001)]
         for power in (3.0, 1.0)

@@ -42,16 +42,14 @@ PUBLIC = {
 """What the page of reference shows."""
 PICTURES = ".github/pictures/"
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-SECTION = re.compile(r"^## (\S+)$", re.MULTILINE)
 GROUP = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
-TECHNIQUES = "Techniques"
 HOOK = re.compile(r"^\| \[\w+\]\((\w+\.md)\)", re.MULTILINE)
 
 
 def site_pages(root: Path = ROOT) -> dict[str, str]:
     """Return the Markdown of each page of the site, by its path there."""
     texts = {target: (root / source).read_text(encoding="utf-8") for source, target in PAGES.items()}
-    index, *parts = SECTION.split(texts[PAGES[CATALOGUE]])
+    index, *parts = re.split(r"^## (\S+)$", texts[PAGES[CATALOGUE]], flags=re.MULTILINE)
     hooks = dict(zip(parts[::2], parts[1::2], strict=True))
     texts[PAGES[CATALOGUE]] = index
     texts |= {f"hooks/{name}.md": f"# {name}\n{text}" for name, text in hooks.items()}
@@ -97,7 +95,7 @@ def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
     _, *groups = GROUP.split(pages[PAGES[CATALOGUE]])
     hooks: list[Any] = [PAGES[CATALOGUE]]
     for title, table in zip(groups[::2], groups[1::2], strict=True):
-        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == TECHNIQUES else []
+        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == "Techniques" else []
         hooks.append({title: [f"hooks/{page}" for page in [*HOOK.findall(table), *others]]})
     notebooks = [page for page in pages if page.startswith(f"{NOTEBOOKS}/")]
     return [

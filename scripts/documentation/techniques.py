@@ -12,10 +12,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-FACTS = "\n\n| | |\n| --- | --- |\n| class |"
-"""Where the table of a hook's facts begins on its page."""
-CLASS = re.compile(r"^\| class \| \[?(\w+)", re.MULTILINE)
-FENCE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WIDE = "---\nhide: [toc]\n---"
 """What gives a page the room of its list of contents."""
 IDEA = 2
@@ -63,7 +59,7 @@ def recipe_files(root: Path) -> list[RecipeFile]:
 
 def complete_page(name: str, text: str, root: Path) -> str:
     """Return the page of a hook: idea, commands, Python, equation, picture, details, recipes, results, and the rest."""
-    head, facts, rest = text.partition(FACTS)
+    head, facts, rest = text.partition("\n\n| | |\n| --- | --- |\n| class |")  # the table of facts
     start, equation, formula = head.partition("\n**Equation**")
     if not facts or not equation:
         return text
@@ -79,7 +75,7 @@ def complete_page(name: str, text: str, root: Path) -> str:
 
 def _python(name: str, text: str) -> str:
     """Return a trainer with the hook, and the options of the first example that sets some."""
-    (cls,) = CLASS.findall(text)
+    (cls,) = re.findall(r"^\| class \| \[?(\w+)", text, re.MULTILINE)
     return "\n".join(
         [
             "From Python:\n\n```python",
@@ -93,7 +89,7 @@ def _python(name: str, text: str) -> str:
 
 def example_options(name: str, text: str) -> str:
     """Return the options that the page's first command with some gives to the hook, as arguments of its class."""
-    fence = FENCE.search(text)
+    fence = re.search(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for command in fence[1].replace("\\\n", " ").splitlines() if fence else []:
         words = [each.partition(f"hooks.{name}.") for each in shlex.split(command)]
         pairs = [rest.partition("=") for before, found, rest in words if found and not before]

@@ -66,8 +66,6 @@ def negative_log_likelihood(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 TOP = 5
-LEAST_CLASSES_FOR_TOP = 10
-"""With fewer classes, nearly all examples are among the first five."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
     precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
     bins_of = reliability(probabilities[np.arange(len(labels)), predicted], predicted == labels, bins)
     top = {}
-    if len(names) >= LEAST_CLASSES_FOR_TOP:
+    if len(names) >= 10:  # of fewer, nearly all examples are among the first five
         found, _ = rank(logits, TOP)
         top = {f"top_{TOP}_accuracy": float(np.mean((found == labels[:, np.newaxis]).any(axis=1)))}
     seen = support > 0  # a class without examples has no recall that could be averaged

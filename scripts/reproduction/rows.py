@@ -23,14 +23,11 @@ from hookline.trainer.files import open_append, parse_json, read_json, read_text
 from hookline.trainer.run.directory import cpu_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
 FILE_NAME = "conditions.jsonl"
 CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
 """What a run may depend on; results and data may lie beside it."""
 OWN = ("recipes/results.json", "recipes/RESULTS.md")
 """What this command itself writes."""
-SPARE = 1.0
-"""How far the load may be above the cores: a run alone has some threads more than cores."""
 Row = dict[str, Any]
 Conditions = dict[str, Any]
 """Of one process of a run, as conditions.jsonl holds them."""
@@ -38,7 +35,7 @@ Directory = Callable[[str], Path]
 """Of a run, by its name."""
 
 
-def make_export(run: Path, export: Export, scripts: Path = SCRIPTS) -> None:
+def make_export(run: Path, export: Export, scripts: Path = ROOT / "scripts") -> None:
     """Write and evaluate the export of a run, if it does not exist."""
     path, evaluation = _export_paths(run, export)
     if not path.exists():
@@ -147,7 +144,7 @@ def make_row(
         ),
         # A time is an upper bound then; a run that a kill has cut out of the record may have had other work beside it.
         "under_load": not all(times)
-        or any(one["niced"] or max(one["load"]) > one["cores"] + SPARE for each in times for one in each),
+        or any(one["niced"] or max(one["load"]) > one["cores"] + 1.0 for each in times for one in each),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
 

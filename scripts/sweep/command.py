@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -17,16 +16,10 @@ from rich.console import Console
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import (
-    OpenSweep,
-    command_of,
-    is_done,
-    make_directory,
-    open_space,
-    open_sweep,
-)
-from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_summary, read_sweep, record
+from hookline.scripts.sweep.open import OpenSweep, command_of, is_done, make_directory, open_space, open_sweep
+from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import TRAIN, SweepRun
+from hookline.train import say as print_line
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
@@ -55,19 +48,19 @@ class SweepTask:
         if number is None:
             from hookline.scripts.sweep.search import Search  # Optuna: an extra
 
-            self._run = Search(open_space(sweep), storage, _say, script)
+            self._run = Search(open_space(sweep), storage, print_line, script)
             return self._run.run()
         job = next(each for each in sweep.jobs if each.number == number)
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
         worker = _worker(checked)
         if (descriptor := claim(directory, number, worker)) is None:
-            _say(f"Job {number} runs already, by another task.")
+            print_line(f"Job {number} runs already, by another task.")
             return 0
         if job not in missing_jobs(sweep):
             record(sweep, job)
-            _say(f"Job {number} is complete: nothing is left to do.")
+            print_line(f"Job {number} is complete: nothing is left to do.")
         else:
-            self._run = SweepRun(sweep, Slots(({},), 1), _say, script, jobs=[job], checked={number: checked})
+            self._run = SweepRun(sweep, Slots(({},), 1), print_line, script, jobs=[job], checked={number: checked})
             self._run.claims, self._run.worker = {number: descriptor}, worker
         try:
             return self._run.run() if self._run else 0
@@ -89,11 +82,6 @@ def _worker(job: Job) -> int:
     submitit: Any = importlib.import_module("submitit")
     here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
     return int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 Say = Callable[[str], None]
@@ -151,7 +139,7 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
     missing = []
     for job in sweep.jobs:
         if is_done(sweep, job):
-            job.status = str(read_summary(sweep.run_directory(job))["status"])
+            job.status = str(sweep.summary(job)["status"])
         else:
             missing.append(job)
     return missing

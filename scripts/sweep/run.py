@@ -17,17 +17,7 @@ from types import FrameType
 from typing import Any
 
 from hookline.scripts.sweep.open import added_threads, job_arguments, own_overrides
-from hookline.scripts.sweep.record import (
-    FAILED,
-    INTERRUPTED,
-    RUNNING,
-    Slots,
-    Sweep,
-    SweepJob,
-    is_complete,
-    read_summary,
-    record,
-)
+from hookline.scripts.sweep.record import FAILED, INTERRUPTED, RUNNING, Slots, Sweep, SweepJob, is_complete, record
 from hookline.trainer.config.preflight import Job
 from hookline.trainer.errors import UserError, as_typed
 from hookline.trainer.files import open_append, open_file
@@ -36,7 +26,6 @@ from hookline.trainer.run.results import format_value, short_name
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 TETHER = Path(__file__).resolve().parent / "tether.py"
 ERROR = re.compile(r"^(Error: |\w*(Error|Exception)\b.*: )")
-LAST_BYTES = 20_000
 LINE_LENGTH = 300
 
 
@@ -68,7 +57,7 @@ class JobProcess:
         try:
             with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(self.offset, size - LAST_BYTES))
+                file.seek(max(self.offset, size - 20_000))
                 lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
             return ""
@@ -139,7 +128,11 @@ class SweepRun:
                 while self._step(tether):
                     time.sleep(POLL_SECONDS)
         finally:
-            self._end_all()
+            for job, process in self._running.values():
+                process.kill()
+                process.process.wait()
+                self._change(job, INTERRUPTED, process.exit_code())
+            self._running.clear()
             os.close(tether)
             os.close(held)  # only now: it holds the jobs
         if self._signals:
@@ -194,7 +187,7 @@ class SweepRun:
         self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
-        summary = read_summary(self.sweep.run_directory(job))
+        summary = self.sweep.summary(job)
         status = _status(code, summary, asked=bool(self._signals))
         seconds = time.monotonic() - process.began
         job.seconds = round(job.seconds + seconds, 3)
@@ -238,13 +231,6 @@ class SweepRun:
                     process.process.send_signal(signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
             else:
                 process.kill()
-
-    def _end_all(self) -> None:
-        for job, process in self._running.values():
-            process.kill()
-            process.process.wait()
-            self._change(job, INTERRUPTED, process.exit_code())
-        self._running.clear()
 
 
 def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:

@@ -15,26 +15,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
-from hookline.scripts.sweep.open import (
-    JOURNAL,
-    MAX_TRIALS,
-    OpenSweep,
-    command_of,
-    make_directory,
-    open_sweep,
-    run_name,
-)
-from hookline.scripts.sweep.record import (
-    FAILED,
-    FILE_NAME,
-    INTERRUPTED,
-    RUNNING,
-    Slots,
-    SweepJob,
-    claim,
-    exclusive,
-    read_summary,
-)
+from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, OpenSweep, command_of, make_directory, open_sweep, run_name
+from hookline.scripts.sweep.record import FAILED, FILE_NAME, INTERRUPTED, RUNNING, Slots, SweepJob, claim, exclusive
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
 from hookline.scripts.sweep.space import Dimension
 from hookline.train import WRONG
@@ -46,11 +28,7 @@ from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 
 
 def begin_search(
-    command: Command,
-    opened: OpenSweep,
-    share: Callable[[int], Slots],
-    say: Callable[[str], None],
-    script: Path = TRAIN,
+    command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None], script: Path = TRAIN
 ) -> Search:
     """Return a search whose study is in its storage; of several processes, the first makes it.
 
@@ -129,7 +107,7 @@ class Search(SweepRun):
             job = self._job(trial.number, trial.params)
             if job.number in self._ended or not self._claim(job):
                 continue
-            status = read_summary(self.sweep.run_directory(job)).get("status")
+            status = self.sweep.summary(job).get("status")
             is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it let go
             if not is_told and status not in (*COMPLETE, FAILED):
                 return job
@@ -185,7 +163,7 @@ class Search(SweepRun):
         if job.status == RUNNING:
             return
         self._ended.add(job.number)
-        summary = read_summary(self.sweep.run_directory(job))
+        summary = self.sweep.summary(job)
         value = (summary.get("best") or {}).get("value") if summary.get("status") in COMPLETE else None
         try:
             if job.status != INTERRUPTED:
@@ -205,7 +183,7 @@ class Search(SweepRun):
             lines.append(f"{pruned} of {len(trials)} trials were pruned.")
         if any(trial.state == TrialState.COMPLETE for trial in trials):
             best = self._job(self._study.best_trial.number, self._study.best_params)
-            value = describe_best(read_summary(self.sweep.run_directory(best))).rstrip(", ")
+            value = describe_best(self.sweep.summary(best)).rstrip(", ")
             lines.append(f"Best {value}: {self.label(best)}")
         return lines
 
