@@ -38,24 +38,18 @@ LOSSES: dict[str, AdversarialLoss] = {
     # maximises log sigmoid(s), whose gradient does not vanish where the discriminator wins.
     "non_saturating": AdversarialLoss(
         real=lambda scores: tf.nn.softplus(-scores),
-        fake=lambda scores: tf.nn.softplus(scores),
+        fake=tf.nn.softplus,
         generator=lambda scores: tf.nn.softplus(-scores),
     ),
     # Lim and Ye, Geometric GAN, 2017, arXiv 1705.02894.
     "hinge": AdversarialLoss(
         real=lambda scores: tf.nn.relu(1.0 - scores),
         fake=lambda scores: tf.nn.relu(1.0 + scores),
-        generator=lambda scores: tf.negative(scores),
+        generator=tf.negative,
     ),
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
-    "wasserstein": AdversarialLoss(
-        real=lambda scores: tf.negative(scores),
-        fake=lambda scores: tf.identity(scores),
-        generator=lambda scores: tf.negative(scores),
-    ),
+    "wasserstein": AdversarialLoss(real=tf.negative, fake=tf.identity, generator=tf.negative),
 }
-
-
 UNBOUNDED = "wasserstein"
 """The loss whose discriminator must be held Lipschitz by a gradient penalty."""
 NOISES = ("normal", "uniform")
@@ -153,17 +147,11 @@ class Group:
     names: tuple[str, ...]  # a single one where they are stacked
     count: int
 
-    @property
-    def stacked(self) -> bool:
-        """Return whether one network is a stack of several."""
-        return self.count > len(self.names)
-
-
-def forward_group(forward: ForwardFunction, group: Group, inputs: tf.Tensor) -> tf.Tensor:
-    """Return each network's outputs for its own inputs."""
-    if group.stacked:
-        return forward(group.names[0], inputs)
-    return tf.stack([forward(name, inputs[place]) for place, name in enumerate(group.names)])
+    def outputs(self, forward: ForwardFunction, inputs: tf.Tensor) -> tf.Tensor:
+        """Return each network's outputs for its own inputs."""
+        if self.count > len(self.names):
+            return forward(self.names[0], inputs)
+        return tf.stack([forward(name, inputs[place]) for place, name in enumerate(self.names)])
 
 
 ENTRYWISE = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD"}
@@ -310,11 +298,11 @@ class Game:
         """Return samples of each generator, from noise that is drawn for this use."""
         settings, makers = self.settings, self.generators
         noise = draw_noise(forward, makers.count, count, settings.latent_size, kind=settings.noise, use=use)
-        return forward_group(forward, makers, noise)
+        return makers.outputs(forward, noise)
 
     def scores(self, forward: ForwardFunction, examples: tf.Tensor) -> tf.Tensor:
         """Return the scores of each discriminator for its examples: float32 [discriminators, n]."""
-        return tf.cast(tf.squeeze(forward_group(forward, self.discriminators, examples), axis=-1), tf.float32)
+        return tf.cast(tf.squeeze(self.discriminators.outputs(forward, examples), axis=-1), tf.float32)
 
     @property
     def _multiple(self) -> int:

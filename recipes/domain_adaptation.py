@@ -10,7 +10,6 @@ from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS
 from hookline.recipes.model_checks import check_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off
-from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
     Batch,
@@ -99,7 +98,18 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     check_number("domain_weight", domain_weight, 0)
     data = parts.data
     for split in (data.train, data.validation, data.test):
-        _check_domains(split, data.name)
+        batch = split.source.gather(tf.constant(split.indices[:1]))
+        if TARGET_IMAGES not in batch:
+            raise UserError(
+                f"The data '{data.name}' has one domain. Expected two: images of the target as '{TARGET_IMAGES}' "
+                "beside 'inputs', such as data=domains gives."
+            )
+        if (TARGET_LABELS in batch) != (split.name == "test"):
+            found, wanted = ("has", "none") if TARGET_LABELS in batch else ("has no", "them")
+            raise UserError(
+                f"The {split.name} split of '{data.name}' {found} '{TARGET_LABELS}'. Expected {wanted}: the target's "
+                "labels are for the test alone."
+            )
     model, activations = take_off(parts.build_model(input_shape=data.input_shape, classes=data.classes))
     check_inputs(model, data)
     shapes = [tuple(output.shape[1:]) for output in getattr(model, "outputs", None) or []]
@@ -111,21 +121,6 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
         )
     network = Network("model", model, parts.build_optimizer(), final_activations=activations)
     return Recipe([network], [DomainAdaptation(classes=data.classes, domain_weight=domain_weight)])
-
-
-def _check_domains(split: Split, data: str) -> None:
-    batch = split.source.gather(tf.constant(split.indices[:1]))
-    if TARGET_IMAGES not in batch:
-        raise UserError(
-            f"The data '{data}' has one domain. Expected two: images of the target as '{TARGET_IMAGES}' beside "
-            "'inputs', such as data=domains gives."
-        )
-    if (TARGET_LABELS in batch) != (split.name == "test"):
-        found, wanted = ("has", "none") if TARGET_LABELS in batch else ("has no", "them")
-        raise UserError(
-            f"The {split.name} split of '{data}' {found} '{TARGET_LABELS}'. Expected {wanted}: the target's labels "
-            "are for the test alone."
-        )
 
 
 def _in_float32(outputs: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

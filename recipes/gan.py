@@ -18,16 +18,7 @@ from __future__ import annotations
 from typing import cast, get_args
 
 from hookline.recipes import check_choice, check_whole
-from hookline.recipes.adversarial import (
-    AUTO,
-    Copies,
-    Discriminate,
-    Game,
-    Generate,
-    NetworkBuilder,
-    Settings,
-    settings_of,
-)
+from hookline.recipes.adversarial import Copies, Discriminate, Game, Generate, NetworkBuilder, Settings, settings_of
 from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
@@ -36,7 +27,6 @@ from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.copy_network import Slots
 
 GLOBAL_GENERATOR, GLOBAL_DISCRIMINATOR = "global_generator", "global_discriminator"
-MESSENGER_OPTIMIZERS = get_args(Slots)
 
 
 @prechecked(Settings)
@@ -116,7 +106,7 @@ def sgan(
     settings = settings_of(locals())
     check_whole("pairs", pairs, 2)
     check_whole("messenger_every", messenger_every, 1)
-    check_choice("messenger_optimizer", messenger_optimizer, MESSENGER_OPTIMIZERS)
+    check_choice("messenger_optimizer", messenger_optimizer, get_args(Slots))
     quality = quality_for(parts.data, classifier, parts.plugins)
     builder = NetworkBuilder(parts, settings)
     stack = _decide(builder, pairs, stacked)
@@ -144,7 +134,7 @@ def sgan(
 
 
 def _decide(builder: NetworkBuilder, pairs: int, stacked: bool | str | None) -> bool:
-    if not isinstance(stacked, bool) and stacked not in (None, AUTO):
+    if not isinstance(stacked, bool) and stacked not in (None, "auto"):
         raise UserError(f"stacked={stacked} received. Expected true, false, or null (auto).")
     if stacked is False:
         return False

@@ -22,9 +22,6 @@ CLASSES = {
 }
 ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}
 """The activation whose logits a cross-entropy takes."""
-OF_ROWS = ("confusion_metrics", "f_score_metrics")
-"""Modules of Keras whose metrics take targets of the outputs' shape, such as AUC and F1Score."""
-MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
 
 
 class Loss:
@@ -42,7 +39,7 @@ class Loss:
         self.given = given
         self.function = _resolved(given)
         reduction = getattr(self.function, "reduction", "auto")
-        if reduction not in MEANS:
+        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto"):
             raise UserError(f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'.")
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
@@ -241,7 +238,7 @@ def resolve(given: Any, output_shape: Sequence[int | None], kind: str | None) ->
         known = [each for each in dir(keras.metrics) if each[:1].isupper()]
         raise unknown_name("metric", given if isinstance(given, str) else repr(given), [*ACCURACY, *known])
     if isinstance(found, keras.metrics.Metric):
-        if kind == SPARSE and type(found).__module__.rpartition(".")[2] in OF_ROWS:
+        if kind == SPARSE and type(found).__module__.rpartition(".")[2] in ("confusion_metrics", "f_score_metrics"):
             raise UserError(
                 f"The metric {found.name} needs one-hot targets, and {SPARSE} takes class numbers. Expected "
                 f"keras.utils.to_categorical(y) with loss={ONE_HOT}, or other metrics."

@@ -28,7 +28,16 @@ def check_inputs(model: keras.Model, data: Data) -> None:
     if not is_graph(model):
         return
     if data.preparations:
-        _check_several(model, data)
+        given = getattr(model, "_inputs_struct", None)  # of a functional model, as it was made
+        names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
+        shapes = [list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)]
+        several, wanted = dict(zip(names, shapes, strict=False)), data.model_shape
+        if several.keys() != wanted.keys() or not all(_fits(several[name], wanted[name]) for name in wanted):
+            first = next(iter(wanted))
+            raise UserError(
+                f"The model '{model.name}' takes the inputs {listed_shapes(several)}. Expected those of the data by "
+                f"their names, such as keras.Input(input_shape['{first}'], name='{first}'): {listed_shapes(wanted)}."
+            )
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
     if len(taken) != 1:
@@ -44,19 +53,6 @@ def check_inputs(model: keras.Model, data: Data) -> None:
         )
 
 
-def _check_several(model: keras.Model, data: Data) -> None:
-    given = getattr(model, "_inputs_struct", None)  # of a functional model, as it was made
-    names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
-    taken = dict(zip(names, (list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)), strict=False))
-    wanted = data.model_shape
-    if taken.keys() != wanted.keys() or not all(_fits(taken[name], wanted[name]) for name in wanted):
-        first = next(iter(wanted))
-        raise UserError(
-            f"The model '{model.name}' takes the inputs {listed_shapes(taken)}. Expected those of the data by their "
-            f"names, such as keras.Input(input_shape['{first}'], name='{first}'): {listed_shapes(wanted)}."
-        )
-
-
 def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | None = None) -> None:
     """Refuse a model that returns several tensors, one in a list or under a name, or one of another shape."""
     outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
@@ -64,10 +60,7 @@ def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | 
         raise several_outputs(model.name, outputs, expected)
     shape = getattr(model, "output_shape", None)
     if each is not None and isinstance(shape, tuple) and shape[1:] != each:
-        raise UserError(
-            f"The network '{model.name}' returns the shape {shape}. Expected {expected}: end it with a Dense layer of "
-            "that many units."
-        )
+        raise UserError(f"The network '{model.name}' returns {shape}. Expected {expected}, by a last Dense layer.")
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:

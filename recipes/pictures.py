@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 TITLE, MARGIN = 22, 2  # pixels: the height of a line of text, and what is left of it
-DPI = 100
 
 
 def enlarged(images: np.ndarray, smallest: int) -> np.ndarray:
@@ -52,7 +51,7 @@ def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, ra
     low, high = shown.min(axis=0), shown.max(axis=0)
     middle, half = (low + high) / 2.0, 0.65 * float((high - low).max()) or 0.5
     inside = np.all(np.abs(samples - middle) <= half, axis=1)  # which no NaN is
-    figure = Figure((6.0, 6.4), dpi=DPI)
+    figure = Figure((6.0, 6.4), dpi=100)
     axes = figure.add_axes((0.03, 0.05, 0.94, 0.88), xticks=[], yticks=[], title=title)
     axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
     axes.scatter(real[:, 0], real[:, 1], s=5, color="silver", linewidths=0)

@@ -100,22 +100,19 @@ class Retrieval(Objective):
         """
         if not collected:
             return Shown()
-        count = len(collected["target"])
+        targets = collected["target"]
+        count = len(targets)
         rows = np.linspace(0, count - 1, min(count, PROJECTED_EXAMPLES)).round().astype(np.int64)
-        inputs = examples(rows.tolist())["inputs"]
-        images = thumbnails(tf.constant(inputs)).numpy() if _are_images(inputs) else None
-        embedding = Embedding(collected["embedding"][rows], {"class": collected["target"][rows]}, images)
-        return Shown(_neighbours(collected, examples) if _are_images(inputs) else {}, {"embedding": embedding})
-
-
-def _neighbours(collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
-    targets = collected["target"]
-    half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
-    queries = sorted({round(place) for place in np.linspace(0, len(targets) - 1, PICTURED_QUERIES)})
-    found = nearest_neighbours(collected["embedding"], half, queries)
-    images = [examples(positions.tolist())["inputs"] for positions in found]
-    correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
-    return {"nearest_neighbours": neighbour_sheet(examples(queries)["inputs"], images, correct)}
+        inputs, pictures, images = examples(rows.tolist())["inputs"], {}, None
+        if inputs.ndim == 4 and inputs.shape[-1] in (1, 3):
+            images = thumbnails(tf.constant(inputs)).numpy()
+            half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
+            queries = sorted({round(place) for place in np.linspace(0, count - 1, PICTURED_QUERIES)})
+            found = nearest_neighbours(collected["embedding"], half, queries)
+            nearest = [examples(positions.tolist())["inputs"] for positions in found]
+            correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
+            pictures["nearest_neighbours"] = neighbour_sheet(examples(queries)["inputs"], nearest, correct)
+        return Shown(pictures, {"embedding": Embedding(collected["embedding"][rows], {"class": targets[rows]}, images)})
 
 
 def retrieval(
@@ -161,9 +158,7 @@ def retrieval(
 
 def _check_recall(recall_at: Sequence[int], data: Data) -> None:
     if not recall_at or not all(is_whole_number(k) and k > 0 for k in recall_at) or len({*recall_at}) < len(recall_at):
-        raise UserError(
-            f"recall_at={list(recall_at)} received. Expected different whole numbers above 0, such as [1, 5, 20]."
-        )
+        raise UserError(f"recall_at={list(recall_at)} received. Expected different whole numbers above 0.")
     for split in (data.validation, data.test):
         half = halves(tf.constant(split.labels), tf.constant(split.indices)).numpy()
         gallery = int(np.bincount(half, minlength=2).min())
@@ -172,10 +167,6 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
                 f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and queries "
                 f"are searched in halves of them: expected at most {gallery}, the size of the smaller half."
             )
-
-
-def _are_images(inputs: np.ndarray) -> bool:
-    return inputs.ndim == 4 and inputs.shape[-1] in (1, 3)
 
 
 def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Tensor:

@@ -132,24 +132,20 @@ def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugi
     Keras's automatic names are not affected by loading it.
     """
     try:
-        return _load(run, tuple(input_shape), classes, plugins)
+        config = read_config(run, plugins)
+        task = config.get("task")
+        if not isinstance(task, dict) or task.get("_target_") != TASK:
+            raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
+        model = _with_features(shipped_network(run, config))
+        found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
+        if (found, logits) != (tuple(input_shape), classes):
+            raise UserError(
+                f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
+                f"{classes} classes of inputs {list(input_shape)}."
+            )
+        return model
     except UserError as error:
         raise UserError(f"classifier={run}: {error}") from error
-
-
-def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> keras.Model:
-    config = read_config(run, plugins)
-    task = config.get("task")
-    if not isinstance(task, dict) or task.get("_target_") != TASK:
-        raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
-    model = _with_features(shipped_network(run, config))
-    found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
-    if (found, logits) != (input_shape, classes):
-        raise UserError(
-            f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
-            f"{classes} classes of inputs {list(input_shape)}."
-        )
-    return model
 
 
 def _with_features(network: Network) -> keras.Model:
@@ -167,8 +163,6 @@ def _with_features(network: Network) -> keras.Model:
 
 Metrics: TypeAlias = "dict[str, tf.Tensor]"
 REAL_PICTURES = "real"
-PICTURED_POINTS = 1000
-PICTURED_IMAGES = 64
 SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
 GAP = 2  # pixels between images
 
@@ -190,7 +184,7 @@ class MixtureQuality:
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
         """Return a picture [height, width, 3] in [0, 1]."""
-        real, radius = collected[REAL_PICTURES][:PICTURED_POINTS], WITHIN * self.deviation
+        real, radius = collected[REAL_PICTURES][:1000], WITHIN * self.deviation
         return scatter_picture(samples, real, self.centers, radius, title)
 
 
@@ -219,7 +213,7 @@ class ImageQuality:
         return {"frechet_distance": distance, **{f"class_{name}": value for name, value in histogram.items()}}
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        tiles = enlarged(samples[:PICTURED_IMAGES], SMALLEST)
+        tiles = enlarged(samples[:64], SMALLEST)
         return sheet(tiles, math.ceil(math.sqrt(len(tiles))), GAP)
 
 
@@ -234,9 +228,7 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
         judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
         return ImageQuality(data.classes, partial(judge, training=False))
     if classifier is not None:
-        raise UserError(
-            f"task.classifier={classifier} received, but data={data.name} has no images. Expected task.classifier=null."
-        )
+        raise UserError(f"task.classifier={classifier} received, but data={data.name} has no images. Expected null.")
     return MixtureQuality(data.centers, data.deviation) if isinstance(data, MixtureData) else None
 
 

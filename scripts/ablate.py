@@ -22,7 +22,7 @@ from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
-from hookline.scripts.sweep.command import listed_run, missing_jobs
+from hookline.scripts.sweep.command import run_missing
 from hookline.scripts.sweep.open import command_of, is_done, make_directory
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
 from hookline.scripts.sweep.run import TRAIN
@@ -30,7 +30,6 @@ from hookline.train import check
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
-from hookline.trainer.run.directory import locked
 
 USAGE = """python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
 
@@ -89,9 +88,7 @@ def variants_of(overrides: Sequence[str]) -> Variants:
     (job,) = check(overrides)
     hooks = technique_hooks(job.config["hooks"])
     if not hooks:
-        raise UserError(
-            f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
-        )
+        raise UserError(f"recipe={job.recipe} has no technique hook to take away. Expected another, or +hooks=<name>.")
     variants = {WHOLE: list(overrides)}
     for hook in hooks:
         key = f"hooks.{hook}"
@@ -123,41 +120,25 @@ def _reasons(variants: Variants) -> dict[str, str]:
     return reasons
 
 
-def run_missing(
+def run_jobs(
     directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
 ) -> int:
     """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
-    sweep = _open(directory, jobs)
-    make_directory(directory, "out=")
-    with locked(directory):
-        wanted = [list(overrides) for overrides in jobs.values()]
-        missing = [job for job in missing_jobs(sweep) if job.overrides in wanted]
-        found = preflight_each(command_of(sweep), [job.overrides for job in missing])
-        checked = {job.number: each for job, each in zip(missing, found, strict=True)}
-        slots = divide(max(1, len(missing)), None)
-        sweep.threads = sweep.threads or slots.threads
-        sweep.write()
-        say(f"{len(missing)} of {len(jobs)} jobs to run, {len(slots)} at a time; logs: {directory}/<number>.log")
-        run = listed_run(sweep, missing, checked, slots, say, script, label=lambda job: job.run)
-        return run.run() if missing else 0
-
-
-def _open(directory: Path, jobs: Mapping[str, Sequence[str]]) -> Sweep:
-    """Return the sweep of the jobs, with what an earlier one of the same jobs knows."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
     if not sweep.jobs and directory.exists() and any(directory.iterdir()):
-        raise UserError(
-            f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
-        )
+        raise UserError(f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or an ablation.")
     taken = {job.run: job.overrides for job in sweep.jobs}
-    made = list(taken.values())
-    for name, overrides in jobs.items():
-        if list(overrides) in made:
-            continue
-        if name in taken:
-            raise UserError(f"{directory} holds other runs: {name} with {' '.join(taken[name])}. Give another out=.")
-        sweep.jobs.append(SweepJob(len(sweep.jobs) + 1, list(overrides), name))
-    return sweep
+    asked = {name: list(overrides) for name, overrides in jobs.items()}
+    for name, overrides in asked.items():
+        if overrides not in taken.values():
+            if name in taken:
+                raise UserError(f"{directory} holds another run {name}: {' '.join(taken[name])}. Give another out=.")
+            sweep.jobs.append(SweepJob(len(sweep.jobs) + 1, overrides, name))
+    wanted = [job for job in sweep.jobs if job.overrides in asked.values()]
+    found = preflight_each(command_of(sweep), [job.overrides for job in wanted])
+    checked = {job.number: each for job, each in zip(wanted, found, strict=True)}
+    make_directory(directory, "out=")
+    return run_missing(sweep, checked, partial(divide, asked=None), say, script)
 
 
 def _command(options: Options) -> int:
@@ -180,7 +161,7 @@ def _command(options: Options) -> int:
     able = {name: options.jobs(overrides) for name, overrides in variants.items() if name not in reasons}
     names = {name: f"{name.replace(' ', '_')}_seed_" for name in able}
     jobs = {f"{names[name]}{seed}": job for name in able for seed, job in zip(seeds, able[name], strict=True)}
-    code = run_missing(out, jobs, say)
+    code = run_jobs(out, jobs, say)
     comparison = comparison_of(out, able, options.metrics)
     whole = next((group for group in comparison.groups if group.settings[COLUMN] == WHOLE), None)
     console.print()

@@ -36,8 +36,7 @@ def _command(page: Path) -> int:
     from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        from hookline.scripts.documentation.description import describe_hooks
-        from hookline.scripts.documentation.page import find_gaps, make_page
+        from hookline.scripts.documentation.description import describe_hooks, find_gaps, make_page
     try:
         hooks = describe_hooks()
         gaps = [gap for hook in hooks for gap in find_gaps(hook)]

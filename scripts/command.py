@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hookline.train import DONE, INTERRUPTED, WRONG, report
+from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report
 from hookline.trainer.errors import UserError, as_typed, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
 from hookline.trainer.quiet import open_streams
@@ -35,11 +35,7 @@ EXPECTED = {
 
 
 def make_main(
-    usage: str,
-    parse: Callable[[Sequence[str]], Options],
-    command: Callable[[Options], int | None],
-    *,
-    debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
+    usage: str, parse: Callable[[Sequence[str]], Options], command: Callable[[Options], int | None]
 ) -> Callable[..., int]:
     """Return the `main` of a script, which returns an exit code: 0 done, 2 a mistake of the user, 130 interrupted."""
 
@@ -52,7 +48,7 @@ def make_main(
         try:
             code = command(parse(arguments))
         except UserError as error:
-            return report(error, WRONG, debug=debug(arguments))
+            return report(error, WRONG, debug=asks_for_traceback(arguments))
         except KeyboardInterrupt as error:
             return report(error, INTERRUPTED)
         return DONE if code is None else code

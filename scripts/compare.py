@@ -17,9 +17,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import check_output, make_main, parse_options
-from hookline.scripts.comparison.columns import show_setting
-from hookline.scripts.comparison.comparison import Comparison, Group, compare, sort
-from hookline.scripts.comparison.report import print_comparison
+from hookline.scripts.comparison.comparison import Comparison, Group, compare, show_setting, sort
+from hookline.scripts.comparison.report import print_comparison, write_csv
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
@@ -60,9 +59,7 @@ def parse(arguments: Sequence[str]) -> Options:
     options = parse_options([argument for argument in arguments if argument not in paths], Options)
     options.paths = paths
     if not paths:
-        raise UserError(
-            "No run was given. Expected directories, such as runs/bnn; see python scripts/compare.py --help."
-        )
+        raise UserError("No run was given. Expected directories, such as runs/bnn; see --help.")
     for name, ending in (("csv", ".csv"), ("chart", ".png")):
         if (text := getattr(options, name)) is not None:
             check_output(name, text, [ending], overwrite=options.overwrite)
@@ -113,19 +110,14 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
     if (options.csv or options.chart) and not comparison.groups:
         raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
     lines = []
-    try:
-        if options.csv:
-            from hookline.scripts.comparison.report import write_csv
+    if options.csv:
+        write_csv(comparison, user_path(options.csv, "csv"))
+        lines.append(f"table: {options.csv}")
+    if options.chart:
+        from hookline.scripts.comparison.chart import write_chart
 
-            write_csv(comparison, user_path(options.csv, "csv"))
-            lines.append(f"table: {options.csv}")
-        if options.chart:
-            from hookline.scripts.comparison.chart import write_chart
-
-            notes = write_chart(comparison, user_path(options.chart, "chart"))
-            lines += [f"chart: {options.chart}", *notes]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be written: {error.strerror}. Expected a place that can.") from error
+        notes = write_chart(comparison, user_path(options.chart, "chart"))
+        lines += [f"chart: {options.chart}", *notes]
     return lines
 
 

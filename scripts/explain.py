@@ -40,35 +40,33 @@ def _explain_key(
 ) -> str:
     """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
     chain = chain_of(key, layers)
+    if not chain and composer.is_group(key):
+        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     if not chain:
-        _refuse(key, config, composer)
+        try:
+            find_value(key, config, composer)  # names the nearest one
+        except UserError as error:
+            raise UserError(f"--explain {key}: {error}") from error
+        raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
     value, last = lookup(config, key), chain[-1]
     if isinstance(value, Mapping) and value:
-        return "\n".join([key, *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
+        rows = []  # of each key below: its value, and what set it
+        for leaf, each in leaves(value, key):
+            steps = chain_of(leaf, layers)
+            rows.append((leaf, visible(each), steps[-1].place if steps else "?"))
+        wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
+        listed = [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]
+        return "\n".join([key, *_help_lines(key, chain), *listed])
     removed = value is None and (last.removes or is_part(key))
     lines = [f"{key} is not part of this run" if removed else f"{key} = {visible(value)}", *_help_lines(key, chain)]
     if is_interpolation(last.value):
         lines.append(f"  it refers to another value: {last.value}")
     lines += _chain_lines(chain, key)
-    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
+    for note in notes:  # +hooks=ema may have set keys of any hook
+        name = note.lstrip("+~").partition("=")[0]
+        if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}."):
+            lines.append(f"  the run was begun with {note}")
     return "\n".join(lines)
-
-
-def _refuse(key: str, config: Mapping[str, Any], composer: Composer) -> None:
-    """Say that a key does not exist, with the nearest one that does."""
-    if composer.is_group(key):
-        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
-    try:
-        find_value(key, config, composer)
-    except UserError as error:
-        raise UserError(f"--explain {key}: {error}") from error
-    raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
-
-
-def _sets(override: str, key: str) -> bool:
-    """Return whether an override that a run was begun with may have set a key: +hooks=ema those of any hook."""
-    name = override.lstrip("+~").partition("=")[0]
-    return f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
 
 
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
@@ -81,7 +79,10 @@ def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
 
 def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
     """Return a line for each step; all but the last are overridden."""
-    places, texts = [step.place for step in chain], [_said(step, key) for step in chain]
+    places, texts = [step.place for step in chain], [visible(step.value) for step in chain]
+    for number, step in enumerate(chain):
+        if step.value is None and (step.removes or is_part(key)):
+            texts[number] = f"removes {step.path}"
     wide, long = max(map(len, places)), max(map(len, texts))
     lines = [f"  set by {places[-1]}"]
     if len(chain) > 1:
@@ -91,19 +92,3 @@ def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
             comment = f"  # {step.comment}" if step.comment else ""
             lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
     return lines
-
-
-def _said(step: Step, key: str) -> str:
-    if step.value is None and (step.removes or is_part(key)):
-        return f"removes {step.path}"
-    return visible(step.value)
-
-
-def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
-    """Return a line for each key below: its value, and what set it."""
-    rows = []
-    for leaf, each in leaves(value, key):
-        chain = chain_of(leaf, layers)
-        rows.append((leaf, visible(each), chain[-1].place if chain else "?"))
-    wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]

@@ -84,11 +84,14 @@ def _command(options: Options) -> None:
     networks = run.trainer.networks
     if options.network not in networks:
         raise unknown_name("network", options.network, networks)
-    if options.average and not keeps_averages(config, options.network):
+    if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):
         use_averages(networks[options.network])
     written = write(run, options, form, path, config["plugins"])
     if form.card_beside:
-        _write_card(run, options.network, path)
+        from hookline.deploy.inference.card import write_card
+        from hookline.deploy.plain_model import card_of
+
+        write_card(path, card_of(run, options.network))
     print_export(run, path, *written)
     _send(run, options.run, path)
 
@@ -104,17 +107,6 @@ def _send(run: Run, directory: str, path: Path) -> None:
                 hook.send_export(run, path)
 
 
-def _write_card(run: Run, network: str, path: Path) -> None:
-    """Write beside an export what predicting with it needs to know: how examples are prepared, names of classes."""
-    from hookline.deploy.inference.card import card_path, write_card
-    from hookline.deploy.plain_model import card_of
-
-    try:
-        write_card(path, card_of(run, network))
-    except OSError as error:
-        raise UserError(f"{card_path(path)} cannot be written: {error.strerror}. Expected a place that can.") from error
-
-
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
     options = parse_options(arguments, Options)
@@ -124,9 +116,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for name in export_options(options).changed:
         if name not in taken:
             takers = [form.name for form in FORMATS.values() if name in form.options]
-            raise UserError(
-                f"{name} received with format={options.format}. Expected format={' or format='.join(takers)}."
-            )
+            raise UserError(f"{name} is not for format={options.format}. Expected format={' or format='.join(takers)}.")
     return options
 
 
@@ -186,21 +176,17 @@ def print_export(
 EMA = "hookline.hooks.ema.Ema"
 
 
-def keeps_averages(config: Mapping[str, Any], network: str) -> bool:
-    """Return whether a run has the hook ema for a network."""
-    return any(_is_ema(node, network) for node in config["hooks"].values())
-
-
 def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool) -> dict[str, Any]:
     """Return the config of a run with or without averaged weights in evaluations; the same one without averages."""
     hooks = {
-        name: {**node, "evaluate": evaluate} if _is_ema(node, network) else node
+        name: {**node, "evaluate": evaluate} if is_ema(node, network) else node
         for name, node in config["hooks"].items()
     }
     return {**config, "hooks": hooks}
 
 
-def _is_ema(node: Any, network: str) -> bool:
+def is_ema(node: Any, network: str) -> bool:
+    """Return whether the config of a hook is that of the hook ema, for a network."""
     return (
         isinstance(node, Mapping) and node.get("_target_") == EMA and fnmatchcase(network, node.get("network", "model"))
     )

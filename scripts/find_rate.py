@@ -33,8 +33,6 @@ still, and rises: a good rate lies where it falls fastest, or a tenth of where i
   picture   PNG file of loss against rate (learning_rate.png); it must not exist
 """
 SMOOTHING = 0.9
-DIVERGED = 4.0
-"""Times the lowest loss, from which on it is not worth going further."""
 
 
 @dataclass
@@ -111,7 +109,7 @@ def train(loop: ChunkLoop, count: int) -> list[float]:
         if vetoes or not math.isfinite(loss):
             break
         losses.append(loss)
-        if (averages := smoothed(losses))[-1] > DIVERGED * min(averages):
+        if (averages := smoothed(losses))[-1] > 4.0 * min(averages):  # it is not worth going further
             break
     return losses
 

@@ -66,7 +66,11 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     """Return the text of `python train.py --help`."""
     plugins = installed_plugins(config_dir)
     sections = {title: options_of(group, plugins, config_dir) for group, title in TITLES.items()}
-    sections["Plugins (installed packages that bring parts of a run)"] = [(each.name, _about(each)) for each in plugins]
+    abouts = [f"{each.distribution} {each.version or ''}".strip() for each in plugins]
+    sections["Plugins (installed packages that bring parts of a run)"] = [
+        (each.name, about if each.problem is None else f"Warning: not used, since {each.problem}")
+        for each, about in zip(plugins, abouts, strict=True)
+    ]
     sections |= {title: list(settings(section)) for section, title in SETTINGS.items()}
     texts = ["\n".join([title, *rows(found, width or terminal_width())]) for title, found in sections.items() if found]
     return "\n\n".join([USAGE, *texts, FLAGS])
@@ -112,12 +116,6 @@ def options_of(group: str, plugins: Iterable[Plugin], config_dir: Path = CONFIG_
         for each in plugins
         for name, path in each.options(group).items()
     ]
-
-
-def _about(plugin: Plugin) -> str:
-    if plugin.problem is not None:
-        return f"Warning: not used, since {plugin.problem}"
-    return f"{plugin.distribution} {plugin.version or ''}".strip()
 
 
 def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
@@ -197,8 +195,14 @@ def _section_text(section: str, columns: int, only: str | None = None) -> str:
 
 
 def _option_text(group: str, option: str, path: Path, columns: int) -> str:
-    found = list(_keys(path))
-    about = {"command": _example(group, option, found), **_header(path)}
+    found = list(keys_of(path))
+    command = f"{group}={option}"
+    if group in NAMED:
+        command = f"recipe=baseline +{command}"
+    elif group != "recipe":
+        needed = [f" {group}.{key}=<{key}>" for key, value, _ in found if value == MISSING]
+        command = f"recipe=baseline {command}{''.join(needed)}"
+    about = {"command": f"python train.py {command}", **_header(path)}
     about["file"] = path.relative_to(path.parents[2]).as_posix()
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
     if found:
@@ -219,17 +223,7 @@ def _header(path: Path) -> dict[str, str]:
     return found
 
 
-def _example(group: str, option: str, keys: Iterable[tuple[str, str, str]]) -> str:
-    """Return a command that uses an option."""
-    if group in NAMED:
-        return f"python train.py recipe=baseline +{group}={option}"
-    if group == "recipe":
-        return f"python train.py recipe={option}"
-    needed = [f" {group}.{key}=<{key}>" for key, value, _ in keys if value == MISSING]
-    return f"python train.py recipe=baseline {group}={option}{''.join(needed)}"
-
-
-def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
+def keys_of(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
     from omegaconf import OmegaConf
 

@@ -8,7 +8,6 @@ have the digest of all variables, the curves and the test result of the uninterr
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -23,6 +22,7 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.run.checkpoint_files import leftovers
 
 USAGE = """python scripts/kill_runs.py out=<new directory> [key=value ...]
 
@@ -45,8 +45,6 @@ RECIPES = {
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = (sys.executable, str(ROOT / "train.py"))
 POLL_SECONDS = 0.001
-SHRINK = 0.8
-"""How much earlier processes are killed after one that reached its end first."""
 
 
 @dataclass
@@ -107,10 +105,10 @@ def try_recipe(
             started = time.monotonic()
             if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
                 # It reached its end first: less was left to do, or the machine has become faster.
-                seconds = max(SHRINK * seconds, time.monotonic() - started)
+                seconds = max(0.8 * seconds, time.monotonic() - started)
                 break
             killed += 1
-            inside += bool(leftovers(run))
+            inside += bool(leftovers(run / "checkpoints"))
             given = [f"resume={run}"] if (run / "config.yaml").exists() else given
         finish([f"resume={run}"] if (run / "config.yaml").exists() else given)
         runs += 1
@@ -123,20 +121,11 @@ def kill_once(overrides: list[str], run: Path, in_save: bool, delay: float) -> b
     process = subprocess.Popen([*TRAIN, *overrides], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + delay
     while process.poll() is None:
-        if time.monotonic() >= until and (not in_save or leftovers(run)):
+        if time.monotonic() >= until and (not in_save or leftovers(run / "checkpoints")):
             process.kill()
             return process.wait() != 0
         time.sleep(POLL_SECONDS)
     return False
-
-
-def leftovers(run: Path) -> list[str]:
-    """Return the names of what is being written beside the checkpoints of a run, or was when it was killed."""
-    try:
-        names = os.listdir(run / "checkpoints")
-    except OSError:
-        return []
-    return [name for name in names if name.startswith(".") or name.endswith(".tmp")]
 
 
 def finish(overrides: list[str]) -> None:
@@ -150,7 +139,8 @@ def differences(run: Path, whole: Path) -> list[str]:
     """Return in which results a run differs from the whole one."""
     found, expected = (json.loads((each / "summary.json").read_text()) for each in (run, whole))
     wrong = [key for key in ("status", "steps", "digest", "best", "test") if found[key] != expected[key]]
-    return wrong + ["metrics.jsonl"] * (curves(run) != curves(whole)) + leftovers(run)
+    wrong += ["metrics.jsonl"] * (curves(run) != curves(whole))
+    return wrong + [each.name for each in leftovers(run / "checkpoints")]
 
 
 def curves(run: Path) -> list[dict[str, Any]]:

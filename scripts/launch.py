@@ -41,8 +41,6 @@ STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
 LAST_SECONDS = 10.0
 """Between SIGTERM and SIGKILL."""
 POLL_SECONDS = 0.1
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2): the signal that a process gets when the one that started it is gone."""
 
 
 @dataclass
@@ -60,9 +58,7 @@ def parse(arguments: Sequence[str]) -> Options:
     options = parse_options([each for each in arguments if each not in rest], Options)
     for text in rest:
         if text.startswith("-"):
-            raise UserError(
-                f"'{text}' received. Expected key=value: one run for all workers. A sweep (-m) starts its jobs itself."
-            )
+            raise UserError(f"'{text}' received. Expected key=value; a sweep (-m) starts its jobs itself.")
         if text.partition("=")[0].lstrip("+") == STRATEGY and text.partition("=")[2] != "multi_worker":
             raise UserError(f"'{text}' received. Expected no other strategy than multi_worker, which is set here.")
     if not rest:
@@ -114,7 +110,16 @@ def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT 
             if index > 0:
                 threads.append(threading.Thread(target=_stream, args=(workers[index].stdout, index), daemon=True))
                 threads[-1].start()
-        return _wait(workers, options.grace)
+        number, due = signal.SIGTERM, math.inf
+        while any(each.poll() is None for each in workers):
+            now = time.monotonic()
+            if due == math.inf and any(each.poll() for each in workers):  # one has failed: the others get some time
+                due = now + options.grace
+            if now >= due:
+                _send(workers, number)
+                number, due = signal.SIGKILL, now + LAST_SECONDS
+            time.sleep(POLL_SECONDS)
+        return max(exit_code(each.returncode) for each in workers)
     finally:
         _send(workers, signal.SIGKILL)
         for thread in threads:
@@ -137,20 +142,6 @@ def _start(command: Sequence[str], environment: Mapping[str, str], *, shown: boo
     )
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
-    """Return the worst exit code, when all have ended; end the others when one fails."""
-    number, due = signal.SIGTERM, math.inf
-    while any(each.poll() is None for each in workers):
-        now = time.monotonic()
-        if due == math.inf and any(each.poll() for each in workers):
-            due = now + grace
-        if now >= due:
-            _send(workers, number)
-            number, due = signal.SIGKILL, now + LAST_SECONDS
-        time.sleep(POLL_SECONDS)
-    return max(exit_code(each.returncode) for each in workers)
-
-
 def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     """Send a signal to every worker that runs, and to what it has started."""
     for each in workers:
@@ -167,7 +158,7 @@ def exit_code(code: int) -> int:
 def _end_with(parent: int) -> None:
     """Let the kernel kill this process when the launcher is gone, however it ends; called in the new process."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:  # it was gone before
             os._exit(1)
 

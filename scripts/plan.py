@@ -15,7 +15,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main
-from hookline.train import asks_for_traceback, check, run_job
+from hookline.train import check, run_job
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
     """Print the plan as tables."""
     from rich.table import Table
 
-    from hookline.scripts.planning.text import NONE, sections
+    from hookline.scripts.planning.plan import NONE, sections
 
     for number, section in enumerate(sections(plan, full=full)):
         console.print(("\n" if number else "") + section.title, style="bold")
@@ -100,7 +100,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
         console.print(table)
 
 
-main = make_main(USAGE, parse, _command, debug=asks_for_traceback)
+main = make_main(USAGE, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,20 +11,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import check_output, make_main, parse_options, write_file
-from hookline.scripts.prediction.examples import check_paths
+from hookline.scripts.prediction.examples import Examples, check_paths, find_examples, find_several
+from hookline.scripts.prediction.model import Model, open_model
+from hookline.scripts.prediction.results import Predictions, as_csv, as_json, as_table, name_classes, print_whole, rank
 from hookline.train import DONE, FAILED
 from hookline.trainer.errors import UserError, one_line, user_path
-
-if TYPE_CHECKING:
-    from hookline.scripts.prediction.examples import Examples
-    from hookline.scripts.prediction.model import Model
-    from hookline.scripts.prediction.results import Predictions
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.ops.probabilities import as_logits
 
 USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=value ...]
 
@@ -103,15 +104,17 @@ def _read_names(given: Any) -> list[str]:
 
 
 def _command(options: Options) -> int:
-    from hookline.scripts.prediction.examples import find_examples, find_several
-    from hookline.scripts.prediction.model import open_model
-    from hookline.scripts.prediction.results import as_csv, as_json, as_table, print_whole
-
     model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
     if model.card is not None and model.card.inputs:
         examples = find_several(options.paths, model.card.inputs)
+    elif model.card is not None:
+        preparation = model.card.preparation or Preparation(model.card.shape)
+        examples = find_examples(options.paths, preparation, array=options.array)
     else:
-        examples = find_examples(options.paths, _preparation(model, options), array=options.array)
+        raise UserError(
+            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
+            "Expected an export of scripts/export.py with its card."
+        )
     found = predict(model, examples, options)
     for line in examples.skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
@@ -126,24 +129,8 @@ def _command(options: Options) -> int:
     return FAILED if examples.skipped else DONE
 
 
-def _preparation(model: Model, options: Options) -> Any:
-    from hookline.trainer.input.preparation import Preparation
-
-    if model.card is None:
-        raise UserError(
-            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
-            "Expected an export of scripts/export.py with its card."
-        )
-    return model.card.preparation or Preparation(model.card.shape)
-
-
 def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:
     """Return the predictions of all examples that can be read; None if none can."""
-    import numpy as np
-
-    from hookline.scripts.prediction.results import Predictions, name_classes, rank
-    from hookline.trainer.ops.probabilities import as_logits
-
     activation = None if model.card is None else model.card.activation
     names: list[str] = []
     parts: list[tuple[np.ndarray, ...]] = []
@@ -151,7 +138,13 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
     for called, inputs in examples.batches(options.batch_size):
         outputs, columns_of = joined(model.predict(inputs), len(called))
         if not options.outputs and not parts:
-            classes = name_classes(outputs.shape[1], _known_classes(model, options), options.class_names)
+            known = () if model.card is None else model.card.classes
+            if not known and not options.class_names:
+                raise UserError(
+                    f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs "
+                    "as they are, or class_names=<names>."
+                )
+            classes = name_classes(outputs.shape[1], known, options.class_names)
         names += called
         parts.append((outputs,) if options.outputs else rank(as_logits(outputs, activation), options.top))
     if not parts:
@@ -162,24 +155,12 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
 
 def joined(outputs: Any, size: int) -> tuple[Any, tuple[str, ...]]:
     """Return outputs, float32 [size, values], and the name of each value; several outputs stand side by side."""
-    import numpy as np
-
     if isinstance(outputs, list | tuple):
         outputs = {f"output_{place}": each for place, each in enumerate(outputs)}
     named = outputs if isinstance(outputs, dict) else {"output": outputs}
     flat = {name: np.asarray(each, np.float32).reshape(size, -1) for name, each in named.items()}
     names = [f"{name}_{place}" for name, each in flat.items() for place in range(each.shape[1])]
     return np.concatenate(list(flat.values()), axis=1), tuple(names)
-
-
-def _known_classes(model: Model, options: Options) -> tuple[str, ...]:
-    assert model.card is not None
-    if not model.card.classes and not options.class_names:
-        raise UserError(
-            f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs as they "
-            "are, or class_names=<names>."
-        )
-    return model.card.classes
 
 
 main = make_main(USAGE, parse, _command)

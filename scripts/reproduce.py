@@ -19,28 +19,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction.rows import (
-    append_conditions,
-    conditions_now,
-    make_export,
-    make_row,
-    read_conditions,
-)
-from hookline.scripts.reproduction.table import (
-    CHART,
-    FILE,
-    TABLE,
-    merge,
-    points_of,
-    read_results,
-    render_short,
-    write_chart,
-    write_results,
-    write_table,
-)
+from hookline.scripts.reproduction import table
+from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_export, make_row, read_conditions
 from hookline.scripts.reproduction.targets import DATA, Target, Variant, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
-from hookline.scripts.sweep.open import job_arguments, make_directory, quoted
+from hookline.scripts.sweep.open import is_done, job_arguments, make_directory, quoted
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
 from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
 from hookline.train import say
@@ -84,7 +67,7 @@ class Options:
     only: str = "*"
     seeds: str | None = None
     jobs: int = 1
-    results: str = str(FILE)
+    results: str = str(table.FILE)
     targets: str = str(TARGETS)
     list: bool = False
     render: bool = False
@@ -120,14 +103,6 @@ def places_of(options: Options) -> dict[str, Path]:
     return places
 
 
-class Runs(Sweep):
-    """Runs that are not recorded as a sweep; each has its log beside its directory."""
-
-    def log(self, job: SweepJob, worker: int = 0) -> Path:
-        """Return the file that holds what a job's processes print."""
-        return self.directory / f"{job.run}.log"
-
-
 class Session:
     """One call of the command: which runs are done, which are made, which rows are kept.
 
@@ -140,10 +115,10 @@ class Session:
         self.chosen = chosen(options.only, self.targets)
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
         self.places = places_of(options)
-        self.checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
-        self.say, self._script = say, script
+        self._checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
+        self.say, self.script = say, script
         self._settled: set[str] = set()  # names of targets
-        self._failed = False
+        self.has_failed = False
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
         able = [self._runs[target.name] for target in self.chosen if self._lacks(target) is None]
@@ -154,27 +129,33 @@ class Session:
         make_directory(self.out, "out=")
         names = {each.name for each in self.out.iterdir()}
         if names and LOCK not in names:
-            raise UserError(
-                f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one made by this."
-            )
+            raise UserError(f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one of this.")
         with locked(self.out):
-            if self.checks:
+            if self._checks:
                 check(variant for variant, _ in self._able.values())
-            self._keep_not_run()
-            self._settle()
+            for target in self.chosen:
+                if (reason := self._lacks(target)) is not None:
+                    self.say(f"{target.name}: not run: {reason}")
+                    facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
+                    self._write({**facts, "not_run": reason})
+            self.settle()
             missing = [name for name in self._able if not self.is_done(name)]
             self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
-            code = self._make(missing, at_once) if missing else 0
+            making = Making(self, missing, at_once)
+            code = making.run() if missing else 0
+            for name in making.waiting:
+                if needed := self.unmade(name):
+                    self.say(f"left out: {name}, which begins from {needed[0]}")
         for target in self.chosen:
             self.say(f"{target.name}: {self.standing(target)}")
-        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(TABLE)}")
-        return code if code in ENDED else int(self._failed)
+        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
+        return code if code in ENDED else int(self.has_failed)
 
     def _tries(self, name: str) -> tuple[Path | None, Path]:
         """Return the latest run that was made by the command line of a variant, and a free place for another one."""
         variant, seed = self._all[name]
         places = dict.fromkeys(variant.data, ANY)  # data may have moved since
-        places |= {key: f"{ANY}{self._directory(each.run(seed))}" for key, each in variant.needs.items()}
+        places |= {key: f"{ANY}{self.directory(each.run(seed))}" for key, each in variant.needs.items()}
         filled = [*variant.filled(places), f"seed={seed}"]
         expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
         found, path, number_of_try = None, self.out / name, 1
@@ -186,70 +167,27 @@ class Session:
             path = self.out / f"{name}_try{number_of_try}"
         return found, path
 
-    def _directory(self, name: str) -> str:
+    def directory(self, name: str) -> str:
         """Return where the run of a variant is in `out`, or will be."""
         found, free = self._tries(name)
         return str((found or free).relative_to(self.out))
 
     def path(self, name: str) -> Path:
         """Return the directory of a run."""
-        return self.out / self._directory(name)
+        return self.out / self.directory(name)
 
     def is_done(self, name: str) -> bool:
         """Return whether a run is complete."""
         return is_complete(read_summary(self.path(name)))
 
-    def _make(self, missing: Sequence[str], at_once: int) -> int:
-        """Make runs, as soon as those that they begin from are complete; return the worst exit code."""
-        slots = divide(len(missing), at_once)
-        waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
-        runs = Runs(self.out, list(waiting.values()))
-        begun: dict[int, dict[str, Any]] = {}
-
-        def next_job() -> SweepJob | None:
-            for name, job in waiting.items():
-                if not self._unmade(name):
-                    job.run, job.overrides = self._directory(name), self._overrides(*self._all[name])
-                    self.path(name).parent.mkdir(parents=True, exist_ok=True)
-                    return waiting.pop(name)
-            return None
-
-        def arguments(job: SweepJob) -> list[str]:
-            begun[job.number] = conditions_now()
-            has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
-            given = job_arguments(runs, job, None if at_once == 1 or has_threads else slots.threads)
-            is_resumed = given[0].startswith("resume=")  # the data may have moved
-            return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
-
-        def ended(job: SweepJob) -> None:
-            append_conditions(self.out, job.run, begun[job.number])
-            self._failed |= not is_complete(read_summary(runs.run_directory(job))) or bool(job.exit_code)
-            self._settle()
-
-        run = SweepRun(
-            runs,
-            slots,
-            next_job,
-            arguments,
-            label=lambda job: job.run,
-            say=self.say,
-            ended=ended,
-            script=self._script,
-            record=lambda sweep, job: None,
-        )
-        code = run.run()
-        for name in waiting:
-            if needed := self._unmade(name):
-                self.say(f"left out: {name}, which begins from {needed[0]}")
-        return code
-
-    def _unmade(self, name: str) -> list[str]:
+    def unmade(self, name: str) -> list[str]:
         """Return the runs that a run begins from and that are not complete."""
         variant, seed = self._all[name]
         return [run for each in variant.needs.values() if not self.is_done(run := each.run(seed))]
 
-    def _overrides(self, variant: Variant, seed: int) -> list[str]:
+    def overrides(self, name: str) -> list[str]:
         """Return the overrides of a run, with the places of its data and of the runs that it begins from."""
+        variant, seed = self._all[name]
         places = {name: quoted(self.places[name]) for name in variant.data}
         places |= {key: quoted(self.path(each.run(seed))) for key, each in variant.needs.items()}
         return [*variant.filled(places), f"seed={seed}"]
@@ -266,7 +204,7 @@ class Session:
         runs = self._runs[target.name]
         return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Keep the rows that have become complete."""
         for target in self.chosen:
             if target.name in self._settled or self._lacks(target) is not None:
@@ -274,65 +212,95 @@ class Session:
             if not all(map(self.is_done, self._runs[target.name])):
                 continue
             self._settled.add(target.name)
+            seeds = self.seeds or target.seeds
             try:
-                self._keep(target)
+                for export, seed in ((export, seed) for export in target.exports.values() for seed in seeds):
+                    make_export(self.path(target.runs[export.run].run(seed)), export)
+                noted = read_conditions(self.out)
+                conditions = {name: noted.get(self.directory(name), []) for name in self._all}
+                row = make_row(target, seeds, self.path, conditions)
+                self.say(table.render_short(row))
+                if absent := ", ".join(str(seed) for seed in target.seeds if seed not in seeds):
+                    self.say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
+                else:
+                    self._write(row)
             except UserError as error:
-                self._failed = True
+                self.has_failed = True
                 self.say(f"{target.name}: no row. {error}")
 
-    def _keep(self, target: Target) -> None:
-        seeds = self.seeds or target.seeds
-        for export in target.exports.values():
-            for seed in seeds:
-                make_export(self.path(target.runs[export.run].run(seed)), export)
-        noted = read_conditions(self.out)
-        row = make_row(target, seeds, self.path, {name: noted.get(self._directory(name), []) for name in self._all})
-        self.say(render_short(row))
-        if absent := [str(seed) for seed in target.seeds if seed not in seeds]:
-            self.say(f"{target.name}: not kept in {self.results.name}: seed {', '.join(absent)} is not among the runs")
-        else:
-            self._write(row)
-
-    def _keep_not_run(self) -> None:
-        for target in self.chosen:
-            if (reason := self._lacks(target)) is not None:
-                self.say(f"{target.name}: not run: {reason}")
-                facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
-                self._write({**facts, "not_run": reason})
-
     def _write(self, row: dict[str, Any]) -> None:
-        before = read_results(self.results)
-        rows = merge(before, row, list(self.targets))
-        (write_table if rows == before else write_results)(self.results, rows)
+        before = table.read_results(self.results)
+        rows = table.merge(before, row, list(self.targets))
+        (table.write_table if rows == before else table.write_results)(self.results, rows)
+
+
+class Runs(Sweep):
+    """Runs that are not recorded as a sweep; each has its log beside its directory."""
+
+    def log(self, job: SweepJob, worker: int = 0) -> Path:
+        """Return the file that holds what a job's processes print."""
+        return self.directory / f"{job.run}.log"
+
+
+class Making(SweepRun):
+    """Make runs, as soon as those that they begin from are complete."""
+
+    def __init__(self, session: Session, missing: Sequence[str], at_once: int) -> None:
+        self.waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
+        runs = Runs(session.out, list(self.waiting.values()))
+        super().__init__(runs, divide(len(missing), at_once), session.say, session.script)
+        self._session, self._alone = session, at_once == 1
+        self._begun: dict[int, dict[str, Any]] = {}
+
+    def next_job(self) -> SweepJob | None:
+        session = self._session
+        for name, job in self.waiting.items():
+            if not session.unmade(name):
+                job.run, job.overrides = session.directory(name), session.overrides(name)
+                session.path(name).parent.mkdir(parents=True, exist_ok=True)
+                return self.waiting.pop(name)
+        return None
+
+    def arguments(self, job: SweepJob) -> list[str]:
+        self._begun[job.number] = conditions_now()
+        has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
+        given = job_arguments(self.sweep, job, None if self._alone or has_threads else self.slots.threads)
+        is_resumed = given[0].startswith("resume=")  # the data may have moved
+        return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
+
+    def label(self, job: SweepJob) -> str:
+        return job.run
+
+    def record(self, job: SweepJob) -> None:
+        """Record nothing: the runs themselves are the record."""
+
+    def ended(self, job: SweepJob) -> None:
+        append_conditions(self.sweep.directory, job.run, self._begun[job.number])
+        self._session.has_failed |= not is_done(self.sweep, job) or bool(job.exit_code)
+        self._session.settle()
 
 
 def check(variants: Iterable[Variant]) -> None:
     """Compose the command line of each variant."""
-    filled = {
-        each.name: [*each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere")), "seed=0"] for each in variants
-    }
-    try:
-        preflight_each(Command(()), list(filled.values()))
-    except UserError:
-        for name, overrides in filled.items():  # which of them it is
-            try:
-                preflight_each(Command(()), [overrides])
-            except UserError as error:
-                raise UserError(f"{name}: {error}") from error
-        raise
+    for each in variants:
+        filled = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
+        try:
+            preflight_each(Command(()), [[*filled, "seed=0"]])
+        except UserError as error:
+            raise UserError(f"{each.name}: {error}") from error
 
 
 def _render(options: Options) -> None:
     """Write the table and the chart again."""
     results = user_path(options.results, "results")
-    rows = read_results(results)
+    rows = table.read_results(results)
     if not rows:
         raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
-    write_table(results, rows)
-    print(f"table: {results.with_name(TABLE)}")
-    if points := list(points_of(rows, read_targets(user_path(options.targets, "targets")))):
-        chart = CHART if results == FILE else results.with_suffix(".png")
-        write_chart(points, chart)
+    table.write_table(results, rows)
+    print(f"table: {results.with_name(table.TABLE)}")
+    if points := list(table.points_of(rows, read_targets(user_path(options.targets, "targets")))):
+        chart = table.CHART if results == table.FILE else results.with_suffix(".png")
+        table.write_chart(points, chart)
         print(f"chart: {chart}")
 
 
@@ -341,7 +309,7 @@ def _command(options: Options) -> int:
         _render(options)
         return 0
     session = Session(options, say)
-    read_results(session.results)  # a damaged file is seen before a run is made
+    table.read_results(session.results)  # a damaged file is seen before a run is made
     if not session.results.parent.is_dir():
         folder = session.results.parent
         raise UserError(f"results={session.results} received, but {folder} is not a folder. Expected a file in one.")

@@ -35,8 +35,6 @@ from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
 from hookline.trainer.run.directory import locked
 
 ROOT = Path(__file__).resolve().parents[1]
-IMPORT_ROOT = str(Path(hookline.__file__).absolute().parents[1])
-"""The directory that holds the package `hookline`."""
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
 CLUSTERS = ("slurm", "local")
 USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
@@ -73,20 +71,16 @@ def parse(arguments: Sequence[str]) -> Options:
     command = parse_command(["-m", *(each for each in rest if each not in ("-m", "--multirun"))])
     if own["--cluster"] not in CLUSTERS:
         raise unknown_name("cluster", own["--cluster"], CLUSTERS)
-    return Options(command, read_resources(Path(own["--resources"])), own["--cluster"])
-
-
-def read_resources(path: Path) -> dict[str, Any]:
-    """Return the resources that a file gives to each job."""
     import yaml
 
+    path = Path(own["--resources"])
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        resources = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"--resources {path} cannot be read. Expected a YAML file such as {RESOURCES}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(resources, dict):
         raise UserError(f"--resources {path} holds no names with values. Expected a YAML file such as {RESOURCES}.")
-    return found
+    return Options(command, resources, own["--cluster"])
 
 
 def make_executor(options: Options, directory: Path) -> Any:
@@ -117,7 +111,8 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     _check_tasks(options.resources, opened)
     make_directory(sweep.directory, "--sweep")
     # The nodes unpickle the tasks by their module, wherever they start.
-    os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+    root = str(Path(hookline.__file__).absolute().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     with nullcontext() if opened.space else locked(sweep.directory):
         numbers = _begin(options, opened)
         executor = make_executor(options, sweep.directory / "submitit")

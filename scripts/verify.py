@@ -7,7 +7,7 @@ steps are trained again and must give the same bits. Nothing is changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,16 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.findings import CHECKPOINTS, examine
 from hookline.train import DONE, FAILED
+from hookline.trainer.config.stored import CONFIG_DIGEST, OVERRIDES, config_digest, read_yaml
 from hookline.trainer.errors import UserError, one_line, user_path
+from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
+from hookline.trainer.run import checkpoint_files as files
+from hookline.trainer.run.checkpoint_files import Checkpoint, DamagedError, Manifest
 from hookline.trainer.run.finished import read_config
+from hookline.trainer.run.results import COMPLETE
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.checkpoint_files import Checkpoint, Manifest
     from hookline.trainer.run.run import Run
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
@@ -46,6 +49,160 @@ class Options:
     plugins: list[str] = field(default_factory=list)
 
 
+NAMES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
+CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = NAMES
+Line = Mapping[str, Any]
+
+
+@dataclass
+class Findings:
+    """What was found."""
+
+    damages: list[str] = field(default_factory=list)  # what is wrong, a line each
+    notes: list[str] = field(default_factory=list)  # what is worth knowing and not wrong, a line each
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # the sound ones, by name
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return what a JSON or YAML file holds; nothing, and a damage, where it holds something else."""
+        damage = f"{path} is damaged: it is not what a run writes."
+        try:
+            content = read_yaml(path) if path.suffix == ".yaml" else files.read_json(path)
+            if isinstance(content, dict):
+                return content
+        except OSError as error:
+            damage = f"{path} cannot be read: {error.strerror}."
+        except (DamagedError, ValueError) as error:  # a DamagedError says all in one line
+            damage = str(error) if isinstance(error, DamagedError) else damage
+        self.damages.append(damage)
+        return {}
+
+
+def examine(directory: Path) -> Findings:
+    """Return what is wrong with a run directory; nothing is changed."""
+    if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
+        raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
+    found = Findings()
+    check_folders(directory, "run")
+    try:
+        read_text(directory / OVERRIDES)
+    except (OSError, ValueError) as error:
+        found.damages.append(f"{directory / OVERRIDES} cannot be read: {getattr(error, 'strerror', error)}.")
+    config = found.read(directory / CONFIG)
+    found.read(directory / ENVIRONMENT)
+    hooks = config.get("hooks") or {}
+    if not isinstance(hooks, dict):
+        found.damages.append(f"{directory / CONFIG} is damaged: its hooks are not what a run writes.")
+        hooks = {}
+    targets = [node.get("_target_") for node in hooks.values() if isinstance(node, dict)]
+    summary = found.read(directory / SUMMARY) if (directory / SUMMARY).exists() else {}
+    complete = summary.get("status") in COMPLETE
+    if not (directory / SUMMARY).exists():
+        found.notes.append(f"There is no {SUMMARY}: the run was killed, or is training.")
+    elif summary and not complete:
+        found.notes.append(f"The run ended before its time: {summary.get('status')}.")
+    wanted = "hookline.hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
+    lines = _metrics(directory / METRICS, found, wanted=wanted, complete=complete)
+    index = _checkpoints(directory / CHECKPOINTS, found)
+    found.damages += _changed_config(directory / CONFIG, config, found.checkpoints)
+    if complete and not found.checkpoints and "hookline.hooks.monitors.checkpoint.Checkpoint" in targets:
+        found.damages.append(f"{directory / CHECKPOINTS} holds no sound checkpoint, although the run is complete.")
+    if lines is not None:
+        bests = {
+            f"the state of {name}": each.state.get("run", {}).get("best") for name, each in found.checkpoints.items()
+        }
+        for source, best in {**bests, SUMMARY: summary.get("best")}.items():
+            found.damages += _disagreements(source, best, lines)
+    if complete:
+        found.damages += _summary_disagreements(summary, index, found.checkpoints)
+    return found
+
+
+def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
+    """Yield where a config is not the one with which the checkpoints were written."""
+    digest = config_digest(config)
+    before = {name: each.environment.get(CONFIG_DIGEST, digest) for name, each in checkpoints.items()}
+    if changed := [name for name, each in before.items() if config and each != digest]:
+        yield (
+            f"{path} has changed since {', '.join(changed)} {'was' if len(changed) == 1 else 'were'} written. It must "
+            "be as it was to resume; for another run from these weights, use init_from=."
+        )
+
+
+def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:
+    """Return the lines by split and step; None if there are none to compare with."""
+    try:
+        texts = list(read_lines(path))
+    except OSError as error:
+        if wanted or not isinstance(error, FileNotFoundError):
+            found.damages.append(f"{path} cannot be read: {error.strerror}.")
+        return None
+    lines: dict[tuple[str, int], Line] = {}
+    if texts and not texts[-1].endswith("\n") and not complete:
+        found.notes.append(f"The last line of {path} is cut off: the run was killed, and drops it when it is resumed.")
+        texts.pop()
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = parse_json(text)
+            key = (line["split"], line["step"])
+            if not (isinstance(key[0], str) and type(key[1]) is int):
+                raise TypeError("no report")
+        except (ValueError, KeyError, TypeError):
+            found.damages.append(f"Line {number} of {path} is damaged.")
+            continue
+        if key in lines:
+            found.damages.append(f"Line {number} of {path} is the second one of {key[0]} at step {key[1]}.")
+        lines[key] = line
+    return lines
+
+
+def _checkpoints(directory: Path, found: Findings) -> files.Index | None:
+    """Collect the sound checkpoints, and return the index."""
+    index, names = None, files.checkpoint_names(directory)
+    try:
+        index = files.read_index(directory)
+    except DamagedError as error:
+        found.damages.append(str(error))
+    for name in sorted((set() if index is None else index.names) - names):
+        found.damages.append(f"{directory / 'index.json'} names {name}, which is not there.")
+    for name in sorted(names):
+        try:
+            found.checkpoints[name] = files.read_checkpoint(files.read_manifest(directory / name))
+        except DamagedError as error:
+            found.damages.append(str(error))
+    found.damages += [f"{path} was set aside: it is damaged." for path in files.set_aside(directory)]
+    found.notes += [f"{path} was left by a writer that was killed." for path in files.leftovers(directory)]
+    return index
+
+
+def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]) -> Iterator[str]:
+    """Yield where metrics.jsonl gives another value for the best step than a checkpoint or the summary."""
+    if not isinstance(best, Mapping) or best.get("value") is None:
+        return
+    step, monitor, value = best.get("step", 0), str(best.get("monitor")), best["value"]
+    line = lines.get(("validation", step)) if isinstance(step, int) else None
+    if line is None:
+        yield f"{METRICS} has no validation at step {step}, which is the best one in {source}."
+    elif line.get(monitor) != value:
+        yield f"{METRICS} gives {monitor} {line.get(monitor)} at step {step}, but {source} gives {value}."
+
+
+def _summary_disagreements(
+    summary: Line, index: files.Index | None, checkpoints: Mapping[str, Checkpoint]
+) -> Iterator[str]:
+    """Yield where the checkpoints of a complete run are not those of its summary."""
+    tags = {} if index is None else index.tags
+    best = summary.get("best")
+    steps = {"last": summary.get("steps"), "best": best.get("step") if isinstance(best, Mapping) else None}
+    for tag, step in steps.items():
+        checkpoint = checkpoints.get(tags.get(tag, ""))
+        if checkpoint is None:
+            continue
+        if checkpoint.step != step:
+            yield f"The checkpoint '{tag}' is of step {checkpoint.step}, but {SUMMARY} gives {step}."
+        elif tag == "last" and summary.get("digest") not in (None, files.tensors_digest(checkpoint.tensors)):
+            yield f"The variables of the checkpoint 'last' are not those whose digest {SUMMARY} gives."
+
+
 def _command(options: Options) -> int:
     directory = user_path(options.run, "run")
     found = examine(directory)
@@ -60,7 +217,7 @@ def _command(options: Options) -> int:
         print(f"Damaged: {one_line(damage)}")
     if damages:
         return FAILED
-    print(f"{directory} is sound; checkpoints: {found.checkpoints}.")
+    print(f"{directory} is sound; checkpoints: {len(found.checkpoints)}.")
     return DONE
 
 
@@ -96,9 +253,7 @@ class Replay(NamedTuple):
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
-    from hookline.trainer.run.checkpoint_files import read_manifests
-
-    manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
+    manifests = sorted(files.read_manifests(directory), key=lambda manifest: manifest.step)
     if not manifests:
         raise UserError(f"{directory} has no checkpoint to replay from. Expected a run with the hook 'checkpoint'.")
     newest = manifests[-1]
@@ -106,21 +261,18 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     if not older:
         distances = sorted({newest.step - manifest.step for manifest in manifests} - {0})
         known = f"at most {distances[-1]}" if distances else "a run that kept more than one: hooks.checkpoint.keep_last"
-        raise UserError(
-            f"No checkpoint lies {steps} steps before the newest one, of step {newest.step}. Expected {known}."
-        )
+        raise UserError(f"No checkpoint lies {steps} steps before the newest one, {newest.step}. Expected {known}.")
     return older[-1], newest
 
 
 def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     """Train from one checkpoint to another, and compare."""
-    from hookline.trainer.run.checkpoint_files import read_checkpoint, tensors_digest
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.resume import changed_replicas
     from hookline.trainer.run.session import prepare
     from hookline.trainer.run.state import VariableValues, assign_variables, share_variables
 
-    start, end = read_checkpoint(older), read_checkpoint(newer)
+    start, end = files.read_checkpoint(older), files.read_checkpoint(newer)
     rates = rate_changes(start, end)
     count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
     own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
@@ -136,7 +288,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     known = {key: (was, now[key]) for key, was in end.environment.items() if key in now}
     changes = [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
     changes += [between] if between else []
-    return Replay(tensors_digest(end.tensors), tensors_digest(found), tuple(differing), changes)
+    return Replay(files.tensors_digest(end.tensors), files.tensors_digest(found), tuple(differing), changes)
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:

@@ -34,9 +34,3 @@ def image_inputs(batch: Batch) -> tf.Tensor:
             "[height, width, channels]."
         )
     return inputs
-
-
-def check_visible(share: float, smallest: int) -> None:
-    """Refuse a share of an image's side that is less than half a pixel."""
-    if not round(share * smallest):
-        raise UserError(f"share={share:g} received: less than half a pixel. Expected at least {1 / smallest:.2g}.")

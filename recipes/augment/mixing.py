@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes import check_number
-from hookline.recipes.augment import check_floating, check_share, check_visible, image_inputs
+from hookline.recipes.augment import check_floating, check_share, image_inputs
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
 from hookline.trainer.objective import SOFT_TARGETS, Batch
@@ -90,13 +90,12 @@ class Mixup(_Mixing):
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         mixed = chance(seeds, "mixed", self.probability)
         own = tf.where(mixed, beta(seeds, "weight", self.alpha), 1.0)
-        partners = random_partners(seeds)
-        return {**batch, **{name: _weighted(batch[name], partners, own) for name in ("inputs", SOFT_TARGETS)}}
-
-
-def _weighted(tensor: tf.Tensor, partners: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-    own = tf.cast(tf.reshape(own, [-1, *[1] * (tensor.shape.rank - 1)]), tensor.dtype)
-    return own * tensor + (1.0 - own) * tf.gather(tensor, partners)
+        partners, changed = random_partners(seeds), dict(batch)
+        for name in ("inputs", SOFT_TARGETS):
+            tensor = batch[name]
+            share = tf.cast(tf.reshape(own, [-1, *[1] * (tensor.shape.rank - 1)]), tensor.dtype)
+            changed[name] = share * tensor + (1.0 - share) * tf.gather(tensor, partners)
+        return changed
 
 
 class Cutmix(_Mixing):
@@ -146,7 +145,7 @@ class Cutout(Augment):
         self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
-        check_visible(self.share, min(image_inputs(batch).shape[1:3]))
+        image_inputs(batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         images = image_inputs(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hookline.recipes import check_whole
-from hookline.recipes.augment import check_share, check_visible
+from hookline.recipes.augment import check_share
 from hookline.recipes.augment.geometric import Geometric, moved_back
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.order import chance, whole_numbers
@@ -78,10 +78,6 @@ class Shift(Translation):
     def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float = -1.0) -> None:
         super().__init__(border=border, fill=fill)
         self.share = check_share("share", share)
-
-    def check(self, batch: Batch) -> None:
-        super().check(batch)
-        check_visible(self.share, max(batch["inputs"].shape[1:3]))
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         most_right, most_down = round(self.share * width), round(self.share * height)

@@ -96,9 +96,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
         raise UserError(f"'{file}' is not a readable npz of plain arrays ({error}). Write it again.") from error
     missing = [key for key in keys if key not in found]
     if missing:
-        raise UserError(
-            f"'{file}' holds {', '.join(found) or 'no array'}; expected {', '.join(keys)}. Add {', '.join(missing)}."
-        )
+        raise UserError(f"'{file}' holds {', '.join(found) or 'no array'}. Add {', '.join(missing)}.")
     return arrays
 
 
@@ -175,7 +173,12 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
     if targets is not None:
         raise UserError(f"data.targets={targets} received beside '{given}', which has its own labels. Set it to null.")
     if not given.is_dir():
-        return _of_npz(given)
+        try:
+            with zipfile.ZipFile(given) as archive:
+                members = [each for each in archive.infolist() if each.filename.endswith(".npy")]
+        except ARRAY_FAULTS as error:
+            raise UserError(f"data.path '{given}' is not an npz file ({error}). Write it by numpy.savez.") from error
+        return ArrayFiles(given, {}, {each.filename.removesuffix(".npy"): each.file_size for each in members})
     files = {file.stem: file for file in sorted(given.glob("*.npy")) if file.is_file()}
     if not files:
         raise UserError(
@@ -187,16 +190,6 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
 
 def _of_npy(path: Path, files: dict[str, Path]) -> ArrayFiles:
     return ArrayFiles(path, files, {name: open_npy(file).nbytes for name, file in files.items()})
-
-
-def _of_npz(file: Path) -> ArrayFiles:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-    except ARRAY_FAULTS as error:
-        raise UserError(f"data.path '{file}' is not an npz file ({error}). Write it by numpy.savez.") from error
-    sizes = {each.filename.removesuffix(".npy"): each.file_size for each in members if each.filename.endswith(".npy")}
-    return ArrayFiles(file, {}, sizes)
 
 
 def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:

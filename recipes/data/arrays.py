@@ -170,10 +170,7 @@ def _read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
     """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
     weights, where = files.load(name), files.label(name)
     if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
-        raise UserError(
-            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {size} "
-            "examples. Give one weight per example."
-        )
+        raise UserError(f"{where}: {weights.dtype} {list(weights.shape)}; expected one number for each of {size} rows.")
     weights = weights.reshape(size).astype(np.float32)
     if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
         raise UserError(

@@ -45,10 +45,7 @@ def check_originals(name: str, path: str | None, key: str) -> None:
     if name == "mnist":
         large.check_set(name, path)
     elif path is not None:
-        raise UserError(
-            f"data.path={path} received for data.{key}={name}, which is embedded. Set data.{key}=mnist, or "
-            "data.path=null."
-        )
+        raise UserError(f"data.path={path} received for data.{key}={name}, which is embedded. Set data.{key}=mnist.")
 
 
 class Originals:

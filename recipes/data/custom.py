@@ -12,26 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes import check_whole
-from hookline.recipes.data.example_rows import (
-    INPUTS,
-    TARGETS,
-    Formats,
-    is_batched,
-    processes,
-    read_own,
-    read_rows,
-)
+from hookline.recipes.data import splits
+from hookline.recipes.data.example_rows import INPUTS, TARGETS, Formats, is_batched, processes, read_own, read_rows
 from hookline.recipes.data.input_form import HostRows, check_fits, check_rows, input_form, is_held, transform_of
-from hookline.recipes.data.splits import (
-    PARTS,
-    are_labels,
-    as_labels,
-    as_numbers,
-    check_split,
-    count_classes,
-    data_of_parts,
-    hold_out,
-)
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
@@ -40,7 +23,6 @@ from hookline.trainer.input.source import ArraySource, Source
 
 ROWS_A_PASS = 256
 MOST_THREADS = 256
-TASKS_A_THREAD = 4
 
 
 class ExampleReader:
@@ -77,11 +59,11 @@ class ExampleReader:
             self._reads: Callable[..., dict[str, np.ndarray]] = read_own
         else:
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
-            self._tasks = 1 if is_batched(examples) else TASKS_A_THREAD * threads
+            self._tasks = 1 if is_batched(examples) else 4 * threads
             self._reads = partial(read_rows, examples)
         first = self._read_untyped(np.zeros([1], np.int64))
         self._formats = {key: (each.dtype, each.shape[1:]) for key, each in first.items()}
-        self.has_classes = classes != 0 and (classes is not None or are_labels(first[TARGETS]))
+        self.has_classes = classes != 0 and (classes is not None or splits.are_labels(first[TARGETS]))
         targets = self._typed(first.pop(TARGETS))
         if not self.has_classes:
             first[TARGETS] = targets
@@ -104,7 +86,7 @@ class ExampleReader:
         declared = self.column("labels")
         if declared is None:
             return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()])
-        if len(labels := as_labels(declared, f"{self.name}, its labels")) != self.size:
+        if len(labels := splits.as_labels(declared, f"{self.name}, its labels")) != self.size:
             raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
         return labels
 
@@ -157,11 +139,11 @@ class ExampleReader:
         return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
     def _typed(self, targets: np.ndarray) -> np.ndarray:
-        return (as_labels if self.has_classes else as_numbers)(targets, self.name)
+        return (splits.as_labels if self.has_classes else splits.as_numbers)(targets, self.name)
 
 
 def _check(split: str, source: Any, workers: int) -> None:
-    check_split(split)
+    splits.check_split(split)
     check_whole("data.workers", workers, 0, MOST_THREADS)
     if source is None:
         raise UserError(
@@ -201,7 +183,7 @@ def custom(
     """
     options = dict(locals())
     readers = {}
-    for part, option in zip(PARTS, ("source", "validation_source", "test_source"), strict=True):
+    for part, option in zip(splits.PARTS, ("source", "validation_source", "test_source"), strict=True):
         if (examples := options[option]) is not None:
             name = f"data.{option} ({type(examples).__name__})"
             readers[part] = ExampleReader(examples, name=name, threads=threads, workers=workers, classes=classes)
@@ -227,17 +209,17 @@ def read_data(
     held = is_held(options["cache"], sum(reader.bytes for reader in readers.values()))
     sources = {part: _source(reader, form, held) for part, reader in readers.items()}
     labels = {readers[part].name: source.labels for part, source in sources.items()} if train.has_classes else {}
-    count = count_classes(labels, classes) if labels else 0
-    rows = hold_out(
+    count = splits.count_classes(labels, classes) if labels else 0
+    rows = splits.hold_out(
         train.size,
         labels.get(train.name),
-        {part: options[part] for part in PARTS[1:] if part not in readers},
+        {part: options[part] for part in splits.PARTS[1:] if part not in readers},
         split=options["split"],
         seed=options["seed"],
         groups=train.column("groups"),
         keys=train.column("keys"),
     )
-    return data_of_parts(name, sources, rows, preparation=form, classes=count, class_names=class_names)
+    return splits.data_of_parts(name, sources, rows, preparation=form, classes=count, class_names=class_names)
 
 
 def _source(reader: ExampleReader, form: Preparation, held: bool) -> Source:

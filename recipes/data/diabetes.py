@@ -24,7 +24,8 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     """
     inputs, targets = read_diabetes()
     parts = split_indices(len(targets), {"validation": validation, "test": test}, seed)
-    inputs, targets = (_standardized(each, parts["train"]) for each in (inputs, targets))
+    known = [(each, each[parts["train"]]) for each in (inputs, targets)]
+    inputs, targets = (((all_ - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for all_, own in known)
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     shape = (inputs.shape[1],)
@@ -38,8 +39,3 @@ def read_diabetes() -> tuple[np.ndarray, np.ndarray]:
     if files[0] is None or files[1] is None:
         raise UserError("data=diabetes needs the data of scikit-learn. Expected the package: pip install scikit-learn.")
     return np.loadtxt(files[0]), np.loadtxt(files[1])
-
-
-def _standardized(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    known = values[rows]
-    return ((values - known.mean(axis=0)) / known.std(axis=0)).astype(np.float32)

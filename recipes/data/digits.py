@@ -30,17 +30,6 @@ def sklearn_file(name: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return `sklearn.datasets.load_digits`: float64 [1797, 8, 8], whole grey values 0..16, and int64 [1797]."""
-    if (file := sklearn_file(FILE)) is not None:
-        table = np.loadtxt(file, delimiter=",")
-        return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
-    from sklearn.datasets import load_digits  # its data is elsewhere in this version
-
-    bunch = load_digits()
-    return bunch.images, bunch.target.astype(np.int64)
-
-
 def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
     """Return a transform that scales "inputs" from 0 .. peak to [-1, 1] in float32 and leaves the rest.
 
@@ -60,8 +49,14 @@ def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", a
 
 def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0) -> Data:
     """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class."""
-    images, labels = read_digits()
-    images = images[..., None]
+    if (file := sklearn_file(FILE)) is not None:
+        table = np.loadtxt(file, delimiter=",")
+        images, labels = table[:, :-1].reshape(-1, *SHAPE), table[:, -1].astype(np.int64)
+    else:
+        from sklearn.datasets import load_digits  # its data is elsewhere in this version
+
+        bunch = load_digits()
+        images, labels = bunch.images[..., None], bunch.target.astype(np.int64)
     check_examples(images, labels, input_shape=SHAPE, classes=CLASSES, where="digits")
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))

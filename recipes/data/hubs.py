@@ -72,9 +72,7 @@ def hugging_face(
     try:
         package = importlib.import_module("datasets")
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"data=hugging_face needs the package datasets, and {error.name} is missing. Install: pip install datasets."
-        ) from error
+        raise UserError(f"data=hugging_face needs the package {error.name}: pip install datasets.") from error
     folder = Path(path).expanduser()
     with _opening(f"The package datasets cannot open '{path}'", "Check data.path and data.config; a set of the hub"):
         if any((folder / name).is_file() for name in SAVED):
@@ -124,7 +122,6 @@ def tfds(
     The arguments are explained in `configs/data/tfds.yaml`.
     """
     options = dict(locals())
-    check_split(split, SPLITS[1:])
     try:
         package = importlib.import_module("tensorflow_datasets")
         with _opening(f"TensorFlow Datasets cannot open '{name}'", "Check data.name and data.data_dir; a set"):
@@ -149,9 +146,7 @@ def _opening(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
-        raise UserError(
-            f"{what} ({type(error).__name__}: {reason}). {remedy} is downloaded once, which takes a connection."
-        ) from error
+        raise UserError(f"{what} ({type(error).__name__}: {reason}). {remedy} is downloaded once.") from error
 
 
 class _Examples:
@@ -168,20 +163,19 @@ class _Examples:
     def __getitem__(self, row: int) -> tuple[np.ndarray, Any]:
         example = self._rows[row]
         values = example[self._inputs]
-        values = self._pixels(values) if isinstance(values, Image.Image) else np.asarray(values)
+        if isinstance(values, Image.Image):
+            if self._mode != "auto":
+                values = values.convert(self._mode)
+            elif values.mode not in NUMBERS:
+                values = values.convert("L" if values.mode in GREY else "RGB")
+            pixels = np.asarray(values)
+            values = pixels[..., None] if pixels.ndim == 2 else pixels
+        values = np.asarray(values)
         return (values if self._size is None else covering(values, self._size)), example[self._targets]
 
     @property
     def labels(self) -> np.ndarray:
         return np.array(self._labels())
-
-    def _pixels(self, image: Image.Image) -> np.ndarray:
-        if self._mode != "auto":
-            image = image.convert(self._mode)
-        elif image.mode not in NUMBERS:
-            image = image.convert("L" if image.mode in GREY else "RGB")
-        pixels = np.asarray(image)
-        return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def _read_set(

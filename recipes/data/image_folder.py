@@ -17,15 +17,7 @@ import numpy as np
 
 from hookline.recipes import check_choice, check_number
 from hookline.recipes.data.image_source import EncodedImages, check_holding, file_stamp, image_data, report_faults
-from hookline.recipes.data.images import (
-    FORMATS,
-    SIGNATURE_BYTES,
-    SUFFIXES,
-    UnreadableImage,
-    check_beginning,
-    decode_image,
-    image_form,
-)
+from hookline.recipes.data.images import FORMATS, SUFFIXES, UnreadableImage, check_beginning, decode_image, image_form
 from hookline.recipes.data.input_form import map_in_chunks
 from hookline.recipes.data.splits import check_group_option, complete
 from hookline.trainer.deferred import prechecked
@@ -127,7 +119,11 @@ def list_images(path: str) -> ImageListing:
     for name, split_folder in _split_folders(folder, skipped).items():
         folders, files = _entries(split_folder)
         skipped += files
-        found[name] = {each.name: _images(each, skipped) for each in folders}
+        found[name] = {}
+        for each in folders:
+            inner, files = _entries(each)
+            skipped += [file for file in files if not file.lower().endswith(SUFFIXES)] + [str(one) for one in inner]
+            found[name][each.name] = [file for file in files if file.lower().endswith(SUFFIXES)]
     class_names = tuple(sorted({name for classes in found.values() for name in classes}))
     if not any(files for classes in found.values() for files in classes.values()):
         held = f"folders ({', '.join(class_names[:5])})" if class_names else "no folder"
@@ -167,9 +163,7 @@ def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
     folders = {each.name: each for each in _entries(folder)[0]}
     if "train" not in folders or not _entries(folders["train"])[0]:
         if folders and folders.keys() <= {spelling for each in SPLIT_FOLDERS.values() for spelling in each}:
-            raise UserError(
-                f"'{folder}' holds the splits {', '.join(folders)}, but train holds no folders. Expected {LAYOUTS}."
-            )
+            raise UserError(f"'{folder}' holds {', '.join(folders)}, but train holds no folders. Expected {LAYOUTS}.")
         return {"train": folder}
     found: dict[str, Path] = {}
     for name, spellings in SPLIT_FOLDERS.items():
@@ -194,14 +188,6 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
     return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
 
 
-def _images(folder: Path, skipped: list[str]) -> list[str]:
-    """Return the images in a class folder, and note what else it holds."""
-    folders, files = _entries(folder)
-    skipped += [file for file in files if not file.lower().endswith(SUFFIXES)]
-    skipped += [str(each) for each in folders]
-    return [file for file in files if file.lower().endswith(SUFFIXES)]
-
-
 def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
     """Return rows by split without files that do not begin as images do; in their place, name or refuse them."""
     if listing.skipped:
@@ -215,7 +201,7 @@ def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
     def look(row: int) -> None:  # at how a file begins, which takes no more than opening it
         try:
             with open_file(listing.paths[row], follow=True) as file:
-                check_beginning(file.read(SIGNATURE_BYTES))
+                check_beginning(file.read(8))
         except (OSError, UnreadableImage) as error:
             faults[row] = getattr(error, "strerror", None) or str(error)
 
@@ -228,29 +214,25 @@ def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
 def _split(listing: ImageListing, parts: dict[str, np.ndarray], options: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return rows by split; splits without a folder are taken from the training images."""
     names = ["/".join(Path(path).parts[-2:]) for path in listing.paths]
-    pattern = options["group_pattern"]
-    groups = None if pattern is None else _groups(names, pattern)
+    given, groups = options["group_pattern"], None
+    if given is not None:
+        try:
+            pattern = re.compile(str(given))
+        except re.error as error:
+            raise UserError(f"data.group_pattern={given!r} is not a regular expression: {error}.") from error
+        found = [match[1] if pattern.groups == 1 and (match := pattern.search(name)) else None for name in names]
+        if lacking := [name for name, group in zip(names, found, strict=True) if group is None]:
+            raise UserError(
+                f"data.group_pattern={given!r} is not found in {len(lacking)} of {len(names)} images, such as "
+                f"'{lacking[0]}'; expected a regular expression with one pair of brackets around what names the group "
+                "in <class>/<image>, such as '/([^_]+)_' for what stands before the first _ of a name."
+            )
+        groups = np.array(found)
     parts = complete(parts, listing.labels, options, groups=groups, keys=np.array(names))
     for name, rows in parts.items():
         if not len(rows):
             raise UserError(f"No {FORMATS} in the {name} folder of '{listing.folder}'. Expected {LAYOUTS}.")
     return parts
-
-
-def _groups(names: Sequence[str], group_pattern: str) -> np.ndarray:
-    """Return the group of every row, as the pattern finds it in <class>/<image>."""
-    try:
-        pattern = re.compile(str(group_pattern))
-    except re.error as error:
-        raise UserError(f"data.group_pattern={group_pattern!r} is not a regular expression: {error}.") from error
-    found = [match[1] if pattern.groups == 1 and (match := pattern.search(name)) else None for name in names]
-    if lacking := [name for name, group in zip(names, found, strict=True) if group is None]:
-        raise UserError(
-            f"data.group_pattern={group_pattern!r} is not found in {len(lacking)} of {len(names)} images, such as "
-            f"'{lacking[0]}'; expected a regular expression with one pair of brackets around what names the group in "
-            "<class>/<image>, such as '/([^_]+)_' for what stands before the first _ of a name."
-        )
-    return np.array(found)
 
 
 def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplicates: str) -> dict[str, np.ndarray]:

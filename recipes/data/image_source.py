@@ -135,11 +135,29 @@ def _open(
     transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
-        return ArraySource({"inputs": _in_memory(images, faults), "targets": images.labels}, transform), faults
+        size, form, done = len(images.labels), images.form, 0
+        what = f"The set of {size} images of {form.shape[0]} x {form.shape[1]} pixels"
+        check_fits(images.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
+        pixels = np.empty([size, *form.shape], np.uint8)
+        for part in _decoded(images, faults):
+            pixels[done : done + len(part)] = part
+            done += len(part)
+        return ArraySource({"inputs": pixels, "targets": images.labels}, transform), faults
     if options["cache"] == "none":
         if options["corrupt"] == "skip":
             deque(_decoded(images, faults), maxlen=0)
-        return HostRows(_reader(images), specs, images.labels, transform), faults
+        pool = ThreadPoolExecutor(os.cpu_count())  # that all batches share
+
+        def load(row: int) -> np.ndarray:
+            try:
+                return images.load(row)
+            except UnreadableImage as error:
+                raise UserError(f"{described(images.name(row), error)}; {REMEDY}") from error
+
+        def read(rows: np.ndarray) -> dict[str, np.ndarray]:
+            return {"inputs": np.stack(map_in_chunks(pool, load, rows.tolist()))}
+
+        return HostRows(read, specs, images.labels, transform), faults
     file = cache_folder(options["cache_dir"]) / f"{name}-{fingerprint(settings)}.npy"
     stamp = fingerprint(DECODER, PIL.__version__, images.form.shape, images.form.fit, stamps())
     stored, faults = _read_cache(file, stamp) or _write_cache(file, stamp, images, options["corrupt"])
@@ -209,17 +227,6 @@ def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: s
     raise UserError(f"{found}; {REMEDY}")
 
 
-def _in_memory(images: EncodedImages, faults: dict[int, str]) -> np.ndarray:
-    size, form, done = len(images.labels), images.form, 0
-    what = f"The set of {size} images of {form.shape[0]} x {form.shape[1]} pixels"
-    check_fits(images.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
-    pixels = np.empty([size, *form.shape], np.uint8)
-    for part in _decoded(images, faults):
-        pixels[done : done + len(part)] = part
-        done += len(part)
-    return pixels
-
-
 def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarray]:
     """Yield the pixels of all images in order, part by part; those of damaged ones are 0, and the reason is noted."""
 
@@ -234,16 +241,3 @@ def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarr
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, size, window):
             yield np.stack(map_in_chunks(pool, load, range(start, min(start + window, size))))
-
-
-def _reader(images: EncodedImages) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Return the function that decodes the images of a batch, with threads that all batches share."""
-    pool = ThreadPoolExecutor(os.cpu_count())
-
-    def load(row: int) -> np.ndarray:
-        try:
-            return images.load(row)
-        except UnreadableImage as error:
-            raise UserError(f"{described(images.name(row), error)}; {REMEDY}") from error
-
-    return lambda rows: {"inputs": np.stack(map_in_chunks(pool, load, rows.tolist()))}

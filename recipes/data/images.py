@@ -20,7 +20,6 @@ FORMATS = "JPEG, PNG, BMP or GIF"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
 SIGNATURE_BYTES = 8
-MAX_REASON = 160
 
 
 class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
@@ -35,7 +34,7 @@ def check_beginning(data: bytes) -> None:
 
 def described(name: str, reason: object) -> str:
     """Return what is wrong with an image, in a clause."""
-    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
+    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:160]
     return f"'{name}' cannot be read as an image ({plain})"
 
 
@@ -97,9 +96,7 @@ def fit_pixels(pixels: np.ndarray, form: Preparation) -> np.ndarray:
 def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return an image uint8 [height, width, 1 or 3] resized to cover a size, with its middle cut out."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-        raise UserError(
-            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size. Expected uint8 images."
-        )
+        raise UserError(f"inputs {pixels.dtype} {list(pixels.shape)} with data.image_size. Expected uint8 images.")
     fitted = np.asarray(ImageOps.fit(_image(pixels), (size[1], size[0]), Image.Resampling.BILINEAR))
     return fitted[..., None] if pixels.shape[2] == 1 else fitted
 

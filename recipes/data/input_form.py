@@ -31,8 +31,6 @@ AUTO_BYTES = 2**30
 """Cache "auto" holds data up to this size."""
 TASKS = 64
 """Tasks for a pool of threads: a task for each of many files would take longer to manage than to read."""
-SHARE = 0.5
-"""How much of the machine's memory examples may take; TensorFlow copies them once."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -48,7 +46,7 @@ def is_held(cache: str, size: int) -> bool:
 def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > SHARE * total:
+    if size > total / 2:  # TensorFlow copies them once
         raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; expected half. {remedy}")
 
 

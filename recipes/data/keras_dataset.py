@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,70 +21,14 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
-Arrays = tuple[Any, Any]
-
-# Of the archives as they are downloaded: those of MNIST and CIFAR as Keras declares them, those of Fashion-MNIST as
-# TensorFlow Datasets and others list them.
-PINS: dict[str, dict[str, str]] = {
-    "mnist": {"mnist.npz": "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"},
-    "fashion_mnist": {
-        "fashion-mnist/train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "fashion-mnist/train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "fashion-mnist/t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        "fashion-mnist/t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-    },
-    "cifar10": {
-        "cifar-10-batches-py-target_archive": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
-    },
-    "cifar100": {"cifar-100-python-target_archive": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
+FASHION_MNIST = {
+    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
 }
-
-
-def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
-    """Return the data that a function of `keras.datasets` loads, if its files are the known ones.
-
-    Cached files are checked first, because Keras would remove one that differs and download it again; a download is
-    checked afterwards.
-    """
-    pins = PINS[name]
-    for file in pins:
-        _check(_folder() / file, pins[file], missing_ok=True)
-    try:
-        arrays = load()
-    except Exception as error:  # Keras raises a bare Exception when a download fails.
-        raise UserError(
-            f"keras.datasets.{name} could not be loaded ({type(error).__name__}: {error}). It is downloaded once: "
-            f"check the connection, or give a file that has the arrays: data.path=<{name}.npz>."
-        ) from error
-    for file in pins:
-        _check(_folder() / file, pins[file])
-    return arrays
-
-
-def _check(file: Path, pin: str, *, missing_ok: bool = False) -> None:
-    """Refuse a file that is not the known one."""
-    if missing_ok and not file.is_file():
-        return
-    try:
-        with file.open("rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"'{file}' cannot be read ({error.strerror}). Give a file: data.path=<file.npz>.") from error
-    if found != pin:
-        raise UserError(
-            f"'{file}' ({file.stat().st_size:,} bytes) is truncated or altered: its SHA-256 is {found[:12]}..., "
-            f"expected {pin[:12]}.... Delete it, and it is downloaded again."
-        )
-
-
-def _folder() -> Path:
-    """Return where Keras keeps its files: in its own folder, or beside it where it may not write there."""
-    home = Path(importlib.import_module("keras.src.backend.config").keras_home()).expanduser()
-    if os.access(home, os.W_OK):
-        return home / "datasets"
-    return Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()) / ".keras" / "datasets"
-
-
+"""SHA-256 of its files, as TensorFlow Datasets and others list them; those of the other sets are checked by Keras."""
+ORIGIN = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 PEAK = 255
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -162,5 +102,14 @@ def _source(images: np.ndarray, labels: np.ndarray, kind: _Set, where: str) -> A
 
 def _download(kind: _Set) -> dict[str, np.ndarray]:
     load: Callable[..., Any] = getattr(keras.datasets, kind.module).load_data
-    (x_train, y_train), (x_test, y_test) = load_pinned(kind.module, lambda: load(**dict(kind.options)))
+    try:
+        if kind.module == "fashion_mnist":
+            for file, pin in FASHION_MNIST.items():
+                keras.utils.get_file(file, ORIGIN + file, file_hash=pin, cache_subdir="datasets/fashion-mnist")
+        (x_train, y_train), (x_test, y_test) = load(**dict(kind.options))
+    except Exception as error:  # Keras raises a bare Exception when a download fails, a ValueError for other content
+        raise UserError(
+            f"keras.datasets.{kind.module} could not be loaded ({type(error).__name__}: {error}). It is downloaded "
+            f"once: check the connection, or give a file that has the arrays: data.path=<{kind.module}.npz>."
+        ) from error
     return dict(zip(KEYS, (x_train, y_train, x_test, y_test), strict=True))

@@ -12,7 +12,6 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
-CENTER = (1.0, 2.0)
 FEWEST = 20
 """Points in all, and of each Gaussian."""
 
@@ -30,7 +29,7 @@ def toy_points(
 ) -> Data:
     """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
     generator = _generator(examples, FEWEST, seed)
-    points = generator.normal(CENTER, size=(examples, 2)).astype(np.float32)
+    points = generator.normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
     splits = _splits(points, labels, {"validation": validation_fraction, "test": test_fraction}, seed)
     return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))

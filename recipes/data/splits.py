@@ -175,19 +175,13 @@ def complete(
     )
     taken = {name: train[rows] for name, rows in found.items()}
     whole = {name: taken[name] if name in taken else parts[name] for name in PARTS}
-    if groups is not None:
-        _check_groups(whole, groups)
-    return whole
-
-
-def _check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
-    """Check that no group is in two parts, which can happen if files or folders define some of them."""
-    seen: dict[object, str] = {}
-    for name, rows in parts.items():
-        for group in np.unique(groups[rows]).tolist():
+    seen: dict[object, str] = {}  # a group may be in two parts if files or folders define some of them
+    for name, rows in whole.items():
+        for group in () if groups is None else np.unique(groups[rows]).tolist():
             if group in seen:
                 raise UserError(f"Group '{group}' is in {seen[group]} and in {name}. Move its examples together.")
             seen[group] = name
+    return whole
 
 
 def splits_of(sources: Mapping[str, Source], rows: Mapping[str, np.ndarray]) -> dict[str, Split]:

@@ -231,37 +231,25 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
         raise UserError(f"'{error.filename}' cannot be read ({error.strerror}); expected a TFRecord file.") from error
     where = fingerprint([os.path.abspath(file) for file in files], keys)
     kept = cache_folder(options["cache_dir"]) / f"{Path(files[0]).stem}-{where}.index"
-    arrays = _read_index(kept, stamp)
-    if arrays is None:
+    try:
+        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive}
+    except ARRAY_FAULTS:  # there is none, or it is damaged
+        arrays = {}
+    if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             parts = list(pool.map(lambda file: _index_file(file, keys), files))
         arrays = {name: _joined([part[name] for part in parts], name) for name in parts[0]}
         arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
-        _write_index(kept, arrays, stamp)
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, stamp=np.array(stamp), **arrays)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, content.getvalue())
+        except OSError as error:
+            held = f"'{kept.parent}' cannot hold the index of the records ({error.strerror})"
+            warnings.warn(f"{held}: give another data.cache_dir.", stacklevel=3)
     return RecordIndex(tuple(files), **arrays)
-
-
-def _read_index(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
-    """Return the arrays of an index file; None if it does not exist, is stale or damaged."""
-    try:
-        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive}
-        return arrays if arrays.pop("stamp") == stamp else None
-    except ARRAY_FAULTS:
-        return None
-
-
-def _write_index(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, stamp=np.array(stamp), **arrays)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, stream.getvalue())
-    except OSError as error:
-        warnings.warn(
-            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}): give another data.cache_dir.",
-            stacklevel=4,
-        )
 
 
 def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any]]:
@@ -275,7 +263,10 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
             for batch in tf.data.TFRecordDataset(file).batch(BATCH):
                 for data in batch.numpy():
                     where = f"'{file}', record {len(found['offsets'])}"
-                    features = _features(data, where)
+                    try:
+                        features = tf.train.Example.FromString(data).features.feature
+                    except DecodeError as error:
+                        raise UserError(f"{where} is not a tf.train.Example ({error}). Write it as such.") from error
                     _single_value(features, keys, "image_key", where, ("bytes",))
                     found["labels"].append(_single_value(features, keys, "label_key", where, ("bytes", "int64")))
                     if "groups" in found:
@@ -287,22 +278,12 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
     except tf.errors.OpError as error:
         place = re.search(r"(truncated|corrupted) record at \d+", error.message)
         reason = place[0] if place else error.message.split(";")[-1].strip()
-        raise UserError(
-            f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed. Copy or write it again."
-        ) from error
+        raise UserError(f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed.") from error
     if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
     return found
-
-
-def _features(data: bytes, where: str) -> Any:
-    """Return the features of a record by name."""
-    try:
-        return tf.train.Example.FromString(data).features.feature
-    except DecodeError as error:
-        raise UserError(f"{where} is not a tf.train.Example ({error}). Write the records as such.") from error
 
 
 def _single_value(

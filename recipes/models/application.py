@@ -20,10 +20,6 @@ from hookline.trainer.run.initial_weights import load_whole
 IMAGENET = "imagenet"
 CHANNELS = 3
 HEAD = "outputs"
-OWN = frozenset(
-    ("include_top", "weights", "input_tensor", "input_shape", "pooling", "classes", "include_preprocessing")
-)
-"""Arguments of Keras's functions that follow from the data, or have a name of their own here."""
 
 
 def application(
@@ -45,25 +41,18 @@ def application(
 
     The arguments are explained in `configs/model/application.yaml`.
     """
-    known, options = (
-        {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)},
-        options or {},
-    )
+    known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
     check_choice("name of keras.applications", name, known)
     function = known[name]
     check_dropout(dropout)
     check_choice("pooling", pooling, ("avg", "max"))
-    if taken := [each for each in options if each in OWN]:
-        raise UserError(
-            f"model.options has '{taken[0]}', which this model sets itself. Expected others, such as alpha."
-        )
     shape = tuple(input_shape)
     if len(shape) != 3 or shape[-1] not in (1, CHANNELS):
         raise UserError(f"{name} got inputs of shape {list(shape)}. Expected images [height, width, 1 or 3 channels].")
     inputs = keras.Input(shape, name="image")
     x = _preprocessed(inputs, function, _range(input_range, preparation))
-    given = {**options, "input_tensor": x, "input_shape": tuple(x.shape[1:]), "pooling": pooling}
-    base = keras.Model(inputs, _base(function, weights, given).output, name=name)
+    given = {"input_tensor": x, "input_shape": tuple(x.shape[1:]), "pooling": pooling}
+    base = keras.Model(inputs, _base(function, weights, given, options or {}).output, name=name)
     if weights is not None and weights != IMAGENET:
         load_whole(base, user_path(weights, "model.weights"), f"model.weights={weights}")
     features = keras.layers.Dropout(dropout, name="dropout")(base.output) if dropout else base.output
@@ -104,12 +93,14 @@ def _preprocessed(x: Any, function: Callable[..., keras.Model], black_and_white:
     return keras.layers.Rescaling(scale.tolist(), (offset - black * scale).tolist(), name="preprocessing")(x)
 
 
-def _base(function: Callable[..., keras.Model], weights: str | None, given: dict[str, Any]) -> keras.Model:
+def _base(
+    function: Callable[..., keras.Model], weights: str | None, given: dict[str, Any], options: Mapping[str, Any]
+) -> keras.Model:
     downloads = weights == IMAGENET
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*input_shape. is undefined or non-square")  # of weights for 224 pixels
-            return function(include_top=False, weights=IMAGENET if downloads else None, **given)
+            return function(include_top=False, weights=IMAGENET if downloads else None, **given, **options)
     except TypeError as error:
         raise UserError(
             f"model.options: {error}. Expected arguments of keras.applications.{function.__name__}."

@@ -77,18 +77,13 @@ def _leading(stacked: int | None) -> tuple[int, ...]:
 
 def _dense(x: Any, stacked: int | None, units: int, name: str, bias: float = 0.0) -> Any:
     """Return x behind a dense layer whose biases start in [-bias, bias)."""
-    start = {
-        "kernel_initializer": _uniform(math.sqrt(6.0 / x.shape[-1])),
-        "bias_initializer": _uniform(bias) if bias else "zeros",
-    }
+    limit, uniform = math.sqrt(6.0 / x.shape[-1]), keras.initializers.RandomUniform
+    start: dict[str, Any] = {"kernel_initializer": uniform(-limit, limit)}
+    start["bias_initializer"] = uniform(-bias, bias) if bias else "zeros"
     if stacked is None:
         return keras.layers.Dense(units, name=name, **start)(x)
     # One batched matrix product computes what as many `Dense` layers would: each network has its own matrix and bias.
     return keras.layers.EinsumDense("nbi,nio->nbo", (None, units), bias_axes="no", name=name, **start)(x)
-
-
-def _uniform(limit: float) -> keras.initializers.Initializer:
-    return keras.initializers.RandomUniform(-limit, limit)
 
 
 def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) -> Any:

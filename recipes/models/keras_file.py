@@ -12,14 +12,13 @@ from hookline.trainer.final_activation import take_off
 from hookline.trainer.graph import as_functional, is_graph, is_of, maker
 from hookline.trainer.run.finished import check_parts, own_classes
 
-ENDING = ".keras"
 HEAD = "outputs"
 
 
 def check_file(path: str) -> None:
     """Refuse a path that is not a .keras file."""
     given = user_path(path, "model.path")
-    if given.suffix != ENDING or not given.is_file():
+    if given.suffix != ".keras" or not given.is_file():
         reason = "is not a .keras file" if given.exists() else "does not exist"
         raise UserError(
             f"model.path={path} {reason}. Expected a file that model.save('net.keras') has written; weights alone go "

@@ -33,15 +33,6 @@ def _registered(operation: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]
     return product_gradients(upstream, list(operation.inputs))
 
 
-def _by_override_gradient(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    return override_gradient(product, product_gradients, [b, c, k], name="product")
-
-
-def _by_numpy(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    output = tf.TensorSpec(b.shape, b.dtype)
-    return override_gradient(product, product_gradients, [b, c, k], numpy_output=output, name="product")
-
-
 def _by_override_map(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     with tf.compat.v1.get_default_graph().gradient_override_map({"PyFunc": REGISTERED}):
         result = tf.numpy_function(lambda *arrays: np.asarray(product(*arrays)), [b, c, k], b.dtype)
@@ -49,8 +40,10 @@ def _by_override_map(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 ROUTES: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
-    "override_gradient": _by_override_gradient,
-    "numpy": _by_numpy,
+    "override_gradient": lambda b, c, k: override_gradient(product, product_gradients, [b, c, k], name="product"),
+    "numpy": lambda b, c, k: override_gradient(
+        product, product_gradients, [b, c, k], numpy_output=tf.TensorSpec(b.shape, b.dtype), name="product"
+    ),
     "override_map": _by_override_map,
     "tensorflow": product,
 }
@@ -81,9 +74,6 @@ class ToyProduct(keras.layers.Layer):
 def toy_product(input_shape: Sequence[int], classes: int, *, route: str = "override_gradient") -> keras.Model:
     """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry."""
     if tuple(input_shape) != (classes,):
-        raise UserError(
-            f"toy_product got inputs of shape {tuple(input_shape)} for {classes} classes. Expected as many numbers as "
-            "classes: data=toy_points, or another model."
-        )
+        raise UserError(f"toy_product got inputs {tuple(input_shape)}. Expected {classes} numbers, one for each class.")
     inputs = keras.Input((classes,), name="b")
     return keras.Model(inputs, ToyProduct(route, name="product")(inputs), name="toy_product")

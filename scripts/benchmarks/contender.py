@@ -27,8 +27,6 @@ if __name__ == "__main__":
 
 from hookline.trainer.errors import UserError
 
-MODULES = ("inputs", "inference", "training")
-"""Modules beside this one that hold `CONTENDERS`."""
 WORKER = Path(__file__).resolve()
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """Environment variables that libraries read once, when they are loaded."""
@@ -89,7 +87,8 @@ class Contender:
 
 def find_contenders() -> list[Contender]:
     """Return the contenders of all modules, in their order."""
-    modules = [importlib.import_module(f"hookline.scripts.benchmarks.{name}") for name in MODULES]
+    names = ("inputs", "inference", "training")
+    modules = [importlib.import_module(f"hookline.scripts.benchmarks.{name}") for name in names]
     return [each for module in modules for each in module.CONTENDERS]
 
 
@@ -165,7 +164,11 @@ def main() -> None:
     seconds = request["seconds"]
     try:
         work = _prepare(contender, Settings(**request["settings"]))
-        count = _fitting_count(work, seconds)
+        work(1)  # traces and compiles
+        count = 1
+        while (taken := _seconds_of(work, count)) < TRIAL * seconds:
+            count = max(2 * count, int(count * TRIAL * seconds / max(taken, 1e-9)))
+        count = max(1, round(count * seconds / taken))  # that fits into a turn
     except UserError as error:
         answer(error=str(error))
         return
@@ -189,15 +192,6 @@ def _prepare(contender: Contender, settings: Settings) -> Work:
         if settings.threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
     return contender.prepare(settings)
-
-
-def _fitting_count(work: Work, seconds: float) -> int:
-    """Return how much work fits into some seconds. The first unit, which traces and compiles, does not count."""
-    work(1)
-    count = 1
-    while (taken := _seconds_of(work, count)) < TRIAL * seconds:
-        count = max(2 * count, int(count * TRIAL * seconds / max(taken, 1e-9)))
-    return max(1, round(count * seconds / taken))
 
 
 def _seconds_of(work: Work, count: int) -> float:

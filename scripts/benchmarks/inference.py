@@ -30,8 +30,6 @@ UNITS = [4096, 4096, 4096]
 MLP, CNN = Case("mlp", "mlp"), Case("cnn", "larq_tutorial_cnn")
 OVERRIDES = {MLP: ("recipe=bnn", "hooks.bnn_rounding.all_binary=true", f"model.units={UNITS}"), CNN: BINARY}
 """Of runs that train the same networks."""
-CALIBRATION = 64
-"""Random images that give the ranges of 8-bit activations."""
 
 
 def keras_network(case: Case) -> keras.Model:
@@ -107,7 +105,7 @@ def litert(settings: Settings, *, case: Case, int8: bool) -> Work:
     converter = tf.lite.TFLiteConverter.from_keras_model(keras_network(case))
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([image[None]] for image in images(CALIBRATION))
+        converter.representative_dataset = lambda: ([image[None]] for image in images(64))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.inference_input_type = converter.inference_output_type = tf.int8
     with _quiet():

@@ -1,24 +1,260 @@
-"""The contenders of `what=training`: our own runs, other ways to do the same work, and the limit of the machine."""
+"""What `what=training` compares: our own runs, the same training in Keras 3, Larq, TFMOT and PyTorch, and the limit.
+
+All but Keras have virtual environments of their own. PyTorch has its images where the network is, and its convolutions
+have their channels last.
+"""
 
 from __future__ import annotations
 
+import importlib
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks import training_hookline as hookline
-from hookline.scripts.benchmarks import training_others as others
-from hookline.scripts.benchmarks.contender import Contender, Work
-from hookline.scripts.benchmarks.training_hookline import BINARY, Case
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work
+from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, POWER, PRUNED, PRUNED_AT, Case, examples
+from hookline.trainer.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+
+KERAS_2 = "tf_keras"
+EPSILON = 1e-3
+"""Of batch norm, as Keras has it."""
+
+
+def build(case: Case) -> keras.Model:
+    """Return the model of a case, as our own runs have it."""
+    from hookline.recipes.models import lenet
+    from hookline.recipes.models.cnn import plain_cnn
+
+    model: keras.Model = (plain_cnn if case == hookline.CNN else getattr(lenet, case.model))(case.images, CLASSES)
+    return model
+
+
+def fit(settings: Settings, *, case: Case, jit: bool, many: int) -> Work:
+    """Return steps of Keras 3."""
+    options = {"jit_compile": True} if jit else {}
+    return _fitted(importlib.import_module("keras"), build(case), settings, case, many, **options)
+
+
+def larq(settings: Settings, *, case: Case, many: int) -> Work:
+    """Return steps of the network of Larq's MNIST tutorial, without its softmax: the loss takes logits."""
+    keras, layer = importlib.import_module(KERAS_2), importlib.import_module("larq").layers
+    binary = {"kernel_quantizer": "ste_sign", "kernel_constraint": "weight_clip", "use_bias": False}
+    inner = {"input_quantizer": "ste_sign", **binary}
+    pool, norm = keras.layers.MaxPooling2D, partial(keras.layers.BatchNormalization, scale=False)
+    layers = [layer.QuantConv2D(32, 3, input_shape=(28, 28, 1), **binary), pool(2), norm()]
+    layers += [layer.QuantConv2D(64, 3, **inner), pool(2), norm(), layer.QuantConv2D(64, 3, **inner), norm()]
+    layers += [
+        keras.layers.Flatten(),
+        layer.QuantDense(64, **inner),
+        norm(),
+        layer.QuantDense(CLASSES, **inner),
+        norm(),
+    ]
+    return _fitted(keras, keras.Sequential(layers), settings, case, many)
+
+
+def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
+    """Return steps of LeNet-5 that TFMOT prunes on a polynomial schedule."""
+    keras = importlib.import_module(KERAS_2)
+    sparsity = importlib.import_module("tensorflow_model_optimization").sparsity.keras
+    conv, pool, dense = keras.layers.Conv2D, keras.layers.MaxPooling2D, keras.layers.Dense
+    layers = [conv(20, 5, input_shape=(28, 28, 1)), pool(2), conv(50, 5), pool(2), keras.layers.Flatten()]
+    layers += [dense(500, activation="relu"), dense(CLASSES)]
+    schedule = sparsity.PolynomialDecay(0.0, PRUNED, 0, PRUNED_AT, power=POWER, frequency=hookline.MASKS_EVERY)
+    model = sparsity.prune_low_magnitude(keras.Sequential(layers), pruning_schedule=schedule)
+    return _fitted(keras, model, settings, case, many, sparsity.UpdatePruningStep())
+
+
+def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *callbacks: Any, **options: Any) -> Work:
+    """Return steps of `fit` of a model, of Keras 2 or 3.
+
+    Each epoch, or a part of one, is a call of `fit`. Neither its preparation nor its first execution is counted.
+    """
+    import tensorflow as tf
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(hookline.LEARNING_RATE), loss, steps_per_execution=many, **options)
+    model.make_train_function()
+    execute = model.train_function
+    first: list[float] = []  # when the first execution of a call of fit was done
+
+    def timed(iterator: Any) -> Any:
+        logs = execute(iterator)
+        if not first:
+            float(logs["loss"])  # an accelerator may still be at work
+            first.append(time.perf_counter())
+        return logs
+
+    model.train_function = timed
+    with tf.device("CPU"):
+        inputs, targets = map(tf.constant, examples(settings, case.images))
+    longest = len(inputs) // settings.batch_size // many
+    always = {"batch_size": settings.batch_size, "shuffle": True, "verbose": 0, "callbacks": [*callbacks]}
+
+    def work(count: int) -> float:
+        left, counted, seconds = max(2, -(-count // many)), 0, 0.0
+        while left:
+            executions = left if left <= longest else min(longest, left - 2)  # at most an epoch, and never one alone
+            left, counted = left - executions, counted + executions - 1
+            first.clear()
+            model.fit(inputs, targets, steps_per_epoch=executions * many, **always)
+            seconds += time.perf_counter() - first[0]
+        return seconds * count / (counted * many)
+
+    return work
+
+
+def pytorch(settings: Settings, *, case: Case, compiled: bool, prune: bool = False) -> Work:
+    """Return steps of PyTorch, eager or compiled, with the fused Adam."""
+    torch: Any = importlib.import_module("torch")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # in TF32 where the GPU can, as TensorFlow does by default
+    images, labels = (torch.from_numpy(each).to(device) for each in examples(settings, case.images))
+    torch.manual_seed(0)
+    model = _network(torch.nn, case).to(device, memory_format=torch.channels_last).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=hookline.LEARNING_RATE, eps=1e-7, fused=True)
+    kernels = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    after = _pruning(torch, kernels) if prune else partial(_clip, torch, kernels) if case is hookline.BNN else None
+
+    def loss_of(inputs: Any, targets: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(inputs), targets)
+
+    forward = torch.compile(loss_of, dynamic=False) if compiled else loss_of
+    order, size = torch.empty(0, dtype=torch.int64, device=device), settings.batch_size
+
+    def work(count: int) -> None:
+        nonlocal order
+        total = torch.zeros((), device=device)
+        for _ in range(count):
+            if len(order) < size:
+                order = torch.randperm(len(images), device=device)
+            rows, order = order[:size], order[size:]
+            loss = forward(images[rows].permute(0, 3, 1, 2), labels[rows])  # the channels stay last in memory
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            if after is not None:
+                after()
+            total += loss.detach()
+        float(total)  # waits for a GPU
+
+    try:
+        work(1)
+    except Exception as error:  # such as no system compiler for torch.compile
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(f"PyTorch failed: {type(error).__name__}: {first}") from error
+    return work
+
+
+def _network(nn: Any, case: Case) -> Any:
+    """Return the network of a case, with weights as Keras draws them."""
+    if case.model == hookline.LENET_300_100.model:
+        layers = [nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, CLASSES)]
+    elif case.model == hookline.LENET_5.model:
+        layers = [nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()]
+        layers += [nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)]
+    elif case.model == hookline.CNN.model:
+        layers = []
+        for before, filters in pairwise((3, 24, 48, 96, 128)):
+            layers.append(nn.Conv2d(before, filters, 3, padding=1, bias=False))
+            layers += [nn.BatchNorm2d(filters, eps=EPSILON, momentum=0.1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES)]
+    else:
+        layers = _larq_layers()
+    for layer in layers:
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def _larq_layers() -> list[Any]:
+    """Return the network of Larq's tutorial: kernels and, but for the first layer, inputs are signs."""
+    import torch  # type: ignore[import-not-found,unused-ignore]
+    from torch import nn  # type: ignore[import-not-found,unused-ignore]
+
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            context.save_for_backward(x)
+            return torch.where(x >= 0, 1.0, -1.0)
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            (x,) = context.saved_tensors
+            return torch.where(x.abs() <= 1, gradient, 0.0)
+
+    class BinaryConv(nn.Conv2d):
+        def forward(self, x: Any) -> Any:
+            inputs = x if self.in_channels == 1 else Sign.apply(x)
+            return nn.functional.conv2d(inputs, Sign.apply(self.weight))
+
+    class BinaryLinear(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return nn.functional.linear(Sign.apply(x), Sign.apply(self.weight))
+
+    class Offset(nn.Module):
+        """Batch norm without a scale."""
+
+        def __init__(self, norm: Any, channels: int) -> None:
+            super().__init__()
+            self.norm = norm(channels, eps=EPSILON, momentum=0.01, affine=False)
+            self.offset = nn.Parameter(torch.zeros(channels))
+
+        def forward(self, x: Any) -> Any:
+            return self.norm(x) + self.offset.view(-1, *[1] * (x.dim() - 2))
+
+    layers: list[Any] = []
+    for before, filters, pools in ((1, 32, True), (32, 64, True), (64, 64, False)):
+        layers += [BinaryConv(before, filters, 3, bias=False), *([nn.MaxPool2d(2)] if pools else [])]
+        layers.append(Offset(nn.BatchNorm2d, filters))
+    layers += [nn.Flatten(), BinaryLinear(576, 64, bias=False), Offset(nn.BatchNorm1d, 64)]
+    return [*layers, BinaryLinear(64, CLASSES, bias=False), Offset(nn.BatchNorm1d, CLASSES)]
+
+
+def _clip(torch: Any, kernels: list[Any]) -> None:
+    """Clip the latent weights of binary layers to [-1, 1]."""
+    with torch.no_grad():
+        torch._foreach_clamp_max_(kernels, 1.0)
+        torch._foreach_clamp_min_(kernels, -1.0)
+
+
+def _pruning(torch: Any, kernels: list[Any]) -> Callable[[], None]:
+    """Return what zeroes masked entries after a step, and updates the masks on the polynomial schedule."""
+    masks = [torch.ones_like(kernel) for kernel in kernels]
+    step = 0
+
+    def prune() -> None:
+        nonlocal step
+        with torch.no_grad():
+            if step % hookline.MASKS_EVERY == 0:
+                share = PRUNED * (1 - (1 - min(1.0, step / PRUNED_AT)) ** POWER)
+                for kernel, mask in zip(kernels, masks, strict=True):
+                    pruned = round(share * kernel.numel())
+                    threshold = kernel.abs().flatten().kthvalue(pruned).values if pruned else -1.0
+                    mask.copy_(kernel.abs() > threshold)
+            step += 1
+            torch._foreach_mul_(kernels, masks)
+
+    return prune
+
 
 PLAIN = ("hooks.fused_batch_norm=null",)
 """Batch norm by Keras' own ops."""
 HALF = ("trainer.precision=bfloat16",)
-PRUNED = (
+PRUNING = (
     "+hooks=prune",
-    f"hooks.prune.final_sparsity={hookline.PRUNED}",
+    f"hooks.prune.final_sparsity={PRUNED}",
     f"hooks.prune.frequency={hookline.MASKS_EVERY}",
-    f"hooks.prune.power={hookline.POWER}",
+    f"hooks.prune.power={POWER}",
 )
 """The schedule's default end is halfway, at `PRUNED_AT`."""
 TECHNIQUES: dict[str, tuple[str, ...]] = {
@@ -59,8 +295,8 @@ def _fits(case: Case, name: str, way: Callable[..., Work], **more: Any) -> list[
 def _beside(case: Case, overrides: tuple[str, ...] = (), *, prune: bool = False) -> list[Contender]:
     """Return PyTorch and the limit."""
     return [
-        _one(case, "pytorch", others.pytorch, compiled=False, prune=prune, environment="torch"),
-        _one(case, "pytorch compile", others.pytorch, compiled=True, prune=prune, environment="torch"),
+        _one(case, "pytorch", pytorch, compiled=False, prune=prune, environment="torch"),
+        _one(case, "pytorch compile", pytorch, compiled=True, prune=prune, environment="torch"),
         _one(case, "limit", hookline.limit, overrides=overrides, xla=False, limit=True),
         _one(case, "limit XLA", hookline.limit, overrides=overrides, xla=True, limit=True),
     ]
@@ -68,7 +304,7 @@ def _beside(case: Case, overrides: tuple[str, ...] = (), *, prune: bool = False)
 
 def _against_keras(case: Case, **variants: tuple[str, ...]) -> list[Contender]:
     """Return the contenders of a case that Keras can train as it is."""
-    fits = [*_fits(case, "keras fit", others.fit, jit=False), *_fits(case, "keras fit jit", others.fit, jit=True)]
+    fits = [*_fits(case, "keras fit", fit, jit=False), *_fits(case, "keras fit jit", fit, jit=True)]
     return [*_ours(case, variants), *fits, *_beside(case)]
 
 
@@ -77,10 +313,10 @@ CONTENDERS = (
     *_against_keras(hookline.LENET_5, bfloat16=HALF),
     *_against_keras(hookline.CNN, **{"plain batch norm": PLAIN, "bfloat16": HALF}),
     *_ours(hookline.BNN, {"plain batch norm": (*BINARY, *PLAIN), "bfloat16": (*BINARY, *HALF)}, *BINARY),
-    *_fits(hookline.BNN, "larq fit", others.larq, environment="larq"),
+    *_fits(hookline.BNN, "larq fit", larq, environment="larq"),
     *_beside(hookline.BNN, BINARY),
-    *_ours(hookline.PRUNING, {"frozen_mask": ("recipe=frozen_mask", *PRUNED[1:])}, *PRUNED),
-    *_fits(hookline.PRUNING, "tfmot fit", others.tfmot, environment="tfmot"),
+    *_ours(hookline.PRUNING, {"frozen_mask": ("recipe=frozen_mask", *PRUNING[1:])}, *PRUNING),
+    *_fits(hookline.PRUNING, "tfmot fit", tfmot, environment="tfmot"),
     *_beside(hookline.PRUNING, prune=True),
     *_ours(hookline.HOOKS, {name: (f"+hooks={name}", *options) for name, options in TECHNIQUES.items()}, baseline=True),
     _one(hookline.HOST_HOOKS, "hookline no host hooks", hookline.whole_epochs, watched=False, baseline=True),

@@ -64,7 +64,8 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
     A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
     """
     groups = comparison.groups[: len(COLOURS)]
-    names = _names(comparison)
+    compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
+    names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
     curves, notes = _read(groups, names)
     if len(comparison.groups) > len(groups):
         notes.insert(0, f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
@@ -74,15 +75,18 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
         for colour, group in zip(COLOURS, groups, strict=False):
             found = [curves[run.name] for run in group.runs if run.name in curves]
             _draw(axes, name, comparison.label(group), found, colour)
-        _dress(axes, name)
+        axes.set_title(f"{short_name(name)}: solid validation, dashed training", loc="left", fontsize=10)
+        axes.set_xlabel("step", fontsize=8)
+        lines = [line.get_ydata() for line in axes.get_lines()]
+        if "loss/" in name and all((line > 0).all() for line in lines if len(line)):
+            axes.set_yscale("log")
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=110, format="png")
     return notes
-
-
-def _names(comparison: Comparison) -> list[str]:
-    """Return the metrics with a panel: those that are compared, and those that decided which step is the best."""
-    compared = [metric.name for metric in comparison.metrics]
-    return list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
 
 
 def _read(groups: Sequence[Group], names: Sequence[str]) -> tuple[dict[str, Curves], list[str]]:
@@ -116,15 +120,3 @@ def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str)
             rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
             if len(rest) > 1:
                 axes.plot([*rest], [*rest.values()], style, color=colour, linewidth=0.6)
-
-
-def _dress(axes: Any, name: str) -> None:
-    axes.set_title(f"{short_name(name)}: solid validation, dashed training", loc="left", fontsize=10)
-    axes.set_xlabel("step", fontsize=8)
-    if "loss/" in name and all((line.get_ydata() > 0).all() for line in axes.get_lines() if len(line.get_ydata())):
-        axes.set_yscale("log")
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8, frameon=False)

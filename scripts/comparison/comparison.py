@@ -1,26 +1,90 @@
-"""What differs between runs."""
+"""What differs between runs, and the settings that tell them apart: the fewest columns, their names and cells."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookline.scripts.comparison.columns import (
-    RECIPE,
-    choose_columns,
-    ignored_keys,
-    shorten_keys,
-    show_setting,
-    without_parts,
-)
 from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
-from hookline.trainer.config.settings import differing, spread_settings
+from hookline.trainer.config.schema import NAMED, TARGET, show
+from hookline.trainer.config.settings import (
+    IGNORED,
+    MISSING,
+    Settings,
+    differing,
+    overridden_key,
+    spread_settings,
+    varies,
+)
 from hookline.trainer.errors import printable, unknown_name
 from hookline.trainer.run.results import format_value
+
+RECIPE = "recipe"
+
+
+def without_parts(keys: Sequence[str], settings: Settings) -> list[str]:
+    """Return keys without those that differ only because some configs lack the hook that they belong to."""
+    parts = {key for key in keys if key.count(".") == 1 and key.partition(".")[0] in NAMED}
+    present = {key: [value for value in settings[key] if value is not MISSING] for key in keys}
+    return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or varies(present[key])]
+
+
+def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> list[str]:
+    """Return the keys that tell configs apart: those that users set and that differ, and the fewest others."""
+    keys = differing(settings)
+    given = list(dict.fromkeys(overridden_key(text) for texts in overrides for text in texts))
+    chosen = [key for name in sorted(given, key=lambda name: name != RECIPE) for key in keys if _is_set_by(key, name)]
+    chosen = list(dict.fromkeys(chosen))
+    for key in sorted(keys, key=_rank):
+        if _parts(settings, [*chosen, key]) > _parts(settings, chosen):
+            chosen.append(key)
+    return chosen
+
+
+def _parts(settings: Settings, keys: Sequence[str]) -> int:
+    """Return into how many groups keys part the configs."""
+    return len(set(zip(*([repr(value) for value in settings[key]] for key in keys), strict=True))) if keys else 1
+
+
+def _rank(key: str) -> tuple[bool, bool, int]:
+    """Return the sort order of a key that nobody set: what is built first, then hooks, then their arguments."""
+    is_part = key.partition(".")[0] in NAMED
+    return is_part or not key.endswith(TARGET), not is_part, key.count(".")
+
+
+def _is_set_by(key: str, given: str) -> bool:
+    """Return whether an override decides a setting: the key itself, a part of its value, or a group's choice."""
+    parts = given.split(".")
+    if given in NAMED:  # +hooks=prune
+        return key.startswith(f"{given}.") and key.count(".") == 1
+    is_choice = len(parts) == 1 and key == f"{given}.{TARGET}"
+    return key == given or is_choice or (len(parts) > 2 and key.startswith(f"{given}."))
+
+
+def shorten_keys(keys: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
+    """Return the shortest ends of keys that tell them apart, such as "learning_rate"."""
+    whole, found = [key.removesuffix(f".{TARGET}") for key in keys], []
+    for key in whole:
+        parts, others = key.split("."), [f".{other}" for other in whole if other != key]
+        ends = [".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1)]
+        free = (end for end in ends if end not in taken and not any(other.endswith(f".{end}") for other in others))
+        found.append(next(free, key))
+    return found
+
+
+def show_setting(key: str, value: Any) -> str:
+    """Return a value as a cell: a dash if it is missing, "on" for a hook that is present, the end of a target."""
+    if value is MISSING:
+        return "-"
+    if key.endswith(TARGET):
+        return str(value).rpartition(".")[2]
+    if value is True and key.count(".") == 1 and key.partition(".")[0] in NAMED:
+        return "on"
+    return show(value)
 
 
 @dataclass(frozen=True)
@@ -154,10 +218,19 @@ def compare(
 
     Groups that were judged by different metrics stay in the order of their runs.
     """
-    ignored = ignored_keys(run.overrides for run in runs)
-    identities = {id(run): _identity(run, ignored) for run in runs}
-    kept, repeated = _latest_of_each_seed([run for run in runs if run.is_complete], identities)
-    unfinished = [run for run in runs if not run.is_complete]
+    given = {overridden_key(text) for run in runs for text in run.overrides}
+    ignored = {*IGNORED, *({"trainer.threads"} - given)}  # which a sweep sets by the cores, for the last bits alone
+
+    def identity(run: StoredRun) -> str:
+        """Return a text that runs share which differ only in what is ignored."""
+        settings = {key: values[0] for key, values in spread_settings([run.config], ignored).items()}
+        return json.dumps([run.recipe, settings], sort_keys=True, default=str)
+
+    complete, unfinished = [[run for run in runs if run.is_complete is whole] for whole in (True, False)]
+    identities = {id(run): identity(run) for run in runs}
+    latest = {(identities[id(run)], run.seed): id(run) for run in sorted(complete, key=lambda run: run.written)}
+    kept = [run for run in complete if id(run) in latest.values()]
+    repeated = [run for run in complete if id(run) not in latest.values()]
     members: dict[str, list[StoredRun]] = {}
     for run in kept:
         members.setdefault(identities[id(run)], []).append(run)
@@ -169,9 +242,9 @@ def compare(
         Group(
             {key: settings[key][index] for key in keys},
             tuple(sorted(group, key=lambda run: -1 if run.seed is None else run.seed)),
-            lost[identity],
+            lost[each],
         )
-        for index, (identity, group) in enumerate(members.items())
+        for index, (each, group) in enumerate(members.items())
     ]
     columns = choose_columns(settings, [run.overrides for run in kept])
     shown = without_parts(keys, settings)
@@ -211,20 +284,3 @@ def _ordinal(value: float | None, direction: str | None) -> tuple[bool, float]:
 def _setting_order(value: Any) -> tuple[bool, float, str]:
     is_number = isinstance(value, int | float)
     return not is_number, float(value) if is_number else 0.0, str(value)
-
-
-def _identity(run: StoredRun, ignored: Collection[str]) -> str:
-    """Return a text that runs share which differ only in what is ignored."""
-    settings = {key: values[0] for key, values in spread_settings([run.config], ignored).items()}
-    return json.dumps([run.recipe, settings], sort_keys=True, default=str)
-
-
-def _latest_of_each_seed(
-    runs: Sequence[StoredRun], identities: Mapping[int, str]
-) -> tuple[list[StoredRun], list[StoredRun]]:
-    """Return the runs to average, and those that a later one with the same settings and seed replaces."""
-    latest: dict[tuple[str, int | None], StoredRun] = {}
-    for run in sorted(runs, key=lambda run: run.written):
-        latest[identities[id(run)], run.seed] = run
-    kept = {id(run) for run in latest.values()}
-    return [run for run in runs if id(run) in kept], [run for run in runs if id(run) not in kept]

@@ -8,14 +8,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
-from hookline.scripts.command import csv_text
-from hookline.scripts.comparison.columns import show_setting
-from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference
+from hookline.scripts.command import csv_text, write_file
+from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference, show_setting
 from hookline.scripts.comparison.runs import StoredRun
 from hookline.trainer.errors import printable
-from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import format_bytes, short_name
 
 SHOWN_KEYS = 6
@@ -35,7 +33,10 @@ def print_comparison(console: Console, comparison: Comparison, reference: Group 
         console.print()
         title = f"Difference to {comparison.label(reference)}, at the seeds that both have"
         print_table(console, table, title)
-    print_left_out(console, comparison)
+    _print_list(console, "not at their end", [_describe(run) for run in comparison.unfinished])
+    repeats = [f"{run.name}: a later run has the same settings and seed {run.seed}" for run in comparison.repeated]
+    _print_list(console, "repeated", repeats)
+    _print_list(console, "not readable", comparison.unreadable)
 
 
 def print_table(console: Console, table: Table, title: str) -> None:
@@ -43,7 +44,10 @@ def print_table(console: Console, table: Table, title: str) -> None:
     _say(console, title, style="bold")
     width = console.width
     whole = console.measure(table, options=console.options.update(width=WIDEST)).maximum
-    least = sum(_least_width(column) + GAP for column in table.columns) - GAP
+    least = -GAP
+    for column in table.columns:
+        texts = [str(column.header), *map(str, column.cells)]
+        least += GAP + (max(map(len, texts)) if column.no_wrap else FOLDED)
     console.width = max(width, least if console.is_terminal else whole)
     console.print(table, markup=False, highlight=False)
     console.width = width
@@ -67,11 +71,6 @@ def comparison_table(comparison: Comparison) -> Table:
         cells = [count, monitored, *values, *costs, f"{group.mean('seconds'):.1f}"]
         table.add_row(*comparison.cells(group), *cells)
     return table
-
-
-def _least_width(column: Column) -> int:
-    texts = [str(column.header), *map(str, column.cells)]
-    return max(map(len, texts)) if column.no_wrap else FOLDED
 
 
 def _empty_table(comparison: Comparison) -> Table:
@@ -114,14 +113,6 @@ def paired_table(comparison: Comparison, reference: Group) -> Table | None:
     return table
 
 
-def print_left_out(console: Console, comparison: Comparison) -> None:
-    """Print what is in no average."""
-    _print_list(console, "not at their end", [_describe(run) for run in comparison.unfinished])
-    repeats = [f"{run.name}: a later run has the same settings and seed {run.seed}" for run in comparison.repeated]
-    _print_list(console, "repeated", repeats)
-    _print_list(console, "not readable", comparison.unreadable)
-
-
 def _describe(run: StoredRun) -> str:
     where = "" if run.directory is None or str(run.directory) in run.name else f" ({run.directory})"
     return f"{run.name}: {run.status}, {' '.join(run.overrides)}{where}"
@@ -142,7 +133,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 def write_csv(comparison: Comparison, path: Path) -> None:
     """Write a row for each group, with every setting in which they differ, as plain numbers."""
     rows = [_row(comparison, group) for group in comparison.groups]
-    write_whole(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
+    write_file(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
 
 
 def _row(comparison: Comparison, group: Group) -> dict[str, Any]:

@@ -66,11 +66,6 @@ def number(value: Any) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def is_run(directory: Path) -> bool:
-    """Return whether a directory claims to be a run."""
-    return (directory / FILE_NAME).is_file() and (directory / OVERRIDES).is_file()
-
-
 def is_sweep(directory: Path) -> bool:
     """Return whether a directory is that of a sweep."""
     return (directory / SWEEP_FILE).exists()
@@ -78,9 +73,23 @@ def is_sweep(directory: Path) -> bool:
 
 def read_run(directory: Path, name: str | None = None) -> StoredRun:
     """Return a run."""
-    config, recipe = _read_config(directory)
-    path = directory / SUMMARY
-    summary = _read_summary(path) if path.exists() else {}
+    try:
+        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
+    except UserError as error:
+        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
+    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
+        raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
+    path, summary = directory / SUMMARY, {}
+    if path.exists():
+        try:
+            summary = read_json(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
+        lacking = [".".join(place) for place in NUMBERS if number(nested(summary, place)) is None]
+        kinds = {"status": str, "best": Mapping, "test": Mapping}
+        lacking += [key for key, kind in kinds.items() if not isinstance(nested(summary, [key]), kind)]
+        if lacking:
+            raise UserError(f"{path} is of another format: it lacks {', '.join(lacking)}.")
     return StoredRun(
         name=str(directory) if name is None else name,
         recipe=recipe,
@@ -93,30 +102,6 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
     )
 
 
-def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
-    """Return the config and the recipe's name."""
-    try:
-        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
-    except UserError as error:
-        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
-    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
-        raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
-    return config, recipe
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
-    lacking = [".".join(place) for place in NUMBERS if number(nested(summary, place)) is None]
-    kinds = {"status": str, "best": Mapping, "test": Mapping}
-    lacking += [key for key, kind in kinds.items() if not isinstance(nested(summary, [key]), kind)]
-    if lacking:
-        raise UserError(f"{path} is of another format: it lacks {', '.join(lacking)}. Expected what train.py writes.")
-    return dict(summary)
-
-
 def nested(summary: Any, place: Sequence[str]) -> Any:
     """Return what a summary holds at a place; None if it has none."""
     for name in place:
@@ -125,7 +110,6 @@ def nested(summary: Any, place: Sequence[str]) -> Any:
 
 
 SPLITS = ("train", "validation", "test")
-HIGHER_IS_BETTER = ("accuracy",)
 
 
 @dataclass(frozen=True)
@@ -181,7 +165,7 @@ def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
     last = name.rpartition("/")[2]
     if name.startswith("loss/") or "/loss/" in name:
         return "min"
-    if last in HIGHER_IS_BETTER:
+    if last == "accuracy":
         return "max"
     modes = {monitor_of(run)[1] for run in runs if monitor_of(run)[0] == name}
     return modes.pop() if len(modes) == 1 else None
@@ -224,9 +208,7 @@ def find_runs(paths: Sequence[str]) -> Found:
                     raise
                 found.unreadable.append(str(error))
         if len(found.runs) + len(found.unreadable) == before and not is_sweep(path):
-            raise UserError(
-                f"{path} holds no run. Expected the directory of a run, of a sweep, or one with runs below it."
-            )
+            raise UserError(f"{path} holds no run. Expected the directory of a run or a sweep, or one above them.")
     kept: dict[Any, StoredRun] = {}
     for run in found.runs:
         kept.setdefault(run.directory.resolve() if run.directory else id(run), run)
@@ -239,7 +221,7 @@ def _walk(top: Path) -> Iterator[Path]:
     for folder, inner, _ in os.walk(top):
         here = Path(folder)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if is_sweep(here) or is_run(here):
+        if is_sweep(here) or all((here / name).is_file() for name in (FILE_NAME, OVERRIDES)):
             inner.clear()
             yield here
 

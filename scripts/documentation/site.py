@@ -42,16 +42,14 @@ PUBLIC = {
 """What the page of reference shows."""
 PICTURES = ".github/pictures/"
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-SECTION = re.compile(r"^## (\S+)$", re.MULTILINE)
 GROUP = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
-TECHNIQUES = "Techniques"
 HOOK = re.compile(r"^\| \[\w+\]\((\w+\.md)\)", re.MULTILINE)
 
 
 def site_pages(root: Path = ROOT) -> dict[str, str]:
     """Return the Markdown of each page of the site, by its path there."""
     texts = {target: (root / source).read_text(encoding="utf-8") for source, target in PAGES.items()}
-    index, *parts = SECTION.split(texts[PAGES[CATALOGUE]])
+    index, *parts = re.split(r"^## (\S+)$", texts[PAGES[CATALOGUE]], flags=re.MULTILINE)
     hooks = dict(zip(parts[::2], parts[1::2], strict=True))
     texts[PAGES[CATALOGUE]] = index
     texts |= {f"hooks/{name}.md": f"# {name}\n{text}" for name, text in hooks.items()}
@@ -63,7 +61,10 @@ def site_pages(root: Path = ROOT) -> dict[str, str]:
         r"^\| .*", lambda row: re.sub(names, r"[`\1`](hooks/\1.md)", row[0]), found["index.md"], flags=re.MULTILINE
     )
     found |= {f"hooks/{name}.md": text for name, text in task_pages(root)}
-    found |= {f"{NOTEBOOKS}/{path.stem}.md": _notebook(path) for path in sorted((root / NOTEBOOKS).glob("*.ipynb"))}
+    for path in sorted((root / NOTEBOOKS).glob("*.ipynb")):
+        cells = [(each["cell_type"], "".join(each["source"])) for each in json.loads(path.read_text("utf-8"))["cells"]]
+        shown = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells]
+        found[f"{NOTEBOOKS}/{path.stem}.md"] = "\n\n".join(shown)
     parts = ["\n".join([f"**{title}**\n", *(f"::: {name}\n" for name in names)]) for title, names in PUBLIC.items()]
     return found | {"reference.md": "\n".join(["# Reference\n", *parts])}
 
@@ -89,19 +90,12 @@ def _linked(text: str, source: str, target: str) -> str:
     return LINK.sub(link, text)
 
 
-def _notebook(path: Path) -> str:
-    """Return the cells of a notebook as Markdown."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    parts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    return "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in parts)
-
-
 def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
     """Return the site's contents, with the hooks by the groups of the catalogue."""
     _, *groups = GROUP.split(pages[PAGES[CATALOGUE]])
     hooks: list[Any] = [PAGES[CATALOGUE]]
     for title, table in zip(groups[::2], groups[1::2], strict=True):
-        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == TECHNIQUES else []
+        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == "Techniques" else []
         hooks.append({title: [f"hooks/{page}" for page in [*HOOK.findall(table), *others]]})
     notebooks = [page for page in pages if page.startswith(f"{NOTEBOOKS}/")]
     return [

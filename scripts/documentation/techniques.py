@@ -12,10 +12,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-FACTS = "\n\n| | |\n| --- | --- |\n| class |"
-"""Where the table of a hook's facts begins on its page."""
-CLASS = re.compile(r"^\| class \| \[?(\w+)", re.MULTILINE)
-FENCE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WIDE = "---\nhide: [toc]\n---"
 """What gives a page the room of its list of contents."""
 IDEA = 2
@@ -70,7 +66,7 @@ def recipe_files(root: Path) -> list[RecipeFile]:
 
 def complete_page(name: str, text: str, root: Path) -> str:
     """Return the page of a hook: idea, commands, Python, equation, picture, details, recipes, results, and the rest."""
-    head, facts, rest = text.partition(FACTS)
+    head, facts, rest = text.partition("\n\n| | |\n| --- | --- |\n| class |")  # the table of facts
     start, equation, formula = head.partition("\n**Equation**")
     if not facts or not equation:
         return text
@@ -86,7 +82,7 @@ def complete_page(name: str, text: str, root: Path) -> str:
 
 def _python(name: str, text: str) -> str:
     """Return a trainer with the hook, and the options of the first example that sets some."""
-    (cls,) = CLASS.findall(text)
+    (cls,) = re.findall(r"^\| class \| \[?(\w+)", text, re.MULTILINE)
     return "\n".join(
         [
             "From Python:\n\n```python",
@@ -100,7 +96,7 @@ def _python(name: str, text: str) -> str:
 
 def example_options(name: str, text: str) -> str:
     """Return the options that the page's first command with some gives to the hook, as arguments of its class."""
-    fence = FENCE.search(text)
+    fence = re.search(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for command in fence[1].replace("\\\n", " ").splitlines() if fence else []:
         words = [each.partition(f"hooks.{name}.") for each in shlex.split(command)]
         pairs = [rest.partition("=") for before, found, rest in words if found and not before]
@@ -132,7 +128,8 @@ def _recipe(recipe: RecipeFile) -> str:
 def _results(root: Path, recipes: Collection[str], commands: str) -> str:
     """Return the rows of the page of results that come from some recipes, or whose commands match."""
     rows = json.loads((root / "recipes" / "results.json").read_text(encoding="utf-8"))["rows"]
-    names = {each["name"] for each in rows if each["recipe"] in recipes or _uses(each, commands)}
+    matching = [row for row in rows if any(re.search(commands, command) for command in row.get("commands", []))]
+    names = {row["name"] for row in [*matching, *(row for row in rows if row["recipe"] in recipes)]}
     page = (root / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ")]
     found = [line for line in lines[2:] if line.split("`")[1] in names]
@@ -140,10 +137,6 @@ def _results(root: Path, recipes: Collection[str], commands: str) -> str:
         return ""
     about = "The [page of results](../results.md) has the commands, seeds and conditions."
     return f"**Measured.** {about}\n\n" + "\n".join([*lines[:2], *found])
-
-
-def _uses(row: dict[str, list[str]], commands: str) -> bool:
-    return any(re.search(commands, command) for command in row.get("commands", []))
 
 
 def task_pages(root: Path) -> Iterator[tuple[str, str]]:

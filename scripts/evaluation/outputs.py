@@ -17,10 +17,9 @@ from hookline.scripts.prediction.model import open_model
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
-from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.objective import Batch
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 from hookline.trainer.run.finished import restore
-from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -58,20 +57,14 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     model = f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"
     if objective is None:  # it learns no classes
         return Evaluation(data.name, model, metrics, None, (), warned)
-    outputs, labels = collect(_outputs_of(run, objective), split, options.batch_size)
-    return Evaluation(data.name, model, metrics, _measured(options, outputs, labels, names), names, warned)
-
-
-def _outputs_of(run: Run, objective: Objective) -> Outputs:
-    """Return the function that gives a run's logits for a batch, as its own evaluations do: with all hooks."""
-    trainer = run.trainer
 
     @tf.function(autograph=False)
-    def logits(batch: Batch) -> tf.Tensor:
-        forward = trainer.forward(tf.constant(run.step, tf.int64), batch, objective="", training=False)
+    def logits(batch: Batch) -> tf.Tensor:  # as the run's own evaluations compute them: with all hooks
+        forward = run.trainer.forward(tf.constant(run.step, tf.int64), batch, objective="", training=False)
         return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
 
-    return lambda batch: logits(batch).numpy()
+    outputs, labels = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
+    return Evaluation(data.name, model, metrics, _measured(options, outputs, labels, names), names, warned)
 
 
 def evaluate_model(options: Options, data: Data) -> Evaluation:
@@ -80,9 +73,7 @@ def evaluate_model(options: Options, data: Data) -> Evaluation:
     names, warned, card = _names(data), [], model.card
     if card is not None:
         if not card.classes:
-            raise UserError(
-                f"The outputs of {options.model} are not classes. Expected run=<run>: its recipe judges it."
-            )
+            raise UserError(f"The outputs of {options.model} are not classes. Expected run=<run>.")
         warned = check_data(data, card.shape, card.classes, input_range(card))
         names = card.classes if not data.class_names else names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,6 @@ def negative_log_likelihood(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 TOP = 5
-LEAST_CLASSES_FOR_TOP = 10
-"""With fewer classes, nearly all examples are among the first five."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,15 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
     confusion = confusion_matrix(labels, predicted, labels=known)
     precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
     bins_of = reliability(probabilities[np.arange(len(labels)), predicted], predicted == labels, bins)
+    top = {}
+    if len(names) >= 10:  # of fewer, nearly all examples are among the first five
+        found, _ = rank(logits, TOP)
+        top = {f"top_{TOP}_accuracy": float(np.mean((found == labels[:, np.newaxis]).any(axis=1)))}
     seen = support > 0  # a class without examples has no recall that could be averaged
     overall = {
         "examples": len(labels),
         "accuracy": float(accuracy_score(labels, predicted)),
-        **_top(logits, labels),
+        **top,
         "macro_precision": float(precision[seen].mean()),
         "macro_recall": float(recall[seen].mean()),
         "macro_f1": float(f1[seen].mean()),
@@ -122,13 +124,6 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
     }
     classes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return Measures(overall, classes, confusion, bins_of)
-
-
-def _top(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    if logits.shape[1] < LEAST_CLASSES_FOR_TOP:
-        return {}
-    found, _ = rank(logits, TOP)
-    return {f"top_{TOP}_accuracy": float(np.mean((found == labels[:, np.newaxis]).any(axis=1)))}
 
 
 MOST_NUMBERED = 25
@@ -218,19 +213,17 @@ def write_evaluation(
         content = {**facts, **({} if measures is None else measures.as_json())}
         (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if measures is not None:
-            _write_classes(measures, names, str(facts["title"]), temporary)
+            rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
+            (temporary / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
+            rows = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
+            heads = ["true \\ predicted", *names]
+            (temporary / "confusion.csv").write_text(csv_text([heads, *rows]), encoding="utf-8")
+            title, overall = str(facts["title"]), measures.overall
+            accuracy = f"{title}: accuracy {100 * overall['accuracy']:.2f} %"
+            write_confusion(measures.confusion, names, accuracy, temporary / "confusion.png")
+            error = overall["expected_calibration_error"]
+            write_reliability(measures.reliability, error, title, temporary / "calibration.png")
     return sorted(each.name for each in directory.iterdir())
-
-
-def _write_classes(measures: Measures, names: Sequence[str], title: str, folder: Path) -> None:
-    rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
-    (folder / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
-    confusion = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
-    (folder / "confusion.csv").write_text(csv_text([["true \\ predicted", *names], *confusion]), encoding="utf-8")
-    accuracy = f"{title}: accuracy {100 * measures.overall['accuracy']:.2f} %"
-    write_confusion(measures.confusion, names, accuracy, folder / "confusion.png")
-    error = measures.overall["expected_calibration_error"]
-    write_reliability(measures.reliability, error, title, folder / "calibration.png")
 
 
 def print_evaluation(
@@ -241,8 +234,12 @@ def print_evaluation(
 
     console = open_console()
     console.print(str(facts["title"]), style="bold", soft_wrap=True)
-    for name, value in _shown(facts["metrics"]) if measures is None else _overall(measures.overall):
-        console.print(f"{name:<28}{value}")
+    metrics = facts["metrics"].items()
+    shown = {short_name(name): value for name, value in metrics if is_metric(name) or is_total_loss(name)}
+    if measures is not None:
+        shown = {name.replace("_", " "): value for name, value in measures.overall.items()}
+    for name, value in shown.items():
+        console.print(f"{name:<28}{f'{value:,}' if isinstance(value, int) else format_value(value)}")
     if measures is not None:
         many = len(measures.classes) > MOST_CLASSES
         classes = [each for each in measures.classes if each["support"] or not many]
@@ -255,15 +252,3 @@ def print_evaluation(
         if many:
             console.print(f"The {MOST_CLASSES} of {len(measures.classes)} classes with the lowest f1.")
     console.print(f"{directory}: {', '.join(files)}", soft_wrap=True)
-
-
-def _shown(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield what a recipe measured, as text."""
-    for name, value in metrics.items():
-        if is_metric(name) or is_total_loss(name):
-            yield short_name(name), format_value(value)
-
-
-def _overall(overall: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    for name, value in overall.items():
-        yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else format_value(value)

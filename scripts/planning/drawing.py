@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hookline.scripts.planning.plan import NETWORK, UNKNOWN, ObjectivePlan, Plan, group_names, shorten
+from hookline.scripts.planning.plan import NETWORK, UNKNOWN, Change, ObjectivePlan, Plan, group_names, shorten
 from hookline.trainer.step.writes import BEGIN, FORWARD, TRAINER
 
 SHOWN_NAMES, SHOWN_LINES = 4, 6
@@ -48,22 +47,89 @@ class Arrow(NamedTuple):
         return self.label in (CONTROL, VETO, THEN)
 
 
-@dataclass
 class Chart:
-    """A step as boxes, in frames, and arrows."""
+    """A step as boxes, in frames, and arrows, drawn in the order of a step."""
 
-    parts: list[Part] = field(default_factory=list)
-    arrows: list[Arrow] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.arrows: list[Arrow] = []
 
     def box(self, key: str, kind: str, lines: Iterable[str], after: Iterable[str] = (), label: str = "") -> str:
-        """Add a box with arrows from others, and return its key."""
+        """Add a box with arrows from others, and return its key; an arrow of data says what it carries, or nothing."""
         self.parts.append(Part(kind, key, tuple(lines)))
-        self.connect(after, key, label)
+        self.arrows += [Arrow(start, key, label) for start in after]
         return key
 
-    def connect(self, starts: Iterable[str], end: str, label: str = "") -> None:
-        """Add arrows; those that carry data have the label of what they carry, or none."""
-        self.arrows += [Arrow(start, end, label) for start in starts]
+    def draw(self, objective: ObjectivePlan, key: str, weights: Sequence[str]) -> str:
+        """Draw an objective, and return the key of its last box."""
+
+        def box(name: str, kind: str, lines: Iterable[str], after: Iterable[str], label: str = "") -> str:
+            return self.box(f"{key}_{name}", kind, lines, after, label)
+
+        def stage(name: str, after: Sequence[str], label: str = "") -> Sequence[str]:
+            """Add a stage if any hook takes part, and return the keys of the boxes that its result comes from."""
+            hooks = [f"hook {hook}" for hook in objective.hooks.get(name, ())]
+            return [box(name, HOOKS, [name, *hooks], after, label)] if hooks else after
+
+        updates = objective.alike_updates()
+        if begun := [update for update in updates if update.by == BEGIN]:
+            written = [line for update in begun for line in (update.what, "writes", *_named(update.variables))]
+            weights = [box("begin", UPDATE, ["begin", *written], weights)]
+        for name in ("transform_weights", "around_forward"):
+            weights = stage(name, weights)
+        runs = [f"runs {name}" for name in objective.runs]
+        forward = box("forward", WORK, ["forward", *runs], ["batch", *weights])
+        losses = stage("add_losses", [box("losses", WORK, ["losses"], [forward])])
+        trains = f"of {', '.join(objective.trains)}"
+        gradients: Sequence[str] = [box("compute_gradients", WORK, ["compute_gradients", trains], losses)]
+        for name in ("gradient_point", "transform_gradients"):
+            gradients = stage(name, gradients)
+        (state,) = stage("transform_state", [forward], "new state")
+        veto = stage("veto", list(dict.fromkeys((state, *gradients))))
+        vetoes = veto if "veto" in objective.hooks else ()
+        (sums,) = stage("batch_sums", [forward])
+        sources = dict.fromkeys(objective.hooks.get("batch_sums", ()), sums)
+        written = self._updates([each for each in updates if each.by != BEGIN], key, forward, state, sources, vetoes)
+        before: list[str] = []
+        for number, apply in enumerate(objective.applies):
+            lines = ["apply_gradients", apply.by, *(_named(apply.variables) or ["no variable"])]
+            before.append(box(f"apply_{number}", APPLY, lines, gradients, "gradients"))
+            self.arrows += [Arrow(start, before[-1], CONTROL) for start in written]
+            self.arrows += [Arrow(start, before[-1], VETO) for start in vetoes]
+        before = before or [*gradients]  # of an objective that changes nothing
+        for number, projection in enumerate(objective.projections):
+            lines = ["project", f"hook {projection.by}", *_named(projection.variables)]
+            before = [box(f"project_{number}", HOOKS, lines, before, CONTROL)]
+        return stage("measure", before, CONTROL)[-1]
+
+    def _updates(
+        self,
+        updates: Sequence[Change],
+        key: str,
+        forward: str,
+        state: str,
+        sources: Mapping[str, str],
+        vetoes: Sequence[str],
+    ) -> list[str]:
+        """Draw UPDATE_OPS and return the keys of its boxes; `sources` has where those of some hooks come from."""
+        if not updates:
+            return []
+        keys = []
+        self.parts.append(Part(FRAME, f"{key}_updates", ("UPDATE_OPS",)))
+        for number, update in enumerate(updates):
+            lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
+            layers = update.by.startswith(TRAINER)
+            start = state if layers else sources.get(update.by, forward)
+            keys.append(self.box(f"{key}_updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
+            if update.by != FORWARD:  # what the forward pass writes, no veto stops
+                self.arrows += [Arrow(veto, keys[-1], VETO) for veto in vetoes]
+        self.parts.append(Part(END))
+        return keys
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return variables as the lines of a label."""
+    return shorten(group_names(names, SHOWN_NAMES), SHOWN_LINES)
 
 
 def step_chart(plan: Plan) -> Chart:
@@ -79,86 +145,11 @@ def step_chart(plan: Plan) -> Chart:
         key, place = f"objective_{number}", len(chart.parts) + 1
         often = f", {objective.times} times a step" if objective.times > 1 else ""
         chart.parts.append(Part(FRAME, key, (f"objective {objective.name}{often}",)))
-        end = _Drawing(chart, objective, key).draw([sources[name] for name in objective.runs])
+        end = chart.draw(objective, key, [sources[name] for name in objective.runs])
         chart.parts.append(Part(END))
-        chart.connect([last] if last else [], chart.parts[place].key, THEN)
+        chart.arrows += [Arrow(last, chart.parts[place].key, THEN)] if last else []
         last = end
     return chart
-
-
-@dataclass
-class _Drawing:
-    """Draw one objective, box by box in the order of a step."""
-
-    chart: Chart
-    objective: ObjectivePlan
-    key: str
-
-    def draw(self, weights: Sequence[str]) -> str:
-        """Draw, and return the key of the last box."""
-        begun = [update for update in self.objective.alike_updates() if update.by == BEGIN]
-        if begun:
-            written = [line for update in begun for line in (update.what, "writes", *_named(update.variables))]
-            weights = [self._box("begin", UPDATE, ["begin", *written], weights)]
-        for stage in ("transform_weights", "around_forward"):
-            weights = self._stage(stage, weights)
-        runs = [f"runs {name}" for name in self.objective.runs]
-        forward = self._box("forward", WORK, ["forward", *runs], ["batch", *weights])
-        losses = self._stage("add_losses", [self._box("losses", WORK, ["losses"], [forward])])
-        trains = f"of {', '.join(self.objective.trains)}"
-        gradients: Sequence[str] = [self._box("compute_gradients", WORK, ["compute_gradients", trains], losses)]
-        for stage in ("gradient_point", "transform_gradients"):
-            gradients = self._stage(stage, gradients)
-        (state,) = self._stage("transform_state", [forward], "new state")
-        veto = self._stage("veto", list(dict.fromkeys((state, *gradients))))
-        vetoes = veto if "veto" in self.objective.hooks else ()
-        return self._apply(gradients, self._updates(forward, state, vetoes), vetoes)
-
-    def _box(self, name: str, kind: str, lines: Iterable[str], after: Iterable[str], label: str = "") -> str:
-        return self.chart.box(f"{self.key}_{name}", kind, lines, after, label)
-
-    def _stage(self, stage: str, after: Sequence[str], label: str = "") -> Sequence[str]:
-        """Add a stage if any hook takes part in it, and return the keys of the boxes that its result comes from."""
-        hooks = self.objective.hooks.get(stage, ())
-        return [self._box(stage, HOOKS, [stage, *(f"hook {hook}" for hook in hooks)], after, label)] if hooks else after
-
-    def _updates(self, forward: str, state: str, vetoes: Sequence[str]) -> list[str]:
-        """Draw UPDATE_OPS and return the keys of its boxes; ops that are alike share one."""
-        summing, (sums,) = self.objective.hooks.get("batch_sums", ()), self._stage("batch_sums", [forward])
-        updates = [update for update in self.objective.alike_updates() if update.by != BEGIN]
-        if not updates:
-            return []
-        keys = []
-        self.chart.parts.append(Part(FRAME, f"{self.key}_updates", ("UPDATE_OPS",)))
-        for number, update in enumerate(updates):
-            lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
-            layers = update.by.startswith(TRAINER)
-            start = state if layers else sums if update.by in summing else forward
-            keys.append(self._box(f"updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
-            if update.by != FORWARD:  # what the forward pass writes, no veto stops
-                self.chart.connect(vetoes, keys[-1], VETO)
-        self.chart.parts.append(Part(END))
-        return keys
-
-    def _apply(self, gradients: Sequence[str], updates: Sequence[str], vetoes: Sequence[str]) -> str:
-        """Draw what comes after UPDATE_OPS and return the key of the last box."""
-        before: list[str] = []
-        for number, apply in enumerate(self.objective.applies):
-            lines = ["apply_gradients", apply.by]
-            lines += _named(apply.variables) or ["no variable"]
-            before.append(self._box(f"apply_{number}", APPLY, lines, gradients, "gradients"))
-            self.chart.connect(updates, before[-1], CONTROL)
-            self.chart.connect(vetoes, before[-1], VETO)
-        before = before or [*gradients]  # of an objective that changes nothing
-        for number, projection in enumerate(self.objective.projections):
-            lines = ["project", f"hook {projection.by}", *_named(projection.variables)]
-            before = [self._box(f"project_{number}", HOOKS, lines, before, CONTROL)]
-        return self._stage("measure", before, CONTROL)[-1]
-
-
-def _named(names: Sequence[str]) -> list[str]:
-    """Return variables as the lines of a label."""
-    return shorten(group_names(names, SHOWN_NAMES), SHOWN_LINES)
 
 
 def as_dot(plan: Plan) -> str:

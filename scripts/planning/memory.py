@@ -122,8 +122,16 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     evaluation = live_bytes(largest.graph, open_size=size).peak
     trains = step.peak + gradient_bytes >= evaluation
     unsized = f"; {step.unsized} lists whose length shows only later are not counted" if step.unsized else ""
+    splits = [run.training.split, *(each.split for each in run.held_out.values())]
+    sources = {id(split.source): split.source for split in splits}.values()  # splits of one share its arrays
+    accelerated, data = bool(tf.config.list_logical_devices("GPU")), []
+    for place in ("device", "host"):
+        if here := [each for each in sources if resolve_placement(settings["placement"], each) == place]:
+            examples = f"{sum(source.size for source in here):,} examples"
+            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # all of it, or what it says
+            data.append(Held(f"data on the {place}", held, examples, place == "device" or not accelerated))
     return (
-        *_data(run),
+        *data,
         Held("variables of the networks", _total(plan, NETWORK)),
         Held("variables of the optimizers", _total(plan, OPTIMIZER)),
         Held("state of the hooks", _total(plan, HOOK)),
@@ -135,23 +143,6 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
 
 def _total(plan: Plan, kind: str) -> int:
     return sum(variable.bytes for variable in plan.variables_of(kind))
-
-
-def _data(run: Run) -> Iterator[Held]:
-    """Yield the data by where it lies; splits of one source share its arrays."""
-    splits = [run.training.split, *(each.split for each in run.held_out.values())]
-    sources = {id(split.source): split.source for split in splits}.values()
-    accelerated = bool(tf.config.list_logical_devices("GPU"))
-    for place in ("device", "host"):
-        here = [source for source in sources if resolve_placement(run.settings["placement"], source) == place]
-        if here:
-            examples = f"{sum(source.size for source in here):,} examples"
-            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # all of it, or what it says
-            yield Held(f"data on the {place}", held, examples, place == "device" or not accelerated)
-
-
-SUM = "CollectiveReduceV2"
-LOOPS = frozenset(kind for kind, attributes in FUNCTIONS.items() if attributes is LOOP)
 
 
 def replica_facts(run: Run) -> dict[str, str]:
@@ -180,10 +171,10 @@ def replica_sums(graph: tf.Graph, *, micro_batches: int = 1) -> list[int]:
     """
     found: list[int] = []
     for operation in graph.get_operations():
-        if operation.type == SUM:
+        if operation.type == "CollectiveReduceV2":
             message = operation.inputs[0]
             found.append(math.prod(message.shape) * message.dtype.size)
-        times = micro_batches if operation.type in LOOPS else 1
+        times = micro_batches if FUNCTIONS.get(operation.type) is LOOP else 1
         for inner in inner_graphs(operation):
             found += replica_sums(inner, micro_batches=micro_batches) * times
     return found

@@ -1,15 +1,16 @@
-"""The plan of a run as data."""
+"""The plan of a run, as data and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import AT, GraphHook
 from hookline.trainer.network import Network
+from hookline.trainer.run.results import explain, format_bytes
 
 NETWORK, OPTIMIZER, HOOK = "network", "optimizer", "hook"
 TRAINABLE, FROZEN, STATE, UNTRAINED = "trainable", "frozen", "state", "not trained"
@@ -112,13 +113,8 @@ SHOWN = 12
 """How many names a short list shows."""
 
 
-def list_names(names: Sequence[str], *, full: bool) -> str:
-    """Return names as text: what is alike in several layers is said once, such as "kernel, bias of conv_1, conv_2"."""
-    return ", ".join(names) if full else "; ".join(group_names(names))
-
-
 def group_names(names: Sequence[str], shown: int = SHOWN) -> list[str]:
-    """Return texts for names shared by several layers, and for single ones."""
+    """Return texts: what is alike in several layers is said once, such as "kernel, bias of conv_1, conv_2"."""
     leaves: dict[str, list[str]] = {}  # layer: what stands under it
     for name in names:
         layer, _, leaf = name.rpartition("/")
@@ -165,42 +161,31 @@ def list_variables(
     """Return every variable: of the networks, of their optimizers, of the hooks."""
     found: list[Variable] = []
     for network in networks:
-        found += _network_variables(network, [hook for hook in hooks if hook.network == network.name], written)
+        declared = {hook.name: hook.declare() for hook in hooks if hook.network == network.name}
+        for name, variable in network.variables.items():
+            if any(name in each.frozen for each in declared.values()):
+                role = FROZEN
+            elif name in network.trainable_variables:
+                role = UNTRAINED if network.fixed else TRAINABLE
+            else:
+                role = STATE if (NETWORK, network.name, name) in written else UNTRAINED
+            by = tuple(hook for hook, each in declared.items() if name in each.projected)
+            layer = name.rpartition("/")[0]
+            found.append(_variable(NETWORK, network.name, name, layer, variable.value, role, by))
     for network in networks:
-        found += _optimizer_variables(network)
+        optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
+        slots = {
+            id(slot): attribute.strip("_").replace("_", " ")
+            for attribute, listed in vars(optimizer).items()
+            if isinstance(listed, list) and attribute not in ("_variables", "_trainable_variables")
+            for slot in listed
+        }
+        for name, variable in network.optimizer_variables.items():
+            found.append(_variable(OPTIMIZER, network.name, name, slots.get(id(variable), ""), variable.value))
     for hook in hooks:
         for name, variable in hook.declare().state.items():
             found.append(_variable(HOOK, hook.name, name, name.rpartition("/")[0], variable))
     return tuple(found)
-
-
-def _network_variables(
-    network: Network, hooks: Sequence[GraphHook], written: Collection[Identity]
-) -> Iterator[Variable]:
-    trainable = network.trainable_variables
-    frozen = {name for hook in hooks for name in hook.declare().frozen}
-    projected = [(hook.name, hook.declare().projected) for hook in hooks]
-    for name, variable in network.variables.items():
-        if name in frozen:
-            role = FROZEN
-        elif name in trainable:
-            role = UNTRAINED if network.fixed else TRAINABLE
-        else:
-            role = STATE if (NETWORK, network.name, name) in written else UNTRAINED
-        by = tuple(hook for hook, names in projected if name in names)
-        yield _variable(NETWORK, network.name, name, name.rpartition("/")[0], variable.value, role, by)
-
-
-def _optimizer_variables(network: Network) -> Iterator[Variable]:
-    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
-    slots = {
-        id(slot): attribute.strip("_").replace("_", " ")
-        for attribute, listed in vars(optimizer).items()
-        if isinstance(listed, list) and attribute not in ("_variables", "_trainable_variables")
-        for slot in listed
-    }
-    for name, variable in network.optimizer_variables.items():
-        yield _variable(OPTIMIZER, network.name, name, slots.get(id(variable), ""), variable.value)
 
 
 def _variable(kind: str, owner: str, name: str, group: str, variable: tf.Variable, *role: Any) -> Variable:
@@ -208,3 +193,145 @@ def _variable(kind: str, owner: str, name: str, group: str, variable: tf.Variabl
     entries = shape.num_elements() if shape.is_fully_defined() else int(tf.size(variable.read_value()))
     size = entries * variable.dtype.size
     return Variable(kind, owner, name, group, tuple(shape), variable.dtype.name, entries, size, *role)
+
+
+SHOWN_ROWS, SHOWN_METRICS = 24, 40
+"""How many rows of variables, and how many metrics, the short form shows."""
+NONE, UNDECLARED = "none", "none that it declares"
+Row = tuple[str, ...]
+
+
+class Section(NamedTuple):
+    """A table."""
+
+    title: str  # one line
+    columns: Row  # their heads; empty heads for rows of label and text
+    rows: tuple[Row, ...]  # as text; none if there is nothing to say
+
+
+def sections(plan: Plan, *, full: bool) -> list[Section]:
+    """Return the tables of a plan."""
+    pair = ("", "")
+    found = [Section("Run", pair, tuple(plan.facts.items()))] if plan.facts else []
+    if plan.advice:
+        found.append(Section("Advice, before anything is trained", ("hook", "what it sees"), plan.advice))
+    stages = tuple((stage.phase, stage.name, ", ".join(stage.hooks)) for stage in plan.stages)
+    found.append(Section("Stages, as they run", ("when", "stage", "hooks in order"), stages))
+    if len(plan.objectives) > 1 or any(objective.times > 1 for objective in plan.objectives):
+        order = ((each.name, ", ".join(each.trains), ", ".join(each.runs), str(each.times)) for each in plan.objectives)
+        heads = ("objective", "changes", "runs", "times a step")
+        found.append(Section("Objectives, as a step runs them one after the other", heads, tuple(order)))
+    for objective in plan.objectives:
+        found += _objective_sections(objective, full)
+    for name, model in plan.networks.items():
+        found.append(_table(f"Variables of network '{name}': {model}", plan.variables_of(NETWORK, name), full))
+    for name in plan.networks:
+        found.append(
+            _table(f"Variables of the optimizer of network '{name}'", plan.variables_of(OPTIMIZER, name), full)
+        )
+    for hook in dict.fromkeys(variable.owner for variable in plan.variables_of(HOOK)):
+        found.append(_table(f"State of hook '{hook}'", plan.variables_of(HOOK, hook), full))
+    reported = {"training": plan.training, "evaluation": plan.evaluation}
+    metrics = {each: ", ".join(n if full else shorten(n, SHOWN_METRICS)) or NONE for each, n in reported.items()}
+    metrics |= {"monitor": plan.monitor} if plan.monitor else {}
+    found.append(Section("Metrics", pair, tuple(metrics.items())))
+    hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
+    scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
+    if meanings := explain([*plan.training, *plan.evaluation], hooks=hooks, scopes=scopes):
+        found.append(
+            Section("What their names mean", pair, tuple((f"{each}/", text) for each, text in meanings.items()))
+        )
+    if plan.memory:
+        sizes = [format_bytes(item.bytes) if item.adds else f"({format_bytes(item.bytes)})" for item in plan.memory]
+        rows = [(item.name, size, item.note) for item, size in zip(plan.memory, sizes, strict=True)]
+        rows.append(("total", format_bytes(plan.total_bytes), "without Python, TensorFlow, and scratch memory of ops"))
+        found.append(Section("Memory, estimated", ("what", "bytes", ""), tuple(rows)))
+    return found
+
+
+def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[Section]:
+    def rows(changes: Sequence[Change], otherwise: str) -> list[Row]:
+        listed = [", ".join(each.variables) if full else "; ".join(group_names(each.variables)) for each in changes]
+        return [(each.what, names or otherwise, each.by) for each, names in zip(changes, listed, strict=True)]
+
+    updates = rows(objective.updates if full else objective.alike_updates(), UNKNOWN)
+    title = f"Update ops of objective '{objective.name}', all run before the apply"
+    yield Section(title, ("op", "writes", "added by"), tuple(updates))
+    after = [*rows(objective.applies, NONE), *rows(objective.projections, UNDECLARED)]
+    after += [("measure", "", hook) for hook in objective.hooks.get("measure", ())]
+    title = f"After the update ops of objective '{objective.name}', in this order"
+    yield Section(title, ("what", "by", "variables"), tuple((what, by, names) for what, names, by in after))
+
+
+def _table(title: str, variables: Sequence[Variable], full: bool) -> Section:
+    if full:
+        columns: Row = ("variable", "shape", "dtype", "bytes", "role")
+        rows: list[Row] = [(v.name, str(v.shape), v.dtype, format_bytes(v.bytes), _role(v)) for v in variables]
+    else:
+        columns, rows = ("", "variables", "dtype", "bytes", "role"), _short_rows(variables)
+    for role, alike in _grouped(variables, lambda variable: variable.role).items():
+        rows.append((f"total {role}".rstrip(), *_counts(alike), ""))
+    kept = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    return Section(title, columns[:kept], tuple(row[:kept] for row in rows))
+
+
+def _short_rows(variables: Iterable[Variable]) -> list[Row]:
+    """Return a row for the variables of each layer that share a role, and for the slots of a kind."""
+    groups = list(_grouped(variables, lambda v: (v.group or f"/{v.name}", v.role, v.projected_by)).values())
+    rows = [_group_row(group) for group in groups]
+    if len(rows) <= SHOWN_ROWS + 1:
+        return rows
+    last = SHOWN_ROWS // 3
+    lost = [variable for group in groups[SHOWN_ROWS - last : -last] for variable in group]
+    count, dtypes, size = _counts(lost)
+    middle = (f"... {len(rows) - SHOWN_ROWS:,} more rows ...", f"{count}: --full shows them", dtypes, size, "")
+    return [*rows[: SHOWN_ROWS - last], middle, *rows[-last:]]
+
+
+def _group_row(group: Sequence[Variable]) -> Row:
+    first = group[0]
+    if first.group and first.kind == OPTIMIZER:
+        return (first.group, *_counts(group), _role(first))
+    shapes = ["x".join("?" if each is None else str(each) for each in v.shape) or "scalar" for v in group]
+    if not first.group:
+        return first.name, shapes[0], first.dtype, format_bytes(first.bytes), _role(first)
+    parts = [f"{variable.name.rpartition('/')[2]} {shape}" for variable, shape in zip(group, shapes, strict=True)]
+    return first.group, ", ".join(parts), *_counts(group)[1:], _role(first)
+
+
+def _grouped(variables: Iterable[Variable], key: Callable[[Variable], Hashable]) -> dict[Hashable, list[Variable]]:
+    found: dict[Hashable, list[Variable]] = {}
+    for variable in variables:
+        found.setdefault(key(variable), []).append(variable)
+    return found
+
+
+def _counts(variables: Sequence[Variable]) -> tuple[str, str, str]:
+    """Return how many there are, of which types, and their bytes."""
+    entries = sum(variable.entries for variable in variables)
+    count = f"{len(variables):,} variable{'' if len(variables) == 1 else 's'}, {entries:,} entries"
+    dtypes = dict.fromkeys(variable.dtype for variable in variables)
+    return count, ", ".join(dtypes), format_bytes(sum(variable.bytes for variable in variables))
+
+
+def _role(variable: Variable) -> str:
+    projected = f"projected by {', '.join(variable.projected_by)}" if variable.projected_by else ""
+    return ", ".join(text for text in (variable.role, projected) if text)
+
+
+def as_markdown(plan: Plan) -> str:
+    """Return the plan as Markdown."""
+    parts = []
+    for each in sections(plan, full=True):
+        lines = [_line(each.columns), "|" + " --- |" * len(each.columns), *map(_line, each.rows)]
+        parts.append(f"## {_escape(each.title)}\n\n" + ("\n".join(lines) if each.rows else NONE))
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(cells: Row) -> str:
+    return "| " + " | ".join(map(_escape, cells)) + " |"
+
+
+def _escape(text: str) -> str:
+    """Return text in which nothing ends a cell or begins an HTML tag."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())

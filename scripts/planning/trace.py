@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,19 +12,17 @@ import tensorflow as tf
 from hookline.scripts.planning.memory import estimate_memory, replica_facts
 from hookline.scripts.planning.plan import (
     HOOK,
-    NETWORK,
     OPTIMIZER,
     Change,
     Identity,
     ObjectivePlan,
     Plan,
     Stage,
+    as_markdown,
     identities,
     list_variables,
 )
-from hookline.scripts.planning.text import as_markdown
 from hookline.trainer.hook import GraphHook, Hook, HostHook
-from hookline.trainer.network import Network
 from hookline.trainer.run.machine import estimated
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.stage import in_stage, takes_part
@@ -69,17 +67,6 @@ def own_stages(hook: Hook) -> list[str]:
     return found
 
 
-def stages_of(graph_hooks: Sequence[GraphHook], host_hooks: Iterable[HostHook]) -> tuple[Stage, ...]:
-    """Return the stages in which at least one hook has something to do, in the order in which they run."""
-    hooks = {id(hook): (hook.name, own_stages(hook)) for hook in (*graph_hooks, *host_hooks)}.values()
-    return tuple(
-        Stage(phase, stage, names)
-        for phase, stages in PHASES.items()
-        for stage in stages
-        if (names := tuple(name for name, own in hooks if stage in own))
-    )
-
-
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
     """Return the plan of a traced step, without what only a run has: evaluation, monitor, memory."""
     networks = list(trainer.networks.values())
@@ -95,39 +82,33 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
                 handles = dict.fromkeys(write.handle for write in all_writes([operation]))
                 found = [known[handle] for handle in handles if handle in known]
                 written.update(found)
-                updates.append(_update(operation.type, found, by, trainer.networks))
+                if by == TRAINER and found:
+                    _, owner, name = found[0]
+                    by += ", for moving statistics" if name in trainer.networks[owner].weights else ", for seed state"
+                names = []  # that distinguish a variable from those of other networks, optimizers and hooks
+                for kind, owner, name in found:
+                    prefix = "optimizer/" if kind == OPTIMIZER else ""
+                    names.append(f"{prefix}{f'{owner}/' if len(networks) > 1 or kind == HOOK else ''}{name}")
+                updates.append(Change(operation.type, by, tuple(names)))
         seen.update(commit.added_by)
         if commit.update == 0:  # the others write the same once more
             objectives.append(_plan_objective(commit, updates, trainer, times[commit.objective]))
+    models = {}
+    for network in networks:
+        before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
+        models[network.name] = f"{type(network.model).__name__} '{network.model.name}'{before}"
+    own = {id(hook): (hook.name, own_stages(hook)) for hook in (*trainer.hooks, *host_hooks)}.values()
+    stages = []
+    for phase, name in ((phase, name) for phase, names in PHASES.items() for name in names):
+        if taking_part := tuple(hook for hook, theirs in own if name in theirs):
+            stages.append(Stage(phase, name, taking_part))
     return Plan(
-        stages=stages_of(trainer.hooks, host_hooks),
+        stages=tuple(stages),
         objectives=tuple(objectives),
-        networks={each.name: _describe(each) for each in networks},
+        networks=models,
         variables=list_variables(networks, trainer.hooks, written),
         training=tuple(metrics),
     )
-
-
-def _update(op: str, found: Sequence[Identity], by: str, networks: Mapping[str, Network]) -> Change:
-    if by == TRAINER and found:
-        _, owner, name = found[0]
-        by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
-    return Change(op, by, tuple(_label(*each, several=len(networks) > 1) for each in found))
-
-
-def _describe(network: Network) -> str:
-    before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
-    return f"{type(network.model).__name__} '{network.model.name}'{before}"
-
-
-def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
-    """Return a name that distinguishes a variable from those of other networks, optimizers and hooks."""
-    prefix = {
-        NETWORK: f"{owner}/" if several else "",
-        OPTIMIZER: f"optimizer/{owner}/" if several else "optimizer/",
-        HOOK: f"{owner}/",
-    }
-    return f"{prefix[kind]}{name}"
 
 
 def _plan_objective(commit: Commit, updates: Sequence[Change], trainer: Trainer, times: int) -> ObjectivePlan:
@@ -166,16 +147,12 @@ def plan_run(run: Run) -> Plan:
     if best.since:
         monitor += f", counted from step {best.since:,} on"
     evaluation = tuple(run.held_out["validation"].names)
-    plan = replace(plan, evaluation=evaluation, monitor=monitor, facts=_facts(run), advice=_advice(run))
-    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
-
-
-def _advice(run: Run) -> tuple[tuple[str, str], ...]:
-    found = []
+    advice: list[tuple[str, str]] = []
     for hook in run.hooks:
         with in_stage(hook, "advise", 0):
-            found += [(hook.name, line) for line in hook.advise(run)]
-    return tuple(found)
+            advice += [(hook.name, line) for line in hook.advise(run)]
+    plan = replace(plan, evaluation=evaluation, monitor=monitor, facts=_facts(run), advice=tuple(advice))
+    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -23,7 +23,6 @@ ARRAY_SUFFIXES = (".npz", ".npy")
 STANDARD_INPUT = "-"
 KEYS = ("inputs", "x_test")
 """Arrays that are taken where an npz file holds several; `recipes/data/arrays.py` calls them so."""
-CHUNKS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def list_files(path: str) -> list[str]:
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return a key by which numbers in names count as numbers."""
-    parts = CHUNKS.split(name)
+    parts = re.split(r"(\d+)", name)
     return [(0, int(part), part) if number % 2 else (1, 0, part) for number, part in enumerate(parts)]
 
 
@@ -152,9 +151,7 @@ def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.
     except ARRAY_FAULTS as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(
-            f"'{path}' is not a readable file of plain arrays ({error}). Expected what numpy saves."
-        ) from error
+        raise UserError(f"'{path}' is no readable file of plain arrays ({error}). Write it by numpy.savez.") from error
     if not rows.ndim or not len(rows):
         raise UserError(f"'{path}' holds no example. Expected an array with an axis of examples.")
     return rows

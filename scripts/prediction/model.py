@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hookline.deploy.inference.card import Card, read_card
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.quiet import silent
-
-RUN_CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -24,18 +21,13 @@ class Model:
     card: Card | None  # of it; None for an export that has none
 
 
-def is_run(path: Path) -> bool:
-    """Return whether a path is the directory of a run."""
-    return (path / RUN_CONFIG).is_file()
-
-
 def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
     """Return what predicts with an export or a run."""
     place = user_path(path, "model")
     if not (place.is_file() or place.is_dir()):
         state = "is not a file or directory" if place.exists() else "does not exist"
         raise UserError(f"model={path} {state}. Expected an exported file, or the directory of a run.")
-    if is_run(place):
+    if (place / "config.yaml").is_file():
         return _of_run(path, network, checkpoint, plugins)
     if checkpoint is not None:
         raise UserError(f"checkpoint={checkpoint} received for {path}, which is an export. Expected a run for it.")

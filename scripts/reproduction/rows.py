@@ -23,14 +23,11 @@ from hookline.trainer.files import open_append, parse_json, read_json, read_text
 from hookline.trainer.run.directory import cpu_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
 FILE_NAME = "conditions.jsonl"
 CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
 """What a run may depend on; results and data may lie beside it."""
 OWN = ("recipes/results.json", "recipes/RESULTS.md")
 """What this command itself writes."""
-SPARE = 1.0
-"""How far the load may be above the cores: a run alone has some threads more than cores."""
 Row = dict[str, Any]
 Conditions = dict[str, Any]
 """Of one process of a run, as conditions.jsonl holds them."""
@@ -38,7 +35,7 @@ Directory = Callable[[str], Path]
 """Of a run, by its name."""
 
 
-def make_export(run: Path, export: Export, scripts: Path = SCRIPTS) -> None:
+def make_export(run: Path, export: Export, scripts: Path = ROOT / "scripts") -> None:
     """Write and evaluate the export of a run, if it does not exist."""
     path, evaluation = _export_paths(run, export)
     if not path.exists():
@@ -106,11 +103,6 @@ def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     return found
 
 
-def _is_under_load(conditions: Conditions) -> bool:
-    """Return whether a time is an upper bound only."""
-    return bool(conditions["niced"] or max(conditions["load"]) > conditions["cores"] + SPARE)
-
-
 def _is_clean() -> bool | None:
     """Return whether the code is as committed; None if this is not a clone."""
     command: Sequence[str] = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
@@ -131,6 +123,7 @@ def make_row(
     means = {each["name"]: each["mean"] for each in measures}
     noted = {key: conditions.get(name, ()) for key, name in names.items()}
     first = next(iter(target.runs))
+    times = [each for (name, _), each in noted.items() if name == first]
     own = [run for (name, _), run in stored.items() if name == first]
     return {
         "name": target.name,
@@ -149,10 +142,9 @@ def make_row(
         "threads": max(
             int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0) for run in own
         ),
-        # A run that a kill has cut out of the record may have had other work beside it.
-        "under_load": any(
-            not each or any(map(_is_under_load, each)) for (name, _), each in noted.items() if name == first
-        ),
+        # A time is an upper bound then; a run that a kill has cut out of the record may have had other work beside it.
+        "under_load": not all(times)
+        or any(one["niced"] or max(one["load"]) > one["cores"] + 1.0 for each in times for one in each),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
 

@@ -23,10 +23,7 @@ that of the weights and statistics as `summary.json` counts them for the network
 time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had other work.
 """
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
-COMMAND_HEAD = "## Commands"
 ORDER = "Run the commands from top to bottom: several targets may start from one run, which the first of them makes."
-FEW = 4
-"""Seeds that are named one by one."""
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -40,7 +37,12 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
     if missing := [row for row in rows if "not_run" in row]:
         lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
     if made:
-        lines += [*_environments(made), COMMAND_HEAD, "", ORDER, ""]
+        groups: dict[str, list[str]] = {}  # names of rows by what they were measured with
+        for row in made:
+            groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
+        measured = [f"- {', '.join(names)}: {text}." for text, names in groups.items()]
+        measured = measured if len(groups) > 1 else [f"{text}." for text in groups]
+        lines += ["## Measured with", "", *measured, "", "## Commands", "", ORDER, ""]
         begun: set[tuple[str, str]] = set()
         for row in made:
             lines += [f"{_name(row)}, {row['data']}:", "", "```", *_commands(row["commands"], begun), "```", ""]
@@ -80,7 +82,7 @@ def _name(row: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     first, *others = row["measures"]
     seeds = f"{len(row['seeds'])} seeds"
-    if len(row["seeds"]) < FEW:
+    if len(row["seeds"]) < 4:  # more are not named one by one
         seeds = f"seed{'s' if len(row['seeds']) > 1 else ''} {', '.join(map(str, row['seeds']))}"
     reached = ["yes" if goal["reached"] else "no" for goal in row["goals"]]
     return [
@@ -123,15 +125,6 @@ def _time(row: Mapping[str, Any]) -> str:
     text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     threads = f"{row['threads']} thread{'s' if row['threads'] != 1 else ''}"
     return f"{'at most ' if row['under_load'] else ''}{text}, {threads}"
-
-
-def _environments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the rows were measured with, those of one environment together."""
-    groups: dict[str, list[str]] = {}
-    for row in rows:
-        groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
-    lines = [f"- {', '.join(names)}: {text}." for text, names in groups.items()]
-    return ["## Measured with", "", *(lines if len(groups) > 1 else [f"{text}." for text in groups]), ""]
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
@@ -194,7 +187,6 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
 
 CHART = Path(__file__).resolve().parents[2] / ".github" / "pictures" / "accuracy_and_bytes.png"
 """Of our own results; pages show it."""
-BYTES = {"KB": 1000, "KiB": 1024}
 WIDTH, HEIGHT = 9.0, 3.6
 """Inches, of the picture and of a panel."""
 
@@ -220,7 +212,7 @@ def points_of(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, Target]) 
             mean, whole = measured[reached]["mean"], row["bytes"]
             accuracy = 100 - mean if target.measures[reached].unit.complement else mean
             if size != SIZE:
-                whole = measured[size]["mean"] * BYTES[measured[size]["unit"]]
+                whole = measured[size]["mean"] * {"KB": 1000, "KiB": 1024}[measured[size]["unit"]]
             yield Point(row["data"], label, whole, accuracy)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,19 +16,10 @@ from rich.console import Console
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import (
-    OpenSweep,
-    added_threads,
-    command_of,
-    is_done,
-    job_arguments,
-    make_directory,
-    open_space,
-    open_sweep,
-    own_overrides,
-)
-from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_summary, read_sweep, record
+from hookline.scripts.sweep.open import OpenSweep, command_of, is_done, make_directory, open_space, open_sweep
+from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import TRAIN, SweepRun
+from hookline.train import say as print_line
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
@@ -58,20 +48,19 @@ class SweepTask:
         if number is None:
             from hookline.scripts.sweep.search import Search  # Optuna: an extra
 
-            search = Search(open_space(sweep), storage, _say)
-            self._run = search.runner(script)
-            return max(self._run.run(), search.worst)
+            self._run = Search(open_space(sweep), storage, print_line, script)
+            return self._run.run()
         job = next(each for each in sweep.jobs if each.number == number)
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
         worker = _worker(checked)
         if (descriptor := claim(directory, number, worker)) is None:
-            _say(f"Job {number} runs already, by another task.")
+            print_line(f"Job {number} runs already, by another task.")
             return 0
         if job not in missing_jobs(sweep):
             record(sweep, job)
-            _say(f"Job {number} is complete: nothing is left to do.")
+            print_line(f"Job {number} is complete: nothing is left to do.")
         else:
-            self._run = listed_run(sweep, [job], {number: checked}, Slots(({},), 1), _say, script)
+            self._run = SweepRun(sweep, Slots(({},), 1), print_line, script, jobs=[job], checked={number: checked})
             self._run.claims, self._run.worker = {number: descriptor}, worker
         try:
             return self._run.run() if self._run else 0
@@ -95,11 +84,6 @@ def _worker(job: Job) -> int:
     return int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 Say = Callable[[str], None]
 
 
@@ -119,52 +103,35 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
 def _run_grid(opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
     sweep = opened.sweep
     make_directory(sweep.directory, "--sweep")
-    with locked(sweep.directory):
-        missing = missing_jobs(sweep)
-        slots = share(len(missing))
-        sweep.threads = sweep.threads or slots.threads
-        sweep.write()
-        say(describe_start(sweep, len(sweep.jobs), len(missing), len(slots)))
-        run = listed_run(sweep, missing, opened.checked, slots, say, script, label=lambda job: _label(sweep, job))
-        worst = run.run() if missing else 0
+    worst = run_missing(sweep, opened.checked, share, say, script)
     left = missing_jobs(sweep)
     ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]
     _report(sweep, ended, bool(left), say)
     return worst
 
 
+def run_missing(
+    sweep: Sweep, checked: Mapping[int, Job], share: Callable[[int], Slots], say: Say, script: Path = TRAIN
+) -> int:
+    """Run those of the checked jobs, by number, that are still to be made; return the worst exit code."""
+    with locked(sweep.directory):
+        missing = [job for job in missing_jobs(sweep) if job.number in checked]
+        slots = share(len(missing))
+        sweep.threads = sweep.threads or slots.threads
+        sweep.write()
+        say(describe_start(sweep, len(checked), len(missing), len(slots)))
+        return SweepRun(sweep, slots, say, script, jobs=missing, checked=checked).run() if missing else 0
+
+
 def _run_search(command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
     from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
 
-    search = begin_search(command, opened, share, say)
+    search = begin_search(command, opened, share, say, script)
     sweep = search.sweep
     say(describe_start(sweep, sweep.trials or 0, search.missing, len(search.slots)))
-    worst = max(search.runner(script).run(), search.worst)
+    worst = search.run()
     _report(sweep, search.describe_end(), search.missing > 0, say)
     return worst
-
-
-def listed_run(
-    sweep: Sweep,
-    jobs: Iterable[SweepJob],
-    checked: Mapping[int, Job],
-    slots: Slots,
-    say: Say,
-    script: Path = TRAIN,
-    *,
-    label: Callable[[SweepJob], str] = lambda job: " ".join(job.overrides),
-) -> SweepRun:
-    """Return what runs jobs of a sweep, whose checked forms are known by number."""
-    waiting = iter(jobs)
-    return SweepRun(
-        sweep,
-        slots,
-        next_job=lambda: next(waiting, None),
-        arguments=lambda job: job_arguments(sweep, job, added_threads(sweep, checked[job.number])),
-        label=label,
-        say=say,
-        script=script,
-    )
 
 
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:
@@ -172,15 +139,10 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
     missing = []
     for job in sweep.jobs:
         if is_done(sweep, job):
-            job.status = str(read_summary(sweep.run_directory(job))["status"])
+            job.status = str(sweep.summary(job)["status"])
         else:
             missing.append(job)
     return missing
-
-
-def _label(sweep: Sweep, job: SweepJob) -> str:
-    """Return the overrides that tell a job from the others; all of them where there is no other."""
-    return " ".join(own_overrides(job.overrides, [each.overrides for each in sweep.jobs]) or job.overrides)
 
 
 def describe_start(sweep: Sweep, total: int, missing: int, places: int) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from hookline.deploy.formats import import_optional
-from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_summary, read_sweep
+from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_sweep
 from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
-from hookline.scripts.sweep.space import Dimension, check_space, read_space
+from hookline.scripts.sweep.space import Dimension, read_space
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.plugins import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, preflight, preflight_each
@@ -25,7 +25,6 @@ from hookline.trainer.run.early import check_early
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
-LABEL_LENGTH = 60
 MAX_TRIALS = 1000
 JOURNAL = "study.journal"
 """The study of a search without --storage, in the directory of its sweep."""
@@ -33,7 +32,7 @@ JOURNAL = "study.journal"
 
 def is_done(sweep: Sweep, job: SweepJob) -> bool:
     """Return whether the run of a job is complete on disk, whatever the record says."""
-    return is_complete(read_summary(sweep.run_directory(job)))
+    return is_complete(sweep.summary(job))
 
 
 def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]:
@@ -41,11 +40,13 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
     if resumed_path(job.overrides) is not None:
         return [*job.overrides, *sweep.flags]
     run = sweep.run_directory(job)
-    if (run / RUN_CONFIG).is_file() and read_summary(run).get("status") in CAN_GO_ON:
+    if (run / RUN_CONFIG).is_file() and sweep.summary(job).get("status") in CAN_GO_ON:
         plugins = [each for each in job.overrides if each.startswith("plugins=")]
         return [f"resume={quoted(run)}", *plugins, *sweep.flags]
     if run.exists():
-        job.run = unused(re.sub(r"_try\d+$", "", job.run), lambda name: (sweep.directory / name).exists())
+        first = re.sub(r"_try\d+$", "", job.run)
+        names = itertools.chain([first], (f"{first}_try{count}" for count in itertools.count(2)))
+        job.run = next(name for name in names if not (sweep.directory / name).exists())
     own = [] if threads is None else [f"trainer.threads={threads}"]
     return [*job.overrides, f"run_dir={quoted(sweep.run_directory(job))}", *own, *sweep.flags]
 
@@ -70,7 +71,7 @@ def run_name(number: int, own: Sequence[str]) -> str:
         key, _, value = override.partition("=")
         text = value if key == "recipe" else f"{key.rpartition('.')[2]}-{value}"
         parts.append(re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-"))
-    return "_".join(parts)[:LABEL_LENGTH].rstrip("-_.")
+    return "_".join(parts)[:60].rstrip("-_.")
 
 
 def quoted(path: Path) -> str:
@@ -80,15 +81,6 @@ def quoted(path: Path) -> str:
         return text
     # Hydra reads a backslash as itself, except before a quote.
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
-
-
-def unused(name: str, taken: Callable[[str], bool]) -> str:
-    """Return a name of a run directory that is not taken."""
-    tries, found = 1, name
-    while taken(found):
-        tries += 1
-        found = f"{name}_try{tries}"
-    return found
 
 
 def make_directory(path: Path, option: str) -> None:
@@ -117,34 +109,23 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     """Return the sweep of a command line, every job composed and checked."""
     directory = _directory(command, now)
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
-    if recorded is None and _is_used(directory):
+    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
+    if recorded is None and directory.exists() and any(each.name not in left for each in directory.iterdir()):
         raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
     if recorded is None and not command.overrides and command.directory is not None:
-        raise UserError(
-            f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name> beside."
-        )
+        raise UserError(f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name>.")
     if recorded is not None and command.flags != recorded.flags and (command.flags or command.overrides):
-        raise UserError(
-            f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}. Expected the same."
-        )
+        raise UserError(f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}.")
     searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
     if command.storage is not None and not searches:
         raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
     for override in command.overrides:
         if override.partition("=")[0].lstrip("+") == "run_dir":
-            raise UserError(
-                f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
-            )
+            raise UserError(f"'{override}' received with -m. Expected --sweep <directory>, in which each job runs.")
     if recorded is not None and not command.overrides:
         _check_record(command, recorded)
         command = replace(command, overrides=tuple(recorded.space))
     return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
-
-
-def _is_used(directory: Path) -> bool:
-    """Return whether a directory holds more than a sweep that was killed before it had a record leaves."""
-    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")
-    return directory.exists() and any(each.name not in left for each in directory.iterdir())
 
 
 def _directory(command: Command, now: datetime) -> Path:
@@ -181,12 +162,7 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
     overrides = list(command.overrides)
     if recorded is not None:
         if recorded.trials is None or recorded.space != overrides:
-            raise UserError(
-                f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
-                "directory."
-            )
-        if recorded.study is None:
-            raise UserError(f"{directory} is a search of an earlier version, without a study. Give another --sweep.")
+            raise UserError(f"{directory} holds another sweep. Expected -m --sweep {directory} alone, or another.")
         if (directory / JOURNAL).exists() == (command.storage is not None):
             where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
             raise UserError(f"The study of {directory} is {where} --storage.")
@@ -200,7 +176,9 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
 def open_space(sweep: Sweep) -> OpenSweep:
     """Return a search, whose space is checked."""
     fixed, space = read_space(command_of(sweep), sweep.space)
-    example = check_space(command_of(sweep), fixed, space)
+    ends = [dimension.ends() for dimension in space]  # every choice, and both ends of every interval, are checked
+    rows = [[*fixed, *(own[row % len(own)] for own in ends)] for row in range(max(map(len, ends)))]
+    example = preflight_each(command_of(sweep), rows)[0]
     return OpenSweep(sweep, {0: example}, fixed=fixed, space=space)
 
 
@@ -216,9 +194,6 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
         return OpenSweep(recorded, {job.number: each for job, each in zip(recorded.jobs, known, strict=True)})
     found = preflight(command)
     asked = {frozenset(job.overrides): job for job in found}
-    if len(asked) < len(found):
-        twice = next(job for job in reversed(found) if asked[frozenset(job.overrides)] is not job)
-        raise UserError(f"The sweep has the job '{' '.join(twice.overrides)}' twice. Expected each once.")
     sweep = recorded or Sweep(directory, flags=command.flags)
     before = [frozenset(job.overrides) for job in sweep.jobs]
     for other in sweep.jobs:

@@ -101,6 +101,10 @@ class Sweep:
         """Return where a job runs."""
         return self.directory / job.run
 
+    def summary(self, job: SweepJob) -> dict[str, Any]:
+        """Return what the summary.json of a job's run holds; nothing if it has none that can be read."""
+        return read_summary(self.run_directory(job))
+
     def log(self, job: SweepJob, worker: int = 0) -> Path:
         """Return the file that holds what a job's processes print."""
         return self.directory / f"{of_worker(job.number, worker)}.log"
@@ -159,19 +163,16 @@ def read_sweep(directory: Path) -> Sweep:
             raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
         named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
         others = {name: content[name] for name in named if name in content}
-        return Sweep(directory, [_job(each) for each in content["jobs"]], **others)
+        jobs = [SweepJob(**each) for each in content["jobs"]]
+        for job in jobs:
+            texts: Any = [job.run, *job.overrides]  # a file may hold anything
+            if not all(isinstance(each, str) for each in texts) or job.status not in STATUSES:
+                raise ValueError(f"job {job.number}")
+        return Sweep(directory, jobs, **others)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read as a sweep ({type(error).__name__}: {error}).") from error
-
-
-def _job(content: Mapping[str, Any]) -> SweepJob:
-    job = SweepJob(**content)
-    texts: Any = [job.run, *job.overrides]  # a file may hold anything
-    if not all(isinstance(each, str) for each in texts) or job.status not in STATUSES:
-        raise ValueError(f"job {job.number}")
-    return job
 
 
 def read_summary(run: Path) -> dict[str, Any]:

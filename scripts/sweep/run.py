@@ -9,24 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hookline.scripts.sweep.record import (
-    FAILED,
-    INTERRUPTED,
-    RUNNING,
-    Slots,
-    Sweep,
-    SweepJob,
-    is_complete,
-    read_summary,
-    record,
-)
+from hookline.scripts.sweep.open import added_threads, job_arguments, own_overrides
+from hookline.scripts.sweep.record import FAILED, INTERRUPTED, RUNNING, Slots, Sweep, SweepJob, is_complete, record
+from hookline.trainer.config.preflight import Job
 from hookline.trainer.errors import UserError, as_typed
 from hookline.trainer.files import open_append, open_file
 from hookline.trainer.run.results import format_value, short_name
@@ -34,7 +26,6 @@ from hookline.trainer.run.results import format_value, short_name
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 TETHER = Path(__file__).resolve().parent / "tether.py"
 ERROR = re.compile(r"^(Error: |\w*(Error|Exception)\b.*: )")
-LAST_BYTES = 20_000
 LINE_LENGTH = 300
 
 
@@ -66,7 +57,7 @@ class JobProcess:
         try:
             with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(self.offset, size - LAST_BYTES))
+                file.seek(max(self.offset, size - 20_000))
                 lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
             return ""
@@ -81,26 +72,53 @@ ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 """Exit codes of a job that saved and ended because it was asked to."""
 
 
-@dataclass
 class SweepRun:
-    """Run jobs until there are no more, or a signal ends the sweep."""
+    """Run jobs of a sweep until there are no more, or a signal ends it."""
 
-    sweep: Sweep
-    slots: Slots  # for jobs at a time
-    next_job: Callable[[], SweepJob | None]  # returns a job that shall start, or None when there is none
-    arguments: Callable[[SweepJob], list[str]]  # returns what a job's process gets
-    label: Callable[[SweepJob], str]  # returns how a job is called on the screen
-    say: Callable[[str], None]  # shows a line
-    ended: Callable[[SweepJob], None] = lambda job: None  # called with each job that has ended
-    script: Path = TRAIN  # that each job runs
-    record: Callable[[Sweep, SweepJob], None] = record  # called with each job that has started or ended
-    claims: Mapping[int, int] = field(default_factory=dict)  # locks of jobs by number, which their processes share
-    environment: Callable[[SweepJob], Mapping[str, str]] = lambda job: {}  # returns variables that no log shows
-    worker: int = 0  # of the jobs' runs, where several tasks share each; worker 0 alone records
-    worst: int = 0
-    _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
-    _signals: list[int] = field(default_factory=list)
-    _passed_on: int = 0
+    def __init__(
+        self,
+        sweep: Sweep,
+        slots: Slots,
+        say: Callable[[str], None],
+        script: Path = TRAIN,
+        *,
+        jobs: Iterable[SweepJob] = (),
+        checked: Mapping[int, Job] | None = None,
+    ) -> None:
+        """Set the places for jobs at a time, what shows a line and what each job runs; `checked` are jobs by number."""
+        self.sweep, self.slots, self.say, self.script = sweep, slots, say, script
+        self.checked = dict(checked or {})
+        self.claims: dict[int, int] = {}  # locks of jobs by number, which their processes share
+        self.worker = 0  # of the jobs' runs, where several tasks share each; worker 0 alone records
+        self.worst = 0  # exit code
+        self._waiting = iter(jobs)
+        self._running: dict[int, tuple[SweepJob, JobProcess]] = {}
+        self._signals: list[int] = []
+        self._passed_on = 0
+        self._is_stopping = False
+
+    def next_job(self) -> SweepJob | None:
+        """Return a job that shall start; None when there is none."""
+        return next(self._waiting, None)
+
+    def arguments(self, job: SweepJob) -> list[str]:
+        """Return what a job's process gets."""
+        return job_arguments(self.sweep, job, added_threads(self.sweep, self.checked[job.number]))
+
+    def label(self, job: SweepJob) -> str:
+        """Return the overrides that tell a job from the others; all of them where there is no other."""
+        return " ".join(own_overrides(job.overrides, [each.overrides for each in self.sweep.jobs]) or job.overrides)
+
+    def environment(self, job: SweepJob) -> Mapping[str, str]:
+        """Return variables of a job's process that no log shows."""
+        return {}
+
+    def record(self, job: SweepJob) -> None:
+        """Record a job that has started or ended."""
+        record(self.sweep, job)
+
+    def ended(self, job: SweepJob) -> None:
+        """Do what is due when a job has ended."""
 
     def run(self) -> int:
         """Run the jobs and return the worst exit code; 128 and its number where a signal ended the sweep."""
@@ -110,7 +128,11 @@ class SweepRun:
                 while self._step(tether):
                     time.sleep(POLL_SECONDS)
         finally:
-            self._end_all()
+            for job, process in self._running.values():
+                process.kill()
+                process.process.wait()
+                self._change(job, INTERRUPTED, process.exit_code())
+            self._running.clear()
             os.close(tether)
             os.close(held)  # only now: it holds the jobs
         if self._signals:
@@ -122,7 +144,7 @@ class SweepRun:
 
         Nothing is recorded, as the interrupted code may hold the locks: who comes next finds what the runs have saved.
         """
-        self.record = lambda sweep, job: None
+        self._is_stopping = True
         if not self._signals:
             self._signals.append(signal.SIGTERM)
         while self._step(None):
@@ -165,7 +187,7 @@ class SweepRun:
         self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
-        summary = read_summary(self.sweep.run_directory(job))
+        summary = self.sweep.summary(job)
         status = _status(code, summary, asked=bool(self._signals))
         seconds = time.monotonic() - process.began
         job.seconds = round(job.seconds + seconds, 3)
@@ -185,8 +207,8 @@ class SweepRun:
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
         job.status, job.exit_code = status, code
         try:
-            if not self.worker:
-                self.record(self.sweep, job)
+            if not (self.worker or self._is_stopping):
+                self.record(job)
         except (OSError, UserError) as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 
@@ -209,13 +231,6 @@ class SweepRun:
                     process.process.send_signal(signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
             else:
                 process.kill()
-
-    def _end_all(self) -> None:
-        for job, process in self._running.values():
-            process.kill()
-            process.process.wait()
-            self._change(job, INTERRUPTED, process.exit_code())
-        self._running.clear()
 
 
 def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:

@@ -15,41 +15,20 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
-from hookline.scripts.sweep.open import (
-    JOURNAL,
-    MAX_TRIALS,
-    OpenSweep,
-    added_threads,
-    command_of,
-    job_arguments,
-    make_directory,
-    open_sweep,
-    run_name,
-)
-from hookline.scripts.sweep.record import (
-    FAILED,
-    FILE_NAME,
-    INTERRUPTED,
-    RUNNING,
-    Slots,
-    Sweep,
-    SweepJob,
-    claim,
-    exclusive,
-    read_summary,
-)
+from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, OpenSweep, command_of, make_directory, open_sweep, run_name
+from hookline.scripts.sweep.record import FAILED, FILE_NAME, INTERRUPTED, RUNNING, Slots, SweepJob, claim, exclusive
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
 from hookline.scripts.sweep.space import Dimension
 from hookline.train import WRONG
 from hookline.trainer.config.command import Command
-from hookline.trainer.config.preflight import Job, preflight_each
+from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError, one_line
 from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 
 
 def begin_search(
-    command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None]
+    command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None], script: Path = TRAIN
 ) -> Search:
     """Return a search whose study is in its storage; of several processes, the first makes it.
 
@@ -60,32 +39,31 @@ def begin_search(
     with exclusive(directory):
         if opened.is_new and (directory / FILE_NAME).exists():  # another process was faster
             opened = open_sweep(replace(command, directory=str(directory)), datetime.now())
-        search = Search(opened, command.storage, say)
+        search = Search(opened, command.storage, say, script)
         search.slots = share(search.missing)
         opened.sweep.threads = opened.sweep.threads or search.slots.threads
         opened.sweep.write()
     return search
 
 
-class Search:
+class Search(SweepRun):
     """Take the trials of a study one after another, beside any number of other processes.
 
     The study is the only record of them. The lock of a trial is held by the process that took it and by that of its
     run, so it is free exactly when both are gone. Who finds a free lock of a trial that has not ended resumes it.
     """
 
-    def __init__(self, opened: OpenSweep, storage: str | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, opened: OpenSweep, storage: str | None, say: Callable[[str], None], script: Path = TRAIN
+    ) -> None:
         """Open the study, or make it for a sweep that is new."""
-        self.opened, self.sweep, self._say = opened, opened.sweep, say
+        super().__init__(opened.sweep, Slots(({},), 1), say, script)
+        self.opened = opened
         self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
         self._study = self._open(_direction(self._config))
         self._distributions = {each.key: _distribution(each) for each in opened.space}
-        self._checked: dict[int, Job] = {}  # trials by number, as all below
-        self._claims: dict[int, int] = {}  # descriptors of locks
-        self._ended: set[int] = set()  # those that have ended here
-        self.slots = Slots(({},), 1)
-        self.worst = 0
+        self._ended: set[int] = set()  # numbers of trials that have ended here
 
     def _open(self, direction: StudyDirection) -> optuna.Study:
         named: dict[str, Any] = {"study_name": str(self.sweep.study)}
@@ -107,21 +85,6 @@ class Search:
         ended = sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
         return max(0, (self.sweep.trials or 0) - ended)
 
-    def runner(self, script: Path = TRAIN) -> SweepRun:
-        """Return what runs trials until none is left."""
-        return SweepRun(
-            self.sweep,
-            self.slots,
-            self.next_job,
-            arguments=lambda job: job_arguments(self.sweep, job, added_threads(self.sweep, self._checked[job.number])),
-            label=lambda job: " ".join(self._own(job)),
-            say=self._say,
-            script=script,
-            record=self.tell,
-            claims=self._claims,
-            environment=self._environment,
-        )
-
     def next_job(self) -> SweepJob | None:
         """Return a trial whose processes are gone, or a new one; None where others run what is left."""
         while True:
@@ -130,13 +93,13 @@ class Search:
             if job is None:
                 return None
             try:
-                (self._checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
+                (self.checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
                 return job
             except UserError as error:  # values that are right one by one, but not together
                 self.worst = WRONG
                 write_whole(self.sweep.log(job), f"Error: {error}\n")
-                self._say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {' '.join(self._own(job))}: Error: {error}")
-                self.tell(self.sweep, replace(job, status=FAILED))
+                self.say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {self.label(job)}: Error: {error}")
+                self.record(replace(job, status=FAILED))
 
     def _abandoned(self) -> SweepJob | None:
         """Return a trial whose processes are gone before it has ended; tell the study of those whose runs have."""
@@ -144,11 +107,11 @@ class Search:
             job = self._job(trial.number, trial.params)
             if job.number in self._ended or not self._claim(job):
                 continue
-            status = read_summary(self.sweep.run_directory(job)).get("status")
+            status = self.sweep.summary(job).get("status")
             is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it let go
             if not is_told and status not in (*COMPLETE, FAILED):
                 return job
-            self.tell(self.sweep, replace(job, status=str(status)))
+            self.record(replace(job, status=str(status)))
         return None
 
     def _new(self) -> SweepJob | None:
@@ -183,24 +146,24 @@ class Search:
         own = [f"{each.key}={each.text(params[each.key])}" for each in self.opened.space]
         return SweepJob(number + 1, [*self.opened.fixed, *own], run_name(number + 1, own))
 
-    def _own(self, job: SweepJob) -> list[str]:
+    def label(self, job: SweepJob) -> str:
         """Return the overrides that tell a trial from the others."""
-        return job.overrides[len(self.opened.fixed) :]
+        return " ".join(job.overrides[len(self.opened.fixed) :])
 
     def _claim(self, job: SweepJob) -> bool:
         if (descriptor := claim(self.sweep.directory, job.number)) is not None:
-            self._claims[job.number] = descriptor
+            self.claims[job.number] = descriptor
         return descriptor is not None
 
-    def _environment(self, job: SweepJob) -> Mapping[str, str]:
+    def environment(self, job: SweepJob) -> Mapping[str, str]:
         return {TRIAL: json.dumps({"storage": self._storage, "study": self.sweep.study, "number": job.number - 1})}
 
-    def tell(self, sweep: Sweep, job: SweepJob) -> None:
+    def record(self, job: SweepJob) -> None:
         """Tell the study how a trial has ended, and let go of it; an interrupted one stays open, to be resumed."""
         if job.status == RUNNING:
             return
         self._ended.add(job.number)
-        summary = read_summary(sweep.run_directory(job))
+        summary = self.sweep.summary(job)
         value = (summary.get("best") or {}).get("value") if summary.get("status") in COMPLETE else None
         try:
             if job.status != INTERRUPTED:
@@ -209,7 +172,7 @@ class Search:
                     state, value = TrialState.PRUNED, None
                 self._study.tell(job.number - 1, value, state=state, skip_if_finished=True)
         finally:
-            os.close(self._claims.pop(job.number))
+            os.close(self.claims.pop(job.number))
 
     def describe_end(self) -> list[str]:
         """Return which trials failed, how many were pruned, and the best one, in a line each."""
@@ -220,8 +183,8 @@ class Search:
             lines.append(f"{pruned} of {len(trials)} trials were pruned.")
         if any(trial.state == TrialState.COMPLETE for trial in trials):
             best = self._job(self._study.best_trial.number, self._study.best_params)
-            value = describe_best(read_summary(self.sweep.run_directory(best))).rstrip(", ")
-            lines.append(f"Best {value}: {' '.join(self._own(best))}")
+            value = describe_best(self.sweep.summary(best)).rstrip(", ")
+            lines.append(f"Best {value}: {self.label(best)}")
         return lines
 
 

@@ -11,7 +11,6 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import open_composer
-from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
 
 LOG = "log"
@@ -72,20 +71,10 @@ def _dimension(override: Override) -> Dimension:
         return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
     low, high = value.start, value.end
     if low is None or high is None or not -math.inf < low < high < math.inf:
-        raise UserError(
-            f"'{override.input_line}' is not an interval. Expected two finite numbers, the smaller one first."
-        )
+        raise UserError(f"'{override.input_line}' is not an interval. Expected two finite numbers that rise.")
     log, others = LOG in value.tags, sorted(value.tags - {LOG})
     if others:
         raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")
     if log and low <= 0:
         raise UserError(f"'{override.input_line}' begins at {low:g}. Expected a number above 0 with the tag log.")
     return Dimension(key, low=low, high=high, log=log, whole=isinstance(low, int) and isinstance(high, int))
-
-
-def check_space(command: Command, fixed: Sequence[str], space: Sequence[Dimension]) -> Job:
-    """Compose and check jobs that have every choice and both ends of every interval; return one of them."""
-    columns = [dimension.ends() for dimension in space]
-    longest = max(map(len, columns))
-    rows = [[*fixed, *(column[row % len(column)] for column in columns)] for row in range(longest)]
-    return preflight_each(command, rows)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hookline import train
 from hookline.scripts import ablate
-from hookline.scripts.ablate import _reasons, run_missing, variants_of
+from hookline.scripts.ablate import _reasons, run_jobs, variants_of
 from tests.support.refusals import assert_one_line
 
 FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_measured.py"
@@ -47,7 +47,7 @@ def jobs_in(out: Path) -> list[dict]:
 def test_jobs_are_recorded_and_none_is_made_twice(tmp_path):
     out, lines = tmp_path / "out", []
     jobs = {"a": ["recipe=bnn", "seed=0"], "b": ["recipe=bnn", "seed=13"]}
-    assert run_missing(out, jobs, lines.append, script=FAKE) == 1
+    assert run_jobs(out, jobs, lines.append, script=FAKE) == 1
     assert [(job["run"], job["status"], job["exit_code"]) for job in jobs_in(out)] == [
         ("a", "completed", 0),
         ("b", "failed", 1),
@@ -55,8 +55,8 @@ def test_jobs_are_recorded_and_none_is_made_twice(tmp_path):
     began = (out / "a" / "summary.json").stat().st_mtime_ns
     lines.clear()
     jobs |= {"b": ["recipe=bnn", "seed=13"], "c": ["recipe=bnn", "seed=14"], "d": ["recipe=bnn", "seed=2"]}
-    assert run_missing(out, jobs, lines.append, script=FAKE) == 130
-    assert lines[0].startswith("3 of 4 jobs to run")
+    assert run_jobs(out, jobs, lines.append, script=FAKE) == 130
+    assert lines[0].startswith("Sweep of 4 jobs in ")
     assert (out / "a" / "summary.json").stat().st_mtime_ns == began
     assert [job["status"] for job in jobs_in(out)] == ["completed", "failed", "interrupted", "completed"]
 
@@ -68,7 +68,7 @@ def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkey
         asked.append(variants)
         return {name: f"{NEEDED}." for name in variants if name == "without prune"}
 
-    monkeypatch.setattr(ablate, "run_missing", partial(run_missing, script=FAKE))
+    monkeypatch.setattr(ablate, "run_jobs", partial(run_jobs, script=FAKE))
     monkeypatch.setattr(ablate, "reasons_against", reasons)
     assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2,13"]) == 1
     said = capfd.readouterr().out

@@ -14,12 +14,12 @@ import pytest
 
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100
 from hookline.scripts import benchmark
+from hookline.scripts.benchmark import as_rows, print_rows, write_chart
 from hookline.scripts.benchmarks import contender as module
 from hookline.scripts.benchmarks import inputs
 from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
-from hookline.scripts.benchmarks.figures import as_rows, print_rows, write_chart
+from hookline.scripts.benchmarks.training import build
 from hookline.scripts.benchmarks.training_hookline import CNN, DIGITS, LENET_5, compose, products
-from hookline.scripts.benchmarks.training_others import build
 from hookline.trainer.errors import UserError
 from tests.support.refusals import assert_one_line
 

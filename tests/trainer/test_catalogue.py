@@ -8,8 +8,7 @@ import pytest
 
 from hookline import hooks
 from hookline.scripts.catalogue import PAGE
-from hookline.scripts.documentation.description import describe_hooks
-from hookline.scripts.documentation.page import find_gaps, make_page
+from hookline.scripts.documentation.description import describe_hooks, find_gaps, make_page
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
 

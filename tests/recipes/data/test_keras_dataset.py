@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 from functools import partial
@@ -11,8 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.recipes.data import keras_dataset as keras_cache
-from hookline.recipes.data.keras_dataset import PINS, SETS, keras_dataset, load_pinned
+from hookline.recipes.data.keras_dataset import FASHION_MNIST, ORIGIN, SETS, keras_dataset
 from tests.support.batches import whole
 from tests.support.refusals import assert_refused, refusal
 
@@ -58,32 +56,6 @@ def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
     assert not np.array_equal(again, other)
 
 
-PIN = hashlib.sha256(b"whole").hexdigest()
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Let Keras keep its files in an empty folder, and pin two small ones for each set."""
-    monkeypatch.setattr(keras_cache, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(keras_cache, "PINS", {name: {"first": PIN, "inner/second": PIN} for name in SETS})
-    (tmp_path / "inner").mkdir()
-    return tmp_path
-
-
-def leave(folder, first=b"whole", second=b"whole", arrays="arrays"):
-    """Return a function that leaves files, as a download does, and returns arrays; it has its calls."""
-
-    def load(**options):
-        load.calls.append(options)
-        for name, content in (("first", first), ("inner/second", second)):
-            if content is not None:
-                (folder / name).write_bytes(content)
-        return arrays
-
-    load.calls = []
-    return load
-
-
 def colour_arrays(train=240, test=40, classes=10):
     generator = np.random.default_rng(0)
     arrays = {}
@@ -103,13 +75,17 @@ def colour_arrays(train=240, test=40, classes=10):
         ("cifar100_coarse", "cifar100", {"label_mode": "coarse"}, 20, None),
     ],
 )
-def test_every_set_has_its_shape_and_its_classes(monkeypatch, folder, name, module, options, classes, named):
+def test_every_set_has_its_shape_and_its_classes(monkeypatch, name, module, options, classes, named):
     arrays = make_arrays() if name.endswith("mnist") else colour_arrays(classes=classes)
     pairs = tuple((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
-    load = leave(folder, arrays=pairs)
-    monkeypatch.setattr(getattr(keras.datasets, module), "load_data", load)
+    calls, checked = [], {}
+    monkeypatch.setattr(getattr(keras.datasets, module), "load_data", lambda **given: calls.append(given) or pairs)
+    monkeypatch.setattr(keras.utils, "get_file", lambda file, origin, **given: checked.update({file: given}))
     data = keras_dataset(name=name, validation_size=20)
-    assert load.calls == [options]
+    assert calls == [options]
+    assert [each["file_hash"] for each in checked.values()] == (
+        list(FASHION_MNIST.values()) if name == "fashion_mnist" else []
+    )
     assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
     if named:
         assert data.class_names[-1] == named
@@ -147,34 +123,20 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
     assert_refused("'cifar10'", keras_dataset, name="cifar")
 
 
-def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
-    for _ in range(2):  # downloaded, and then there
-        assert load_pinned("mnist", leave(folder)) == "arrays"
-    (folder / "inner/second").write_bytes(b"who")
-    unused = leave(folder)
-    assert_refused(r"inner/second' \(3 bytes\) is truncated or altered.*Delete it", load_pinned, "mnist", unused)
-    assert not unused.calls
-    assert (folder / "inner/second").read_bytes() == b"who"
-
-
-def test_a_download_that_brings_something_else_or_nothing_is_refused(folder):
-    assert_refused(r"first' .* is truncated or altered", load_pinned, "mnist", leave(folder, first=b"other"))
-    (folder / "first").unlink()
-    (folder / "inner/second").unlink()
-    assert_refused("inner/second. cannot be read", load_pinned, "mnist", leave(folder, second=None))
-
-    def fail():
+def test_a_download_that_brings_something_else_or_nothing_is_refused(monkeypatch):
+    def fail(*arguments, **options):
         raise Exception("URL fetch failure:\n no route")  # what Keras raises
 
-    assert_refused(r"URL .*data.path=<mnist.npz>", load_pinned, "mnist", fail)
+    monkeypatch.setattr(keras.utils, "get_file", fail)
+    assert_refused(r"URL .*data.path=<fashion_mnist.npz>", keras_dataset, name="fashion_mnist")
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", fail)
+    assert_refused(r"URL .*data.path=<mnist.npz>", keras_dataset, name="mnist")
 
 
-def test_the_pins_are_those_that_keras_declares():
-    assert PINS.keys() == {each.module for each in SETS.values()}
-    for name in PINS:
-        source = inspect.getsource(getattr(keras.datasets, name).load_data)
-        for file, pin in PINS[name].items():
-            assert len(pin) == 64
-            assert file.removesuffix("_archive").rpartition("/")[2] in source
-            if name != "fashion_mnist":  # for which Keras has no sums
-                assert pin in source
+def test_the_files_are_those_that_keras_reads_and_it_checks_the_other_sets():
+    for module in {each.module for each in SETS.values()}:
+        source = inspect.getsource(getattr(keras.datasets, module).load_data)
+        if module == "fashion_mnist":
+            assert all(file in source for file in (*FASHION_MNIST, ORIGIN))
+        else:
+            assert "file_hash=" in source

@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.scripts.planning.drawing import FRAME, Part, as_dot, as_mermaid, step_chart
-from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan, Plan, Stage
-from hookline.scripts.planning.text import sections
+from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan, Plan, Stage, sections
 from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES
 from hookline.trainer.hook import Declaration, GraphHook, Hook, HostHook
 from hookline.trainer.step.copy_network import copy_network

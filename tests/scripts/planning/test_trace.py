@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hookline.scripts.planning.memory import live_bytes
-from hookline.scripts.planning.plan import Plan
-from hookline.scripts.planning.text import as_markdown
+from hookline.scripts.planning.plan import Plan, as_markdown
 from hookline.scripts.planning.trace import plan_run
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import Job, preflight

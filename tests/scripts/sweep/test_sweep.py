@@ -127,7 +127,6 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         Path(name, "sweep.json").write_text(json.dumps(content))
     before = sorted(Path().rglob("*"))
     for line, message in (
-        ("recipe=bnn seed=1,1", "'recipe=bnn seed=1' twice"),
         ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker"),
         ("recipe=bnn run_dir=a,b", "'run_dir=a,b' .*--sweep <directory>"),
         ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0"),
