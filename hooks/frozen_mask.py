@@ -23,7 +23,7 @@ from hookline.hooks.options import begin_step, check_choice, check_epochs, check
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.objective import Shown
-from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.step.context import BuildContext, StepContext
 
 SOURCES = ("magnitude", "file", "zeros", "hook")

@@ -1,3 +1,3 @@
-"""Commands over the rooms: each a thin script."""
+"""Commands over the other packages: each a thin script."""
 
 from __future__ import annotations

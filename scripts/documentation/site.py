@@ -1,4 +1,4 @@
-"""The site's pages, made of the rooms' own when MkDocs builds it: `mkdocs build`."""
+"""The site's pages, made of the folders' own when MkDocs builds it: `mkdocs build`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
-from hookline.trainer.run.early import part_checks
+from hookline.trainer.run.blueprint import part_checks
 from hookline.trainer.run.finished import read_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -102,7 +102,7 @@ def imports_against_the_direction(files):
 
 
 def _may_import(room, module):
-    """Return whether a room may import a module: its own and lower rooms, by the one import root."""
+    """Return whether a package may import a module: its own and lower ones, by the one import root."""
     if module[0] == "hookline" and len(module) > 1 and module[1] in {*ROOMS, "train"}:
         return module[1] in MAY_IMPORT[room]
     return module[0] not in {*ROOMS, "train", "tests"}

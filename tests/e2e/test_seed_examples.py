@@ -20,8 +20,8 @@ from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.centers import center_change, center_sums
-from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.ops.estimators import round_through, straight_through
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.loop import ChunkLoop

@@ -130,7 +130,7 @@ def copy_project(folder: pathlib.Path) -> pathlib.Path:
     for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
         if (ROOT / name).is_symlink() or (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)  # the rooms are links in hookline/
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)  # the packages are links in hookline/
     return folder
 
 

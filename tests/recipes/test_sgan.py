@@ -14,8 +14,8 @@ from hookline.recipes.models.dcgan import dcgan
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 from hookline.trainer.recipe import Recipe
-from hookline.trainer.step.copy_network import fingerprint, snapshot
 from tests.support.adversarial import assign_slices, evaluator_of, loop_of, parts_of
+from tests.support.networks import fingerprint, snapshot
 from tests.support.refusals import assert_refused
 
 PAIRS = 3

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from hookline.trainer.config.parts import KINDS, check_path, is_part
-from hookline.trainer.config.plugins import ROOMS, describe_missing
-from hookline.trainer.config.schema import TARGET, describe, fits, like, show
+from hookline.trainer.config.plugins import OWN_PACKAGE, describe_missing
+from hookline.trainer.config.schema import TARGET, describe, fits, like, show, walk
 from hookline.trainer.deferred import NeedsFramework
 from hookline.trainer.errors import UserError, did_you_mean
 
@@ -46,7 +46,7 @@ def _import(module_path: str, path: str) -> ModuleType:
             siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
             hint = did_you_mean(name, siblings)
             raise UserError(f"_target_={path}: there is no module '{error.name}'.{hint}") from error
-        if module_path.partition(".")[0] in (*ROOMS, "keras"):
+        if module_path.partition(".")[0] in (OWN_PACKAGE, "keras"):
             raise  # a fault of the program: its traceback is what is needed
         at: Any = error if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
@@ -82,7 +82,9 @@ def bind(
             known = ", ".join(parameters) or "none"
             hint = did_you_mean(name, parameters)
             raise UserError(f"Unknown argument '{name}' for {path}.{hint} Expected one of: {known}.")
-        _bind_nested(value, plugins)
+        for _, inner in walk(value):
+            if isinstance(inner, Mapping) and TARGET in inner:
+                bind(inner, plugins=plugins, injected=())
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if injected is not None and (missing := [name for name in needed if name not in {*given, *injected}]):
         raise UserError(f"{path} needs {' and '.join(missing)}. Expected a value, such as {missing[0]}=<value>.")
@@ -118,17 +120,6 @@ def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) 
     if TARGET not in node:
         raise UserError(f"A part without {TARGET} received: {show(node)}. Expected {TARGET}=<import path>.")
     return resolve(node[TARGET], group=group, plugins=plugins)
-
-
-def _bind_nested(value: Any, plugins: Sequence[str]) -> None:
-    if isinstance(value, Mapping):
-        if TARGET in value:
-            bind(value, plugins=plugins, injected=())
-            return
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            _bind_nested(item, plugins)
 
 
 def _build_nested(value: Any, plugins: Sequence[str]) -> Any:

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.config.plugins import OWN_CONFIGS, ROOMS, installed_plugins, trusted_packages
-from hookline.trainer.config.schema import NAMED, TARGET
+from hookline.trainer.config.plugins import OWN_CONFIGS, OWN_PACKAGE, installed_plugins, trusted_packages
+from hookline.trainer.config.schema import NAMED, TARGET, walk
 from hookline.trainer.errors import UserError, did_you_mean
 
 KINDS = {
@@ -55,8 +55,14 @@ def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Check every import path of a config, each in the group where it stands, without importing anything."""
     for section, content in config.items():
         nodes = content if section in NAMED and isinstance(content, Mapping) else {section: content}
-        for node in nodes.values():
-            _check_node(node, section if section in KINDS else None, plugins)
+        for key, node in (each for part in nodes.values() for each in walk(part)):
+            if isinstance(node, Mapping) and TARGET in node:
+                check_path(node[TARGET], group=section if section in KINDS and not key else None, plugins=plugins)
+            if isinstance(node, Mapping) and KERAS_CONFIG in node:
+                raise UserError(
+                    f"A mapping with '{KERAS_CONFIG}' received ({node[KERAS_CONFIG]}), which Keras would import from. "
+                    f"Expected {TARGET}, such as {{{TARGET}: keras.initializers.HeNormal}}."
+                )
 
 
 def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> bool:
@@ -68,7 +74,7 @@ def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = (
         return False
     if home.startswith("keras."):
         return _is_keras_part(target, group)
-    if home.partition(".")[0] in ROOMS:
+    if home.partition(".")[0] == OWN_PACKAGE:
         return _of_plugins(home, plugins) or _is_declared(f"{home}.{name}", group)
     return _of_plugins(home, (*plugins, *trusted_packages()))
 
@@ -86,7 +92,7 @@ def declared(group: str | None) -> frozenset[str]:
 
 def _is_declared(path: str, group: str | None) -> bool:
     own = group is not None and path in _listed(OWN_CONFIGS / group)
-    return own or (path.partition(".")[0] not in ROOMS and path in declared(group))  # plugins take time to look for
+    return own or (path.partition(".")[0] != OWN_PACKAGE and path in declared(group))  # plugins take time to look for
 
 
 @lru_cache(maxsize=64)
@@ -95,20 +101,6 @@ def _listed(folder: Path) -> frozenset[str]:
     for file in sorted(folder.rglob("*.yaml")):
         paths.update(_LISTED.findall(file.read_text(encoding="utf-8", errors="replace")))
     return frozenset(paths)
-
-
-def _check_node(node: Any, group: str | None, plugins: Sequence[str]) -> None:
-    if isinstance(node, Mapping):
-        if TARGET in node:
-            check_path(node[TARGET], group=group, plugins=plugins)
-        if KERAS_CONFIG in node:
-            raise UserError(
-                f"A mapping with '{KERAS_CONFIG}' received ({node[KERAS_CONFIG]}), which Keras would import from. "
-                f"Expected {TARGET}, such as {{{TARGET}: keras.initializers.HeNormal}}."
-            )
-        node = list(node.values())
-    for child in node if isinstance(node, list) else ():
-        _check_node(child, None, plugins)
 
 
 def _is_public(part: str) -> bool:
@@ -146,15 +138,15 @@ def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
         return UserError(f"_target_={path} is not allowed here. Expected, of Keras, a class in one of: {families}.")
     if root in sys.stdlib_module_names:
         return UserError(f"_target_={path} is not allowed: it builds no part of a run.")
-    if root in ROOMS and group is None:
+    if root == OWN_PACKAGE and group is None:
         return UserError(f"_target_={path} is not allowed here. Expected a class of Keras or of a plugin.")
     hint = did_you_mean(path, sorted(declared(group)))
-    if root in ROOMS:
+    if root == OWN_PACKAGE:
         listed = f"is not among the {kind}s that configs/{group} lists"
         return UserError(f"_target_={path} {listed}.{hint} A part of your own needs a file there.")
     trusted = trusted_packages()
     remedy = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
     if _of_plugins(path, trusted):
         return UserError(f"_target_={path} is not among the {kind}s that the plugin '{root}' lists.{hint} {remedy}")
-    known = ", ".join([*ROOMS, "keras", *plugins, *trusted])
+    known = ", ".join([OWN_PACKAGE, "keras", *plugins, *trusted])
     return UserError(f"_target_={path} is not allowed. Expected an import path within one of: {known}. {remedy}")

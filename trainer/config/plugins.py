@@ -5,21 +5,21 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.config.schema import TARGET
+from hookline.trainer.config.schema import TARGET, walk
 from hookline.trainer.errors import UserError
 
 KEY = "plugins"
 GROUP = "hookline.plugins"
-ROOMS = ("hookline",)
+OWN_PACKAGE = "hookline"
 OWN_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-TAKEN = {*ROOMS, "keras", "tensorflow", *sys.stdlib_module_names}
+TAKEN = {OWN_PACKAGE, "keras", "tensorflow", *sys.stdlib_module_names}
 """Top-level names that no plugin may have: they would allow a config to call what builds no part of a run."""
 
 
@@ -152,19 +152,13 @@ def plugin_versions() -> dict[str, str | None]:
 
 def used_plugins(config: Any) -> list[str]:
     """Return the names of the installed plugins that a config names a part of."""
-    paths = list(targets(config))
+    paths = targets(config)
     return sorted({p.name for p in declared_plugins() if any(path.startswith(f"{p.package}.") for path in paths)})
 
 
-def targets(node: Any) -> Iterator[str]:
-    """Yield every import path that a config names."""
-    if isinstance(node, Mapping):
-        if isinstance(path := node.get(TARGET), str):
-            yield path
-        node = list(node.values())
-    if isinstance(node, list):
-        for child in node:
-            yield from targets(child)
+def targets(config: Any) -> list[str]:
+    """Return every import path that a config names."""
+    return [node for key, node in walk(config) if key.rpartition(".")[2] == TARGET and isinstance(node, str)]
 
 
 def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:

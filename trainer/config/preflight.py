@@ -19,15 +19,7 @@ from hookline.trainer.config.layers import chain_of, layers_of
 from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
-from hookline.trainer.config.stored import (
-    FREE,
-    check_plugins,
-    is_free,
-    is_place,
-    read_stored,
-    recipe_name,
-    recipe_of,
-)
+from hookline.trainer.config.stored import FREE, check_plugins, is_free, is_place, read_stored, recipe_name, recipe_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import plain_warnings, quiet_start
 

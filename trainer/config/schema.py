@@ -139,6 +139,13 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, node
 
 
+def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a node and all nodes in it, mappings and lists too, each with its key below the first."""
+    yield key, node
+    for name, child in children(node).items():
+        yield from walk(child, f"{key}.{name}" if key else name)
+
+
 def lookup(node: Any, key: str) -> Any:
     """Return the value that a key leads to; None if it leads to none."""
     passed, rest = follow(node, key)

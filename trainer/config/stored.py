@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from hookline.trainer.config.parts import check_tree
-from hookline.trainer.config.plugins import ROOMS, targets, trusted_packages
-from hookline.trainer.config.schema import leaves, show
+from hookline.trainer.config.plugins import OWN_PACKAGE, targets, trusted_packages
+from hookline.trainer.config.schema import leaves, show, walk
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
 
@@ -71,9 +71,10 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
     is_config = isinstance(config, dict) and isinstance(config.get("plugins") or [], list)
     if not is_config or not all(isinstance(config.get(section), dict) for section in NEEDED):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
-    for where, text in _texts(config, ""):
-        if "${" in text:  # a run writes its values, never references: this would read the environment of this process
-            raise UserError(f"{path} holds a reference in {where}: {text!r}. Expected a value. Was the file changed?")
+    for where, node in walk(config):
+        # a run writes its values, never references: this would read the environment of this process
+        if "${" in where or (isinstance(node, str) and "${" in node):
+            raise UserError(f"{path} holds a reference in {where}: {node!r}. Expected a value. Was the file changed?")
     return config
 
 
@@ -89,7 +90,8 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
             f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
             f"Expected plugins=[{names}] beside it, if you trust it."
         )
-    known = {*ROOMS, "keras", *sys.stdlib_module_names, *(str(each).partition(".")[0] for each in (*given, *trusted))}
+    packages = (OWN_PACKAGE, "keras", *sys.stdlib_module_names, *given, *trusted)
+    known = {str(each).partition(".")[0] for each in packages}
     for path in targets(config):
         if (root := path.partition(".")[0]) not in known:
             raise UserError(
@@ -123,19 +125,6 @@ def read_overrides(directory: Path) -> list[str]:
 def recipe_name(text: str) -> str:
     """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]"."""
     return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
-
-
-def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Yield every text in a config with its key."""
-    if isinstance(node, str):
-        yield where, node
-    elif isinstance(node, Mapping):
-        for name, child in node.items():
-            yield from _texts(str(name), where)
-            yield from _texts(child, f"{where}.{name}" if where else str(name))
-    elif isinstance(node, list):
-        for child in node:
-            yield from _texts(child, where)
 
 
 FREE = (

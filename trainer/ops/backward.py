@@ -1,4 +1,4 @@
-"""Backward passes that take the place of an op's own gradient."""
+"""Backward passes that take the place of an op's own gradient, or stop that of some entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import ste_gate
-from hookline.trainer.ops.override_gradient import DIFFERENTIATE, is_differentiable, override_gradient
+from hookline.trainer.ops.override_gradient import DIFFERENTIATE, declare_override, is_differentiable, override_gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,3 +166,33 @@ def _number(name: str, argument: str, value: Any, *, above: float = -math.inf) -
         expected = "a finite number" if above < 0 else f"a number above {above:g}"
         raise UserError(f"Invalid {argument} {value!r} for {name}. Expected {expected}.")
     return float(value)
+
+
+def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return `target` bit for bit, with the gradient mask * upstream: 0 where the mask is 0, also for infinity and NaN.
+
+    The classic form, stop_gradient(|mask - 1| * target) + mask * target, turns infinity into NaN, and rounds where the
+    mask is between 0 and 1. The mask itself gets no gradient.
+
+    Args:
+        target: any shape and float dtype.
+        mask: bool (True: the gradient passes) or numbers (a factor, usually 0 or 1), of target's shape or one that
+            broadcasts to it.
+
+    Raises:
+        ValueError: the mask's shape does not broadcast to target's.
+    """
+    target, mask = tf.convert_to_tensor(target), tf.convert_to_tensor(mask)
+    if not tf.broadcast_static_shape(mask.shape, target.shape).is_compatible_with(target.shape):
+        raise ValueError(f"The mask has the shape {mask.shape}. Expected one that broadcasts to {target.shape}.")
+
+    @tf.custom_gradient
+    def stop(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.math.multiply_no_nan(upstream, tf.cast(mask, upstream.dtype))
+
+        return tf.identity(value), gradient
+
+    stopped = stop(target)
+    declare_override("entry_stop_gradients", [target], stopped, None)
+    return stopped

@@ -24,7 +24,6 @@ class Group:
     size: int  # number of replicas
     # number of the group; the same in every process, since each makes its groups in the same order
     key: int = field(default_factory=lambda: next(_groups))
-    timeout_seconds: float = 0.0  # after which a sum that waits for a replica fails; 0 for never
 
     def reduce(self, message: tf.Tensor, instance: int, *, hint: str = "auto") -> tf.Tensor:
         """Return the sum of a message over the group; replicas meet in the instance."""
@@ -37,7 +36,6 @@ class Group:
             merge_op="Add",
             final_op="Id",
             communication_hint=hint,
-            timeout_seconds=self.timeout_seconds,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import keras
 
-from hookline.trainer.config.build import build, parameters_of, resolve
-from hookline.trainer.config.schema import BINDING, TARGET
+from hookline.trainer.config.build import bind, build, parameters_of, resolve
+from hookline.trainer.config.parts import KINDS
+from hookline.trainer.config.schema import BINDING, NAMED, TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
@@ -21,9 +22,9 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective
 from hookline.trainer.order import order_hooks
 from hookline.trainer.recipe import Parts, Recipe
-from hookline.trainer.run.early import part_checks
 
 Config = Mapping[str, Any]
+GROUP = "hooks"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,27 @@ def from_config(config: Config, recipe: str = "") -> Blueprint:
         check=check,
         init_from=config["init_from"],
     )
+
+
+def part_checks(config: Config) -> Iterator[Callable[[], None]]:
+    """Yield a check of the path, the kind and the arguments of each part; nothing is constructed."""
+    for section in KINDS:
+        if section not in NAMED:
+            yield partial(bind, config[section], group=section, plugins=config["plugins"])
+            continue
+        for name, node in config.get(section, {}).items():
+            if node is not None:
+                yield partial(_check_named, section, name, node, config["plugins"])
+
+
+def _check_named(section: str, name: str, node: Config, plugins: list[str]) -> None:
+    try:
+        if section == GROUP:
+            bind(split_binding(node, plugins=plugins)[0], group=section, kind=Hook, plugins=plugins)
+        else:
+            bind(node, group=section, kind=Augment, plugins=plugins)
+    except UserError as error:
+        raise UserError(f"{section}.{name}: {error}") from error
 
 
 def build_hooks(config: Config) -> list[Hook]:
@@ -139,9 +161,6 @@ def build_part(
             f"Expected {kind.__module__.partition('.')[0]}'s {kind.__name__}."
         )
     return part
-
-
-GROUP = "hooks"
 
 
 def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> Hook:

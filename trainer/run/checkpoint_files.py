@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -19,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from hookline.trainer import files
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import ARRAY_FAULTS, UserError
 from hookline.trainer.files import is_own_folder, open_file, open_new, remove, sync_folder, write_whole
 
 NAME = re.compile(r"step_(\d{8,})(_\d+)?")
@@ -71,14 +72,6 @@ class DamagedError(UserError):
     """Report a file of a checkpoint that differs from what was written."""
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and return when it is on the disk."""
-    with open_new(path) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def replace_synced(temporary: Path, path: Path) -> None:
     """Give something its final name, and return when the name is on the disk."""
     os.replace(temporary, path)
@@ -121,18 +114,9 @@ def read_json(path: Path) -> Any:
 
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-NATIVE = {
-    name: np.dtype(name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
-STORED = {**NATIVE, "bfloat16": np.dtype("uint16")}
+NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+STORED = {**{name: np.dtype(name) for name in NAMES.split()}, "bfloat16": np.dtype("uint16")}
 """The dtype in the file by the name of an array's own; bfloat16 travels as its bits."""
-NPY = b"\x93NUMPY\x01\x00"
-MAX_HEADER = 4096
-"""Bytes of the header of an array in the file."""
 
 Specs = dict[str, dict[str, Any]]
 
@@ -147,10 +131,9 @@ def describe_tensors(tensors: Mapping[str, np.ndarray]) -> Specs:
 
 def write_tensors(file: IO[bytes], tensors: Mapping[str, np.ndarray]) -> None:
     """Write arrays."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:  # np.savez takes no array of the name "file"
         for key, array in tensors.items():
-            native = np.asarray(array, array.dtype.newbyteorder("="), order="C")
-            stored = native.view(STORED[array.dtype.name])
+            stored = np.asarray(array, order="C").view(STORED[array.dtype.name])
             with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, stored, version=(1, 0), allow_pickle=False)
 
@@ -159,14 +142,13 @@ def read_tensors(path: Path, specs: Specs) -> dict[str, np.ndarray]:
     """Return the arrays of a file, in no more memory than the file has bytes, whatever it claims."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = _checked_members(path, archive, specs)
-            return {key: _read(path, archive, members[key], key, spec) for key, spec in specs.items()}
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
+            _check_members(path, archive, specs)
+            return {key: _read(path, archive, key, spec) for key, spec in specs.items()}
     except DamagedError:
         raise
-    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, EOFError, RuntimeError) as error:
-        raise DamagedError(f"{path} is damaged: {error!s:.120}.") from error
+    except ARRAY_FAULTS as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DamagedError(f"{path} cannot be read or is damaged: {reason!s:.120}.") from error
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -179,47 +161,29 @@ def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _checked_members(path: Path, archive: zipfile.ZipFile, specs: Mapping[str, Any]) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by key: those of the manifest, none compressed, together no larger than the file."""
+def _check_members(path: Path, archive: zipfile.ZipFile, specs: Specs) -> None:
+    """Refuse members other than those of the manifest, compressed ones, and together more bytes than the file has."""
     infos = archive.infolist()
-    members = {info.filename.removesuffix(".npy"): info for info in infos}
-    if len(members) != len(infos) or {info.filename for info in infos} != {f"{key}.npy" for key in specs}:
+    if sorted(info.filename for info in infos) != sorted(f"{key}.npy" for key in specs):
         raise DamagedError(f"{path} is damaged: its arrays are not those of its manifest.")
-    for key, info in members.items():
+    for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise DamagedError(f"{path} is damaged: '{key}' is compressed.")
+            raise DamagedError(f"{path} is damaged: '{info.filename}' is compressed.")
     if sum(info.file_size for info in infos) > path.stat().st_size:
         raise DamagedError(f"{path} is damaged: its arrays claim more bytes than the file has.")
-    return members
 
 
-def _read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, spec: Mapping[str, Any]) -> np.ndarray:
-    dtype, shape = spec["dtype"], tuple(spec["shape"])
-    stored = STORED[dtype]
-    expected = f"{{'descr': '{stored.str}', 'fortran_order': False, 'shape': {shape!r}, }}"
-    with archive.open(info) as member:
-        found = _header(member)
-        if found != expected or info.file_size != member.tell() + math.prod(shape) * stored.itemsize:
-            raise DamagedError(
-                f"{path} is damaged: '{key}' is {found!r:.120} in {info.file_size:,} bytes. "
-                f"Its manifest says {dtype} of shape {list(shape)!s:.80}."
-            )
-        array = np.empty(shape, stored)
-        left = array.reshape(-1).view(np.uint8).data
-        while left and (count := member.readinto(left[: 2**24])):  # type: ignore[attr-defined]  # of a ZipExtFile
-            left = left[count:]
-        if left or member.read(1):  # reading to the end compares the checksum
-            raise DamagedError(f"{path} is damaged: '{key}' has another length than it says.")
-    return array.view(BFLOAT16) if dtype == "bfloat16" else array
-
-
-def _header(member: IO[bytes]) -> str:
-    """Return the header of an array as text, to be compared and never interpreted; "" if there is none."""
-    start = member.read(len(NPY) + 2)
-    length = int.from_bytes(start[len(NPY) :], "little")
-    if not start.startswith(NPY) or length > MAX_HEADER:
-        return ""
-    return member.read(length).decode("latin1").rstrip()
+def _read(path: Path, archive: zipfile.ZipFile, key: str, spec: Mapping[str, Any]) -> np.ndarray:
+    """Return an array. Its header is compared with the one that its manifest implies, and never interpreted."""
+    dtype, shape = STORED[spec["dtype"]], tuple(spec["shape"])
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    content = archive.read(f"{key}.npy")  # to its end, so that its checksum is compared
+    start = header.tell()
+    if content[:start] != header.getvalue() or len(content) != start + math.prod(shape) * dtype.itemsize:
+        raise DamagedError(f"{path} is damaged: '{key}' is not {spec['dtype']} of shape {list(shape)!s:.80}.")
+    array = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    return array.view(BFLOAT16) if spec["dtype"] == "bfloat16" else array
 
 
 FORMAT = 3
@@ -247,7 +211,7 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Write the manifest of a checkpoint whose files are written: it commits them."""
     content = {"format": FORMAT, **content, "files": {name: _fingerprint(path / name) for name in (TENSORS, STATE)}}
     content = json.loads(json.dumps(content))  # as it will be read, so that its digest is the same
-    write_synced(path / MANIFEST, to_json({**content, DIGEST: _digest(content)}, "The manifest of a checkpoint"))
+    write_whole(path / MANIFEST, to_json({**content, DIGEST: _digest(content)}, "The manifest of a checkpoint"))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -400,7 +364,7 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
             write_tensors(file, snapshot.tensors)
             file.flush()
             os.fsync(file.fileno())
-        write_synced(temporary / STATE, snapshot.state)
+        write_whole(temporary / STATE, snapshot.state)
         write_manifest(temporary, content)
         sync_folder(temporary)
         replace_synced(temporary, path)

@@ -3,54 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from hookline.trainer.config.build import bind, resolve
-from hookline.trainer.config.parts import KINDS
+from hookline.trainer.config.build import resolve
 from hookline.trainer.config.preflight import Job
-from hookline.trainer.config.schema import NAMED, PARTS, TARGET
+from hookline.trainer.config.schema import PARTS, TARGET
 from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
-from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import NONE
-
-
-def part_checks(config: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
-    """Yield a check of the path, the kind and the arguments of each part; nothing is constructed."""
-    for section in KINDS:
-        if section not in NAMED:
-            yield partial(bind, config[section], group=section, plugins=config["plugins"])
-            continue
-        for name, node in config.get(section, {}).items():
-            if node is not None:
-                yield partial(_check_named, section, name, node, config["plugins"])
-
-
-def _check_named(section: str, name: str, node: Mapping[str, Any], plugins: list[str]) -> None:
-    from hookline.trainer.hook import Hook
-    from hookline.trainer.input.augment import Augment
-    from hookline.trainer.run.blueprint import split_binding
-
-    try:
-        if section == "hooks":
-            bind(split_binding(node, plugins=plugins)[0], group=section, kind=Hook, plugins=plugins)
-        else:
-            bind(node, group=section, kind=Augment, plugins=plugins)
-    except UserError as error:
-        raise UserError(f"{section}.{name}: {error}") from error
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:
     """Check what needs neither TensorFlow nor Keras; constructors of hooks and augmentations check their arguments."""
     config, plugins = job.config, job.config["plugins"]
-    checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
-    checks += part_checks(config)
-    checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
-    checks += [partial(_build_augment, name, node, plugins) for name, node in config.get("augment", {}).items()]
-    checks.append(partial(_build_hooks, config["hooks"], plugins))
     with without_frameworks():
+        from hookline.trainer.run.blueprint import build_augments, part_checks
+
+        checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
+        checks += part_checks(config)
+        checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
+        checks += [partial(build_augments, {name: node}, plugins) for name, node in config.get("augment", {}).items()]
+        checks.append(partial(_build_hooks, config["hooks"], plugins))
         for check in checks:
             _unless_it_needs_frameworks(check)
 
@@ -84,12 +59,6 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
 def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
     target = resolve(node[TARGET], group=part, plugins=plugins)
     run_precheck(target, {name: each for name, each in node.items() if name != TARGET})
-
-
-def _build_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    from hookline.trainer.run.blueprint import build_augments
-
-    build_augments({name: node}, plugins)
 
 
 def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookline.trainer.config.plugins import check_found
@@ -194,15 +194,10 @@ def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
             importlib.import_module(package)
         except Exception as error:
             raise UserError(f"plugins={package} cannot be imported: {type(error).__name__}: {error}.") from error
-    parts = {name: part for module in _modules(plugins) for name, part in vars(module).items() if _is_part(part)}
+    inside = tuple(f"{package}." for package in plugins)
+    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(inside)]
+    parts = {name: part for module in modules for name, part in vars(module).items() if _is_part(part)}
     return keras.saving.custom_object_scope(parts)
-
-
-def _modules(plugins: Iterable[str]) -> Iterator[ModuleType]:
-    """Yield the modules of packages that are imported."""
-    for name, module in list(sys.modules.items()):
-        if any(f"{name}.".startswith(f"{package}.") for package in plugins):
-            yield module
 
 
 def _is_part(value: Any) -> bool:

@@ -96,12 +96,7 @@ class _MicroStep:
     """The computation of one micro batch, traced once as a function of its index and of the state before it."""
 
     def __init__(
-        self,
-        forward: Forward,
-        micro: MicroBatches,
-        changes: Iterable[str],
-        compute: Compute,
-        scale: tf.Tensor | None,
+        self, forward: Forward, micro: MicroBatches, changes: Iterable[str], compute: Compute, scale: tf.Tensor | None
     ) -> None:
         self._forward, self._micro, self._compute, self._scale = forward, micro, compute, scale
         self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}

@@ -1,8 +1,7 @@
-"""Deep copies of networks: one network's values into another as ops of a step, or out of the run as arrays."""
+"""Deep copies of networks: the values of one written into another, as ops of a step or at once."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, get_args
@@ -50,32 +49,6 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
     if optimizer == "reset":
         written += [variable.value.assign(value) for variable, value in _initial_slots(target)]
     return [] if tf.executing_eagerly() else [each.op for each in written]
-
-
-def snapshot(network: Network) -> dict[str, np.ndarray]:
-    """Return a deep copy of all that a network holds, which never changes again.
-
-    Args:
-        network: with its optimizer built.
-
-    Returns:
-        Weights, moving statistics and seed state by variable name; the optimizer's variables as "optimizer/<name>".
-    """
-    optimizer = {f"optimizer/{name}": variable for name, variable in network.optimizer_variables.items()}
-    return {name: np.array(variable.value.numpy()) for name, variable in {**network.variables, **optimizer}.items()}
-
-
-def fingerprint(network: Network) -> str:
-    """Return the SHA-256 of all that a network holds (`snapshot`): equal as long as no byte of it has changed.
-
-    Args:
-        network: with its optimizer built.
-    """
-    digest = hashlib.sha256()
-    for name, value in sorted(snapshot(network).items()):
-        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()
 
 
 def _pairs(

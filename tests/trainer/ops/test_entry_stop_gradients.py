@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.ops.backward import entry_stop_gradients
 
 CORNERS = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 3.4e38, 1.0, -2.5], np.float32)
 

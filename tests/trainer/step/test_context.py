@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.step.context import StepContext
-from hookline.trainer.step.copy_network import fingerprint
+from tests.support.networks import fingerprint
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.toy import BATCH, ToyObjective, toy_network
 

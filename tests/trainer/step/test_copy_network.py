@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.network import Network
-from hookline.trainer.step.copy_network import copy_network, fingerprint, moving_variables, snapshot
+from hookline.trainer.step.copy_network import copy_network, moving_variables
+from tests.support.networks import fingerprint, snapshot
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.refusals import assert_refused
 

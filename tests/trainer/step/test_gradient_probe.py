@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.ops import estimators
-from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.gradient_probe import compare_gradients
 from hookline.trainer.step.trainer import Trainer

@@ -10,10 +10,11 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
-from hookline.trainer.step.copy_network import copy_network, fingerprint
+from hookline.trainer.step.copy_network import copy_network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import all_writes
+from tests.support.networks import fingerprint
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
 from tests.support.refusals import assert_refused
 from tests.support.toy import (
