@@ -11,8 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import Format, Predictor
-from hookline.deploy.inference.engine import Model
-from hookline.deploy.packed import predictions_differ_by_rounding
 from hookline.deploy.plain_model import foreign_names, is_mixed, plain_model, single_model, strip_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
@@ -33,8 +31,8 @@ class Difference:
     examples: int  # of the test split
     largest: float = 0.0  # difference of outputs, absolute; NaN where one of the two is NaN
     classes: bool = False  # whether outputs are [batch, classes], so that a class is predicted
-    # Examples for which another class is predicted, float32 [...], once each: the last batch repeats some to be full.
-    others: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+    others: set[int] = field(default_factory=set, repr=False)
+    """Hashes of examples for which another class is predicted: the last batch repeats some to be full."""
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         if found.size:
@@ -43,8 +41,8 @@ class Difference:
             self.largest = float(np.maximum(self.largest, apart.max()))
         self.classes = found.ndim == 2 and found.shape[1] > 1
         if self.classes:
-            for index in np.flatnonzero(found.argmax(axis=1) != expected.argmax(axis=1)):
-                self.others[hash(inputs[index].tobytes())] = np.array(inputs[index])
+            differ = found.argmax(axis=1) != expected.argmax(axis=1)
+            self.others |= {hash(each.tobytes()) for each in inputs[differ]}
 
     def __str__(self) -> str:
         text = f"outputs differ by {self.largest:.3g} at most"
@@ -130,19 +128,7 @@ def compare(
             f"Keras loads the file as a model whose outputs differ from the run's by up to {difference.largest:.3g}. "
             f"Expected {', '.join(foreign)} with every argument in get_config, or format=saved_model."
         )
-    if form.every_prediction and not lossy and difference and difference.others:
-        _check_predictions(run, network, predict, difference)
     return metrics, difference
-
-
-def _check_predictions(run: Run, network: str, predict: Predictor, difference: Difference) -> None:
-    """Refuse a file that predicts another class than the run, unless sums were only rounded in another order."""
-    inputs = np.stack(list(difference.others.values()))
-    if not isinstance(predict, Model) or not predictions_differ_by_rounding(run, network, predict, inputs):
-        raise UserError(
-            f"The packed file predicts another class than the run for {len(difference.others):,} of "
-            f"{difference.examples:,} test examples. Expected none. Please report it, with the run's config.yaml."
-        )
 
 
 def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], limit: float) -> str | None:

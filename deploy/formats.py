@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -114,7 +114,6 @@ class Format:
     extra: str = ""  # of this project, which installs them
     is_directory: bool = False
     card_beside: bool = True  # whether the card lies beside the file, because it cannot hold it
-    every_prediction: bool = False  # whether the class must be the run's for every example of the test split
 
     def check_packages(self) -> None:
         """Refuse a format whose packages are not installed, before anything else is done."""
@@ -140,9 +139,7 @@ _ALL = (
     Format("saved_model", "_saved_model", "runtime_files", "runtime_files", is_directory=True),
     Format("litert", ".tflite", "runtime_files", "runtimes", options=("int8",), packages=LITERT, extra="litert"),
     Format("onnx", ".onnx", "runtime_files", "runtimes", packages=ONNX, extra="onnx"),
-    Format(
-        "packed", ".packed.safetensors", "packed", "runtimes", ("float16",), card_beside=False, every_prediction=True
-    ),
+    Format("packed", ".packed.safetensors", "packed", "runtimes", ("float16",), card_beside=False),
     Format("sparse", ".sparse.safetensors", "sparse", "sparse", CODEBOOK, card_beside=False),
 )
 FORMATS = {each.name: each for each in _ALL}
@@ -179,23 +176,19 @@ def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "ove
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
     """Yield a temporary path, and move what is written there into place at the end of the block, unless it fails."""
-    is_new, folder = not path.parent.exists(), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        yield folder / path.name
-        for each in (folder / path.name, *(folder / path.name).rglob("*")):
-            sync_folder(each)  # or a file
-        _exchange(folder / path.name, path)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{path.name}.", dir=path.parent, ignore_cleanup_errors=True
+        ) as folder:
+            temporary = Path(folder) / path.name
+            yield temporary
+            for each in (temporary, *temporary.rglob("*")):
+                sync_folder(each)  # or a file
+            _exchange(temporary, path)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise UserError(f"{path} cannot be written: {reason}. Expected a place that can.") from error
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        if is_new:
-            with suppress(OSError):  # it holds the file
-                path.parent.rmdir()
 
 
 def size_on_disk(path: Path) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.arrays import Node, drop_needless_activations, encode_nodes
@@ -16,74 +15,18 @@ from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
 from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
-from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.inference.shapes import infer
-from hookline.deploy.keras_graph import described_op, keras_graph
+from hookline.deploy.keras_graph import keras_graph
 from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
-from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.state import shipped_weights, stored_bits
 from hookline.trainer.run.summary import measure_size
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
-
-TOLERANCE = 1e-4  # of the largest magnitude that the tensor has for the example
-
-
-def differ_by_rounding(model: keras.Model, packed: Model, inputs: np.ndarray) -> np.ndarray:
-    """Return for which examples the outputs of a model and of its packed form differ by the order of additions alone.
-
-    Sums of signs are exact, so differences begin at a float sum: a sum close to 0 may get the other sign, and from
-    there on everything differs. So the first signs that differ must be those of values close to 0, and if no sign
-    differs, outputs must be close to each other.
-    """
-    before, expected = _signed_values(model, inputs)
-    names = [op.output for op in packed.graph.ops if op.output in before and packed.values[op.output].kind == "binary"]
-    outputs, signs = packed.run(inputs, keep=names)
-    differs = np.zeros(len(inputs), bool)  # at a sign so far
-    rounds = np.ones(len(inputs), bool)
-    for name in names:
-        values = before[name]
-        other = (signs[name] > 0) != (values >= 0)
-        far = np.abs(values) > TOLERANCE * _largest(values)
-        rounds &= differs | ~_any(other & far)
-        differs |= _any(other)
-    near = ~_any(np.abs(outputs - expected) > TOLERANCE * _largest(expected))
-    return np.asarray(rounds & (differs | near))
-
-
-def _any(flags: np.ndarray) -> np.ndarray:
-    return np.asarray(flags.reshape(len(flags), -1).any(axis=1))
-
-
-def _largest(values: np.ndarray) -> np.ndarray:
-    """Return the largest magnitude of each example, in a shape that broadcasts."""
-    return np.asarray(np.abs(values).max(axis=tuple(range(1, values.ndim)), keepdims=True))
-
-
-def _signed_values(model: keras.Model, inputs: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the inputs of a model's signs, by their names in `keras_graph`, and its outputs."""
-    found: dict[str, np.ndarray] = {}
-
-    def run(graph: keras.Model, tensors: list[Any], prefix: str) -> Any:
-        def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-            path = prefix + operation.name
-            if is_graph(operation):
-                return run(operation, keras.tree.flatten(args), f"{path}/")
-            if (described_op(operation) or {}).get("op") == "sign":
-                count = sum(name == path or name.startswith(f"{path}:") for name in found) + 1
-                found[path if count == 1 else f"{path}:{count}"] = np.asarray(args[0])
-            return operation(*args, **kwargs)
-
-        return as_functional(graph)._run_through_graph(tensors, call_fn=call)
-
-    outputs = run(model, [keras.ops.convert_to_tensor(inputs, "float32")], "")
-    return found, np.asarray(keras.tree.flatten(outputs)[0])
-
 
 COLUMNS = ("layer", "array", "numbers", "stored as", "bits", "bytes")
 
@@ -114,12 +57,6 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
         "weights in their sparse form, which format=sparse has",
     )
     return Contents(COLUMNS, tuple(rows), notes, lossy=options.float16)
-
-
-def predictions_differ_by_rounding(run: Run, network: str, packed: Model, inputs: np.ndarray) -> bool:
-    """Return whether a packed file differs from its run by rounding alone, for every example."""
-    with _as_shipped(run, network) as model:
-        return bool(differ_by_rounding(model, packed, inputs).all())
 
 
 def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node], str]:

@@ -40,18 +40,6 @@ from hookline.trainer.step.trainer import Trainer as StepTrainer
 KEY, NAME, SUMS = "run_dir", "python", "accumulators"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Say what a fit was asked for."""
-
-    data: Data
-    epochs: int
-    batch_size: int
-    class_weight: Mapping[int, float] | None = None  # by label
-    resume: bool = False  # whether to continue from a checkpoint on disk
-    run_dir: Path | None = None  # where to write; None for nowhere
-
-
 @dataclass
 class State:
     """Hold what was trained."""
@@ -76,16 +64,28 @@ class State:
         return self.begun + int(self.counter.numpy())
 
 
-def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> State:
+def begin(
+    stack: ExitStack,
+    spec: Spec,
+    state: State | None,
+    data: Data,
+    *,
+    epochs: int,
+    batch_size: int,
+    class_weight: Mapping[int, float] | None = None,
+    resume: bool = False,
+    run_dir: Path | None = None,
+) -> State:
     """Return a fit, built and with the state that it continues from; the stack holds the lock of its directory."""
-    data, started, config = asked.data, StartTime(None), spec.config()
-    continues = asked.resume or state is not None
-    old = continues and asked.run_dir is not None and (asked.run_dir / FILE_NAME).is_file()
-    directory, store, checkpoint = _place(stack, config, asked, old=old)
+    started, config = StartTime(None), spec.config()
+    continues = resume or state is not None
+    old = continues and run_dir is not None and (run_dir / FILE_NAME).is_file()
+    directory, store, checkpoint = _place(stack, config, run_dir, old=old, resume=resume)
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
-    before = None if asked.resume else state
-    plan = _plan(asked, before, checkpoint)
+    before = None if resume else state
+    plan = _plan(data, epochs, batch_size, before, checkpoint)
+    plan.class_weights = {int(label): weight for label, weight in (class_weight or {}).items()} or None
     if state is not None:
         spec.renew_optimizers(state.trainer)
     blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
@@ -93,7 +93,7 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
         blueprint = replace(blueprint, init_from=spec.init_from)
     run = build_run(blueprint, directory=directory, store=store, started=started)
     run.config["trainer"] |= {"monitor": run.best.monitor, "monitor_mode": run.best.mode}
-    if asked.run_dir is not None and not old:
+    if run_dir is not None and not old:
         make_directory(directory, config, [])
         stack.enter_context(locked(directory))
         write_record(directory, spec)
@@ -107,7 +107,7 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
         "steps_per_epoch": data.train.size / plan.batch_size,
         "classes": data.classes,
         "input_shape": list(data.input_shape),
-        "epochs": asked.epochs,
+        "epochs": epochs,
     }
     return State(run.trainer, run.hooks, watch, run.variables, run)
 
@@ -126,16 +126,15 @@ def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) ->
 
 
 def _place(
-    stack: ExitStack, config: dict[str, Any], asked: Asked, *, old: bool
+    stack: ExitStack, config: dict[str, Any], directory: Path | None, *, old: bool, resume: bool
 ) -> tuple[Path, Store, Checkpoint | None]:
     """Return the directory of a fit, not made where it is new, its store, and the checkpoint to resume from."""
-    if asked.run_dir is None:
+    if directory is None:
         return NOWHERE, MemoryStore(), None
     own: dict[str, Any] = yaml.safe_load(config_text(config))  # as it is read from its file
     if not old:
-        path = choose_directory(str(asked.run_dir), NAME, datetime.now())
+        path = choose_directory(str(directory), NAME, datetime.now())
         return path, open_store(path, config_digest(own)), None
-    directory = asked.run_dir
     stack.enter_context(locked(directory))
     stored = read_stored(str(directory), KEY)
     settings = spread_settings([stored, own], (KEY,))
@@ -147,27 +146,25 @@ def _place(
             "arguments, or another run_dir."
         )
     digest = config_digest(stored)
-    if not asked.resume:
+    if not resume:
         return directory, open_store(directory, digest), None
     return directory, *open_existing(directory, digest)
 
 
-def _plan(asked: Asked, before: State | None, checkpoint: Checkpoint | None) -> Plan:
+def _plan(data: Data, epochs: int, batch_size: int, before: State | None, checkpoint: Checkpoint | None) -> Plan:
     """Return how far a fit goes: more epochs of the same data, or the first ones of other data."""
-    size, batch_size = asked.data.train.size, asked.batch_size
-    first, epochs_before, planned = 0, 0, None
+    size, first, epochs_before, planned = data.train.size, 0, 0, None
     if before is not None:
         known = before.watch.fits
         planned, first = known.get("planned_steps"), before.step
-        if known and known["batch_size"] == batch_size and known["data"] == data_fingerprint([asked.data.train]):
+        if known and known["batch_size"] == batch_size and known["data"] == data_fingerprint([data.train]):
             first = known["first_step"]
             epochs_before = math.floor((before.step - first) * batch_size / size + 1e-9)
     elif checkpoint is not None:
         known = checkpoint.state["hooks"][HISTORY]["fit"]
         first, epochs_before, planned = (known[key] for key in ("first_step", "epochs_before", "planned_steps"))
-    total = first - (-(epochs_before + asked.epochs) * size // batch_size)
-    by_label = {int(label): weight for label, weight in asked.class_weight.items()} if asked.class_weight else None
-    return Plan(first, total, planned or total, batch_size, epochs_before, by_label)
+    total = first - (-(epochs_before + epochs) * size // batch_size)
+    return Plan(first, total, planned or total, batch_size, epochs_before)
 
 
 def _carry_on(before: State, run: Run, *, same_data: bool) -> None:

@@ -57,13 +57,20 @@ class Examples:
 
 
 def training_data(
-    x: Any, y: Any, sample_weight: Any = None, validation_data: Any = None, validation_split: float = 0.0, *, form: Form
-) -> tuple[Data, int | None]:
-    """Return what to train on, and the batch size where a dataset has one."""
+    x: Any,
+    y: Any,
+    sample_weight: Any = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    batch_size: int | None = None,
+    *,
+    form: Form,
+) -> tuple[Data, int]:
+    """Return what to train on, and the batch size: that given, or of the dataset, or 32."""
     if isinstance(x, Data):
         _refuse_beside("a Data", y=y, sample_weight=sample_weight, validation_data=validation_data)
         own = {each.name: getattr(x, each.name) for each in fields(Data)}
-        return GivenData(**own, validates=VALIDATION in x.held_out), None
+        return GivenData(**own, validates=VALIDATION in x.held_out), _batch_size(batch_size, None, x.train)
     if validation_data is not None and validation_split:
         raise UserError("validation_data and validation_split received. Expected one of them.")
     if isinstance(x, Split):
@@ -82,7 +89,20 @@ def training_data(
     inputs = train.source.gather(tf.constant(train.indices[:1]))[INPUTS]
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, tf.Tensor) else ()
     validates = validation is not None
-    return GivenData("arrays", train, validation or train, train, shape, classes, validates=validates), size
+    data = GivenData("arrays", train, validation or train, train, shape, classes, validates=validates)
+    return data, _batch_size(batch_size, size, train)
+
+
+def is_count(value: Any, *, least: int) -> bool:
+    """Return whether a value is a whole number that is large enough."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+
+def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
+    size = (of_dataset or BATCH_SIZE) if given is None else given
+    if not is_count(size, least=1):
+        raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
+    return min(int(size), train.size)
 
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from hookline.callbacks import NAME as NAME_OF_WATCH
 from hookline.callbacks import check_callbacks
-from hookline.fits import Asked, OwnStep, State, begin, first_half, second_half, train
+from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import PROGRESS, hook_makers
-from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
+from hookline.inputs import evaluation_split, is_count, training_data
 from hookline.recipes.supervised import MODEL
 from hookline.running import History
 from hookline.shipping import Shipped
-from hookline.spec import Spec, resolve_optimizer, trainer_settings
+from hookline.spec import Spec, resolve_optimizers, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
@@ -76,12 +75,19 @@ class Trainer:
             UserError: something that cannot be trained, in one line. It is a ValueError.
         """
         models = _models(model, networks)
-        _check_losses(loss, objectives, networks)
-        _check_start(seed, init_from)
+        if (loss is None) == (not objectives):
+            received = "No loss" if loss is None else "loss and objectives"
+            raise UserError(f"{received} received. Expected loss= or objectives=.")
+        if networks is not None and loss is not None:
+            raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+        if not is_count(seed, least=0) or seed >= 2**31:
+            raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+        if init_from is not None:
+            check_initial(str(init_from))
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
-            _optimizers(optimizer, models),
+            resolve_optimizers(optimizer, models),
             int(seed),
             trainer_settings(settings),
             self.run_dir,
@@ -191,39 +197,44 @@ class Trainer:
         """
         self._check_fit(callbacks, epochs, resume=resume)
         self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
-        with self._spec.working():
-            data, size = training_data(x, y, sample_weight, validation_data, validation_split, form=self._spec.form)
-            count = _batch_size(batch_size, size, data)
-            asked = Asked(data, int(epochs), count, class_weight, resume, self.run_dir)
-            return self._fit(asked, callbacks, restore_best, Interruption(max_seconds), verbose == 0)
+        with self._spec.working(), ExitStack() as stack:
+            data, size = training_data(
+                x, y, sample_weight, validation_data, validation_split, batch_size, form=self._spec.form
+            )
+            if restore_best and not data.held_out:
+                raise UserError("restore_best=True received without validation data. Expected validation_data=.")
+            interruption = Interruption(max_seconds)
+            state = begin(
+                stack,
+                self._spec,
+                self._state,
+                data,
+                epochs=int(epochs),
+                batch_size=size,
+                class_weight=class_weight,
+                resume=resume,
+                run_dir=self.run_dir,
+            )
+            watch, run = state.watch, state.run
+            assert run is not None
+            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
+            before = {} if resume else {name: len(each) for name, each in watch.history.items()}
+            first = 0 if resume else len(watch.epochs)
+            self._state, self._kept = state, None
+            summary = train(run, interruption, writes=self.run_dir is not None, quiet=verbose == 0)
+            if restore_best:
+                run.put_best()
+        values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
+        return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 
     def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
         if self._fixed:
             raise UserError(f"The run was trained by the command line. {self._fixed}")
         check_callbacks(callbacks)
-        if not _is_count(epochs, least=1):
+        if not is_count(epochs, least=1):
             raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
-
-    def _fit(
-        self, asked: Asked, callbacks: Sequence[Any], restore_best: bool, interruption: Interruption, quiet: bool
-    ) -> History:
-        if restore_best and not asked.data.held_out:
-            raise UserError("restore_best=True received without validation data. Expected validation_data=.")
-        with ExitStack() as stack:
-            state = begin(stack, self._spec, asked, self._state)
-            watch, run = state.watch, state.run
-            assert run is not None
-            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
-            before = {} if asked.resume else {name: len(each) for name, each in watch.history.items()}
-            first = 0 if asked.resume else len(watch.epochs)
-            self._state, self._kept = state, None
-            summary = train(run, interruption, writes=self.run_dir is not None, quiet=quiet)
-        if restore_best:
-            run.put_best()
-        values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
-        return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 
     def prepare(self, x: Any, y: Any = None, *, epochs: int = 1, batch_size: int | None = None) -> None:
         """Build hooks and optimizers for steps of one's own, and train nothing; see `compute_gradients`.
@@ -239,9 +250,8 @@ class Trainer:
         """
         self._spec.choose_hooks(None)
         with self._spec.working(), ExitStack() as stack:
-            data, size = training_data(x, y, form=self._spec.form)
-            asked = Asked(data, epochs, _batch_size(batch_size, size, data))
-            self._state = begin(stack, self._spec, asked, self._state)
+            data, size = training_data(x, y, batch_size=batch_size, form=self._spec.form)
+            self._state = begin(stack, self._spec, self._state, data, epochs=epochs, batch_size=size)
 
     def evaluate(
         self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int = 256
@@ -371,10 +381,6 @@ class Trainer:
         return network or next(iter(models))
 
 
-def _is_count(value: Any, *, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
 def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | None) -> dict[str, keras.Model]:
     if (model is None) == (networks is None):
         raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
@@ -385,38 +391,6 @@ def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | Non
         if not each.built:
             raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
     return models
-
-
-def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> None:
-    if (loss is None) == (not objectives):
-        received = "No loss" if loss is None else "loss and objectives"
-        raise UserError(f"{received} received. Expected loss= or objectives=.")
-    if networks is not None and loss is not None:
-        raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
-
-
-def _check_start(seed: Any, init_from: str | Path | None) -> None:
-    if not _is_count(seed, least=0) or seed >= 2**31:
-        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
-    if init_from is not None:
-        check_initial(str(init_from))
-
-
-def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:
-    if isinstance(given, Mapping):
-        if given.keys() != models.keys():
-            raise UserError(f"optimizer names {', '.join(given)}. Expected {', '.join(models)}.")
-        return {name: resolve_optimizer(each) for name, each in given.items()}
-    if len(models) > 1 and not isinstance(given, str):
-        raise UserError("One optimizer received for several networks. Expected one for each: {name: optimizer}.")
-    return {name: resolve_optimizer(given) for name in models}
-
-
-def _batch_size(given: Any, of_dataset: int | None, data: Data) -> int:
-    size = (of_dataset or BATCH_SIZE) if given is None else given
-    if not _is_count(size, least=1):
-        raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
-    return min(int(size), data.train.size)
 
 
 def _mode(verbose: int | str) -> str | None:

@@ -33,7 +33,7 @@ from hookline.trainer.quiet import plain_warnings
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
-from hookline.trainer.run.finished import PYTHON
+from hookline.trainer.run.finished import PYTHON, foreign_parts
 from hookline.trainer.run.machine import memory_errors, released_graphs
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
@@ -71,6 +71,17 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
     if isinstance(given._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         given._learning_rate = ScaledRate(given._learning_rate)
     return given
+
+
+def resolve_optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:
+    """Return the optimizer of each network."""
+    if isinstance(given, Mapping):
+        if given.keys() != models.keys():
+            raise UserError(f"optimizer names {', '.join(given)}. Expected {', '.join(models)}.")
+        return {name: resolve_optimizer(each) for name, each in given.items()}
+    if len(models) > 1 and not isinstance(given, str):
+        raise UserError("One optimizer received for several networks. Expected one for each: {name: optimizer}.")
+    return {name: resolve_optimizer(given) for name in models}
 
 
 def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,6 +265,7 @@ def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 RECORD = "trainer.json"
+OURS = {"keras", "builtins", "hookline"}  # packages whose parts a record may name
 
 
 def write_record(directory: Path, spec: Spec) -> None:
@@ -312,25 +324,10 @@ def rebuilt_part(described: Any, name: str) -> Any:
         return [rebuilt_part(each, name) for each in described]
     if isinstance(described, dict) and list(described) == ["outputs"]:
         return {output: rebuilt_part(each, name) for output, each in described["outputs"].items()}
-    foreign = sorted(set(_foreign(described))) if described is not None else ["no description"]
+    foreign = sorted(set(foreign_parts(described, OURS))) if described is not None else ["no description"]
     if foreign:
         raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
     return keras.saving.deserialize_keras_object(described)
-
-
-def _foreign(config: Any) -> Iterator[str]:
-    """Yield the parts of a description that are neither of Keras nor of this project."""
-    if isinstance(config, Mapping):
-        root = str(config.get("module") or "keras").partition(".")[0]
-        if "class_name" in config and root not in ("keras", "builtins", "hookline"):
-            yield f"{root}'s {config['class_name']}"
-        if "class_name" in config and config.get("registered_name") and not config.get("module"):
-            yield str(config["registered_name"])
-        for value in config.values():
-            yield from _foreign(value)
-    elif isinstance(config, list | tuple):
-        for value in config:
-            yield from _foreign(value)
 
 
 def _by_output(values: dict[str, Any]) -> Any:

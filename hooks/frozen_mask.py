@@ -7,18 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from hookline.hooks import masking
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
-from hookline.hooks.masking import (
-    check_partner,
-    clear_slots,
-    followed_masks,
-    hold_averages,
-    hold_values,
-    largest_entries,
-    mask_pictures,
-    read_mask_file,
-    read_zeros,
-)
 from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number, check_patterns
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
@@ -113,8 +103,8 @@ class FrozenMask(GraphHook):
         self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.path = check_partner("path", path, masks, users=("file", "zeros"))
-        self.hook = check_partner("hook", hook, masks, users=("hook",))
+        self.path = masking.check_partner("path", path, masks, users=("file", "zeros"))
+        self.hook = masking.check_partner("hook", hook, masks, users=("hook",))
         self.network = network
         if self.hook is not None:
             if freeze == "survivors":
@@ -131,17 +121,17 @@ class FrozenMask(GraphHook):
         self._begin = begin_step(self.begin_epoch, context)
         self._network = network = context.network
         if self.hook is not None:
-            self._followed = followed_masks(context, self.hook, self.name)
+            self._followed = masking.followed_masks(context, self.hook, self.name)
             kind = f"layer with a mask of {self.hook}"
             self._targets = select_targets(network, self.layers, self._followed, kind=kind)
             return
         if self.masks == "file":
-            survives = read_mask_file(str(self.path), network)
+            survives = masking.read_mask_file(str(self.path), network)
             self._targets = select_targets(network, self.layers, survives, kind=f"layer with a mask in {self.path}")
         else:
             self._targets = select_targets(network, self.layers, kernel_names(network), kind="kernel layer")
             names = [target.name for target in self._targets]
-            survives = read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
+            survives = masking.read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
         trains = {name: tf.constant(mask) for name, mask in survives.items()}
         self._known = trains if self.freeze == "masked" else {name: ~mask for name, mask in trains.items()}
         for target in self._targets:
@@ -153,7 +143,7 @@ class FrozenMask(GraphHook):
         """Return the mask that holds from `begin_epoch` on: True where entries train."""
         if target.name in self._known:
             return self._known[target.name]
-        survives = largest_entries(latent, self.fraction)
+        survives = masking.largest_entries(latent, self.fraction)
         return survives if self.freeze == "masked" else tf.logical_not(survives)
 
     def declare(self) -> Declaration:
@@ -196,14 +186,14 @@ class FrozenMask(GraphHook):
     def project(self, context: StepContext) -> None:
         before = self._held
         after = self._read_masks(context) if self._followed else before
-        hold_values(self._targets, before, context.latent)
-        hold_averages(context.network, self._targets, after)
+        masking.hold_values(self._targets, before, context.latent)
+        masking.hold_averages(context.network, self._targets, after)
         changes = [tf.equal(context.step, self._begin)]
         if self._followed:
             changes += [tf.reduce_any(tf.not_equal(before[name], mask)) for name, mask in after.items()]
             # An entry that another hook releases in this very step starts with a slot of 0 as well.
             after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
-        clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
+        masking.clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held
@@ -212,14 +202,13 @@ class FrozenMask(GraphHook):
         return {f"{self.key}/share": 1.0 - trained / entries}
 
     def show(self, observed: Arrays) -> Shown:
-        return Shown(mask_pictures(self._state))
+        return Shown(masking.mask_pictures(self._state))
 
     def advise(self, run: Run) -> Sequence[str]:
         if self.masks not in ("magnitude", "zeros"):
             return ()  # the maker of the masks chose what they cover
         covered = [target.name for target in self._targets]
-        reason = "Of layers of your own, weights that are named 'kernel' have masks."
-        return left_out_advice(self._network, self.layers, covered, state="without a mask", reason=reason)
+        return left_out_advice(self._network, self.layers, covered, state="without a mask")
 
     def summary(self) -> dict[str, Any]:
         layers = layer_rows(self._targets, self._mask_variables())

@@ -7,23 +7,30 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from hookline.hooks.graphs import call_anew, nodes_in_order, with_upstream_layers
+from hookline.hooks.batch_norm import calls_replaced
+from hookline.hooks.graphs import nodes_in_order, with_upstream_layers
 from hookline.hooks.options import check_number, check_patterns
 from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
-from hookline.trainer.ops.backward import BACKWARDS, Backward
-from hookline.trainer.ops.override_gradient import Override, compute_gradients, declare_override, is_differentiable
+from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
+from hookline.trainer.ops.override_gradient import (
+    DIFFERENTIATE,
+    Override,
+    apply_override,
+    check_gradients,
+    compute_gradients,
+    declare_override,
+    is_differentiable,
+)
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
-
-if TYPE_CHECKING:
-    from hookline.hooks.gradient_layers import PassThrough
 
 EVERY_LAYER = "*"
 
@@ -73,7 +80,7 @@ class GradientOverride(GraphHook):
             hooks.gradient_override.op_type=Relu model.activation=relu
     """
 
-    priority = 90  # other hooks' inserts are in the graph by then, and the layers that they inspect are still bare
+    priority = 90  # calls that other hooks replace are replaced by then
 
     def __init__(
         self,
@@ -96,7 +103,6 @@ class GradientOverride(GraphHook):
             network: name of the network.
         """
         self.backward = parse_backward(backward)
-        self._step: tf.Tensor | None = None  # of the step whose forward pass is being traced
         if op_type is not None and not str(op_type).isidentifier():
             raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
         if op_type is None and layers is None:
@@ -113,45 +119,41 @@ class GradientOverride(GraphHook):
                 f"rise={rise} received for {self.backward.name}. Expected layers and a backward such as reverse."
             )
         self.network = network
-        self._paths: list[str] = []
+        self._chosen: dict[str, keras.Layer] = {}
 
     def declare(self) -> Declaration:
         return Declaration()
 
     def build(self, context: BuildContext) -> None:
         self._total_steps = context.total_steps
-
-    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        model = context.network.model
         if self.layers is None:
-            return model
-        chosen = choose_layers(model, self.layers)
+            return
+        self._chosen = chosen = choose_layers(model, self.layers)
         if not any(_has_weights_before(model, path, layer) for path, layer in reversed(chosen.items())):
             raise UserError(
-                f"hooks.{self.key}: no layer with weights comes before {', '.join(chosen)}. Expected layers further up."
+                f"hooks.{self.key}: no layer with weights comes before {', '.join(chosen)}. Expected later layers."
             )
-        self._paths = list(chosen)
-        return put_on(model, chosen, self._rising(), self.key)
-
-    def strip_model(self, model: keras.Model) -> keras.Model:
-        return take_off(model, self.key)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
-        self._step = context.step
-        if self.op_type is None or not context.training:
-            return nullcontext()
-        return override_ops(self.op_type, self.backward, self.key)
+        if self.op_type is not None:
+            return override_ops(self.op_type, self.backward, self.key) if context.training else nullcontext()
+        backward = self._rising(context.step)
+        names = {path: f"{self.key}_{path.replace('/', '_')}" for path in self._chosen}
+        return calls_replaced(
+            [(layer, partial(_call, layer.call, backward, names[path])) for path, layer in self._chosen.items()]
+        )
 
     def measure(self, context: StepContext) -> Tensors:
         return {f"{self.key}/rise": self._risen(context.step)} if self.rise else {}
 
-    def _rising(self) -> Backward:
-        """Return the backward pass that is put on layers."""
+    def _rising(self, step: tf.Tensor) -> Backward:
+        """Return the backward pass that layers have in a step."""
         if not self.rise:
             return self.backward
 
         def function(gradients: Sequence[tf.Tensor], **needs: Any) -> list[tf.Tensor]:
-            assert self._step is not None, "around_forward has not run"
-            risen = self._risen(self._step)
+            risen = self._risen(step)
             return [tf.cast(risen, each.dtype) * each for each in self.backward.function(gradients, **needs)]
 
         return replace(self.backward, function=function)
@@ -161,7 +163,7 @@ class GradientOverride(GraphHook):
         return 2.0 / (1.0 + tf.exp(-self.rise * progress)) - 1.0
 
     def summary(self) -> dict[str, Any]:
-        return {"backward": self.backward.name, "layers_overridden": self._paths, "op_type": self.op_type}
+        return {"backward": self.backward.name, "layers_overridden": list(self._chosen), "op_type": self.op_type}
 
 
 def _has_weights_before(model: keras.Model, path: str, layer: keras.Layer) -> bool:
@@ -195,55 +197,35 @@ def _is_float(tensor: Any) -> bool:
     return keras.backend.is_float_dtype(tensor.dtype)
 
 
-def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Backward, hook: str) -> keras.Model:
-    """Return the model with a backward pass on each of the layers: the same layers, the same variables."""
-    paths = {id(layer): path for path, layer in layers.items()}
-    made: dict[str, PassThrough] = {}  # a layer that is called several times has one, which is called as often
-
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        name = f"{hook}_{paths[id(layer)].replace('/', '_')}"
-
-        def make(kind: type[PassThrough], suffix: str, outputs: int, **options: Any) -> PassThrough:
-            key = name + suffix
-            if key not in made:
-                place: dict[str, Any] = {"outputs": outputs, "hook": hook, "belongs_to": id(layer)}
-                made[key] = kind(name=key, dtype=layer.dtype_policy, **place, **options)
-            return made[key]
-
-        return _call_with(layer, args, kwargs, backward, make)
-
-    return call_anew(model, lambda layer: id(layer) in paths, call)
-
-
-def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
-    """Return a layer's outputs for its arguments, with a backward pass on it."""
-    from hookline.hooks.gradient_layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
-
-    given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]
-    floats = [each for each in given if _is_float(each)]
-    if backward.modifies:
-        before = make(ModifyGradients, "", len(floats), backward=backward)
-    else:
-        before = make(StopGradients, "_stop", len(floats))
-    passed = {id(old): new for old, new in zip(floats, before(floats), strict=True)}
+def _call(call: Callable[..., Any], backward: Backward, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Return what a layer's call returns, with a backward pass on it."""
+    given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each) and each.dtype.is_floating]
+    before = modify_gradients(backward, given, name=name) if backward.modifies else map(tf.stop_gradient, given)
+    passed = {id(old): new for old, new in zip(given, before, strict=True)}
     args, kwargs = keras.tree.map_structure(lambda each: passed.get(id(each), each), (args, kwargs))
-    outputs = layer(*args, **kwargs)
+    outputs = call(*args, **kwargs)
     if backward.modifies:
         return outputs
-    flat = keras.tree.flatten(outputs)
-    behind = make(ReplaceGradients, "", len(flat), backward=backward)
-    return keras.tree.pack_sequence_as(outputs, behind([*flat, *floats]))
+    return keras.tree.pack_sequence_as(outputs, _replaced(backward, keras.tree.flatten(outputs), given, name))
 
 
-def take_off(model: keras.Model, hook: str) -> keras.Model:
-    """Return the model without what `put_on` put in."""
-    from hookline.hooks.gradient_layers import PassThrough  # a class of Keras
+def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """Return a layer's outputs; the gradients of its inputs are those of a backward pass."""
+    count = len(outputs)
 
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        (inputs,) = (*args, *kwargs.values())
-        return list(inputs)[: layer.outputs]
+    def forward(*given: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.identity(each) for each in given[:count])
 
-    return call_anew(model, lambda layer: isinstance(layer, PassThrough) and layer.hook == hook, call)
+    def gradients(upstream: Any, given: tuple[tf.Tensor, ...], returned: Any) -> list[Any]:
+        seen = (upstream[0], returned[0]) if count == 1 else (upstream, returned)
+        found = backward(seen[0], given[count:], seen[1])
+        return [*upstream, *check_gradients(f"The backward pass of '{name}'", found, inputs)]
+
+    second = backward.second_backward if backward.second_backward == DIFFERENTIATE else None
+    tensors = (*outputs, *inputs)
+    made = apply_override(Override(name, forward, gradients, tensors, backward.constants, second_backward=second))
+    declare_override(name, inputs, made, backward.surrogate)
+    return list(made)
 
 
 def parse_backward(given: Any) -> Backward:

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks import options
 from hookline.hooks.kernels import Kernel, entry_shares, left_out_advice, select_kernels
-from hookline.hooks.options import (
-    check_choice,
-    check_epochs,
-    check_integer,
-    check_number,
-    check_patterns,
-    epoch_start,
-    project_with_average,
-)
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
 from hookline.trainer.errors import UserError
@@ -98,14 +90,14 @@ class IncrementalQuantization(GraphHook):
             criterion: "magnitude" quantizes the largest entries first, "random" draws them.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = options.check_patterns("layers", layers)
         self.shares = check_shares("shares", shares)
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
-            self.step_epochs = check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
-        self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
-        self.criterion = check_choice("criterion", criterion, CRITERIA)
+            self.step_epochs = options.check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
+        self.bits = options.check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
+        self.criterion = options.check_choice("criterion", criterion, CRITERIA)
         self.network = network
 
     def build(self, context: BuildContext) -> None:
@@ -180,7 +172,7 @@ class IncrementalQuantization(GraphHook):
 
     def project(self, context: StepContext) -> None:
         """Give quantized entries the level of their value when the step began, by which they were chosen."""
-        names = [kernel.name for kernel in self._kernels]
+        names, optimizer = [kernel.name for kernel in self._kernels], context.network.optimizer
         begun = [context.latent[name] for name in names]
 
         def rounded() -> list[tf.Tensor]:
@@ -190,7 +182,7 @@ class IncrementalQuantization(GraphHook):
         levels = tf.cond(due, rounded, lambda: [tf.identity(value) for value in begun])
         for kernel, level in zip(self._kernels, levels, strict=True):
             mask = tf.convert_to_tensor(self._masks[kernel.name])
-            project_with_average(context.network.optimizer, kernel.variable, partial(_level_unless, mask, level))
+            options.project_with_average(optimizer, kernel.variable, partial(_level_unless, mask, level))
 
     def measure(self, context: StepContext) -> Tensors:
         quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]
@@ -208,8 +200,7 @@ class IncrementalQuantization(GraphHook):
 
     def advise(self, run: Run) -> Sequence[str]:
         covered = [kernel.name for kernel in self._kernels]
-        reason = "Of layers of your own, weights that are named 'kernel' are quantized."
-        return left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
+        return left_out_advice(self._network, self.layers, covered, state="in full precision")
 
     def _report(self, kernel: Kernel) -> dict[str, Any]:
         quantized = ~self._masks[kernel.name].numpy()
@@ -247,7 +238,7 @@ def change_steps(count: int, begin_epoch: float, step_epochs: float | None, cont
     total_epochs = total_steps / steps_per_epoch
     apart = (total_epochs - begin_epoch) / count if step_epochs is None else step_epochs
     epochs = [begin_epoch + index * apart for index in range(count)]
-    steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
+    steps = [options.epoch_start(epoch, steps_per_epoch) for epoch in epochs]
     if max(begin_epoch, epochs[-1]) > total_epochs + 1e-6:
         raise UserError(
             f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}. Expected that "

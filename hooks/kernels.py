@@ -33,6 +33,7 @@ CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D")
 KERNEL_LAYERS = ("Dense", *CONVOLUTIONS, *DEPTHWISE, *SEPARABLE, *TRANSPOSED)
 TABLE = "embeddings"
 KERNEL_NAMES = {"kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel", TABLE}
+OWN_KERNELS = "Of layers of your own, weights that are named 'kernel' count."
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]
 
 
 def left_out_advice(
-    network: Network, patterns: str | Sequence[str], covered: Collection[str], *, state: str, reason: str
+    network: Network, patterns: str | Sequence[str], covered: Collection[str], *, state: str, reason: str = OWN_KERNELS
 ) -> list[str]:
     """Return one line with the share of entries that "*" leaves out, if any."""
     missed = left_out_weights(network, covered)

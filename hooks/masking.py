@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from hookline.hooks.kernels import Target, variable_layers
 from hookline.hooks.options import AVERAGE
+from hookline.hooks.pruning.selector import keep_largest
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name, user_path
 from hookline.trainer.files import check_folders
 from hookline.trainer.network import Network
@@ -87,12 +88,9 @@ def _check_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
 def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
     """Return a mask that is False for exactly round(fraction * size) entries, the smallest; ties in order."""
     size = math.prod(weights.shape.as_list())
-    count = math.floor(fraction * size + 0.5)
-    _, smallest = tf.math.top_k(-tf.abs(tf.reshape(weights, [size])), k=count)
-    survives = tf.tensor_scatter_nd_update(
-        tf.ones([size], tf.bool), smallest[:, tf.newaxis], tf.zeros([count], tf.bool)
-    )
-    return tf.reshape(survives, weights.shape)
+    backwards = tf.reshape(tf.abs(weights), [size])[::-1]  # of equal entries `keep_largest` keeps the first
+    survives = keep_largest(backwards, size - math.floor(fraction * size + 0.5))
+    return tf.reshape(survives[::-1], weights.shape)
 
 
 def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, tf.Variable]:

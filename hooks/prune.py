@@ -273,8 +273,7 @@ class Prune(GraphHook):
 
     def advise(self, run: Run) -> Sequence[str]:
         covered = [kernel.name for kernel in self._kernels]
-        reason = "Of layers of your own, weights that are named 'kernel' are pruned."
-        return left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)
+        return left_out_advice(self._network, self.settings.layers, covered, state="dense")
 
 
 NOT_YET = -1

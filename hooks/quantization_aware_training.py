@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks import options
 from hookline.hooks.batch_norm import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
     CONVOLUTIONS,
@@ -24,17 +25,8 @@ from hookline.hooks.kernels import (
     own_kernels,
     relative_distance,
 )
-from hookline.hooks.options import (
-    begin_step,
-    check_choice,
-    check_epochs,
-    check_integer,
-    check_number,
-    check_patterns,
-    exclude_from_decay,
-)
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
-from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights
+from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights, widest
 from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph, is_of
@@ -152,15 +144,15 @@ class QuantizationAwareTraining(GraphHook):
             range_decay: from 0 to below 1: what a step leaves of a range.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
-        self.weight_bits = check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
+        self.layers = options.check_patterns("layers", layers)
+        self.weight_bits = options.check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
         self.activation_bits = activation_bits
         if activation_bits is not None:
-            self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
-        self.ranges = check_choice("ranges", ranges, RANGES)
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.freeze_epoch = None if freeze_epoch is None else check_epochs("freeze_epoch", freeze_epoch)
-        self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
+            self.activation_bits = options.check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
+        self.ranges = options.check_choice("ranges", ranges, RANGES)
+        self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
+        self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
+        self.range_decay = options.check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
         self.network = network
         self._now = Pass(self.activation_bits or 8)
         self._inserter = Inserter(self._now)
@@ -185,7 +177,7 @@ class QuantizationAwareTraining(GraphHook):
         return self._learned.attached(made)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        ranges = None if self._ranges is None or not self._active.numpy() else self._shipped_limits()
+        ranges = None if self._ranges is None or not self._active.numpy() else self._limits(shipped=True).numpy()
         return write_out_quantizers(model, ranges, self._now.bits)
 
     def build(self, context: BuildContext) -> None:
@@ -194,19 +186,24 @@ class QuantizationAwareTraining(GraphHook):
         kernels = find_kernels(self._network, chosen)
         self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
-        self._norms = folded_by_kernel(self._network, [kernel for kernel in self._kernels if not self._axes(kernel)])
+        self._axes = {kernel.name: _step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
+        self._norms = folded_by_kernel(self._network, [each for each in self._kernels if not self._axes[each.name]])
         # What ships ends with the softmax inside of such a layer, so its logits are not written.
         self._inserter.leave_out([each.operation.name for each in context.network.final_activations if each.attribute])
-        self._begin = begin_step(self.begin_epoch, context)
+        self._begin = options.begin_step(self.begin_epoch, context)
         self._active = tf.Variable(False, trainable=False, name="active")
         if count := len(self._inserter.names):
-            first = [self._inserter.fixed.get(index, (0.0, 0.0)) for index in range(count)]
+            fixed = self._inserter.fixed
+            first = [fixed.get(index, (0.0, 0.0)) for index in range(count)]
+            averaged = () if self._learned is None else self._learned.inputs
+            self._fixed, self._averaged = ([index in group for index in range(count)] for group in (fixed, averaged))
             self._ranges = tf.Variable(tf.constant(first, tf.float32), trainable=False, name="ranges")
+        self._extremes = f"{self.name}/extremes"
         if self._learned is not None:
             self._learned.build(context.network)
-            exclude_from_decay(context.network.optimizer, self._learned.variable)
+            options.exclude_from_decay(context.network.optimizer, self._learned.variable)
         if self.freeze_epoch is not None:
-            self._freeze = begin_step(self.freeze_epoch, context, "freeze_epoch")
+            self._freeze = options.begin_step(self.freeze_epoch, context, "freeze_epoch")
             layers = layer_paths(self._network.model).values()
             self._batch_norms = [each for each in layers if is_of(each, ["BatchNormalization"])]
             moving = {id(each) for layer in self._batch_norms for each in layer.non_trainable_variables}
@@ -231,10 +228,6 @@ class QuantizationAwareTraining(GraphHook):
         names = {kernel.name for kernel in self._kernels}
         return Declaration(state, writes=state, rounded=names, best_from_step=self._begin + 1)
 
-    def _axes(self, kernel: Kernel) -> tuple[int, ...]:
-        """Return the axes of a kernel that have steps of their own."""
-        return _step_axes(layer_paths(self._network.model)[kernel.layer], kernel.variable)
-
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that lies on its grid, and those of activations."""
         stored, weights, learned = {}, {}, self._learned
@@ -242,7 +235,7 @@ class QuantizationAwareTraining(GraphHook):
         if learned is not None:
             stored[learned.name] = 0.0  # scales of kernels count below, ranges of activations never do
         for kernel in self._kernels:
-            values, axes, scales = shipped[kernel.name], self._axes(kernel), None
+            values, axes, scales = shipped[kernel.name], self._axes[kernel.name], None
             if kernel.name in self._norms:
                 values = values * np.asarray(self._folded_by(kernel, shipped, shipped))
             if learned is not None:
@@ -271,11 +264,9 @@ class QuantizationAwareTraining(GraphHook):
             for kernel, value in zip(self._kernels, given, strict=True):
                 folded = self._folded_by(kernel, weights, context.state)
                 if steps is None:
-                    found.append(quantize_weights(value, self.weight_bits, self._axes(kernel), folded))
+                    found.append(quantize_weights(value, self.weight_bits, self._axes[kernel.name], folded))
                 else:
-                    scaled = value if folded is None else value * folded
-                    made = weights_by_step(scaled, *steps[id(kernel.variable)], self.weight_bits)
-                    found.append(made if folded is None else tf.math.divide_no_nan(made, folded))
+                    found.append(weights_by_step(value, *steps[id(kernel.variable)], self.weight_bits, folded))
             return found
 
         made = tf.cond(tf.convert_to_tensor(self._active), rounded, lambda: [tf.identity(each) for each in given])
@@ -293,69 +284,50 @@ class QuantizationAwareTraining(GraphHook):
 
     @contextmanager
     def around_forward(self, context: StepContext) -> Iterator[None]:
-        with ExitStack() as stack:
-            if self._ranges is not None:
-                stack.enter_context(self._rounding(context))
-            if self._batch_norms and context.training:
-                frozen = context.step >= self._freeze
-                stack.enter_context(calls_replaced(calls_frozen(self._batch_norms, frozen)))
-            yield
-
-    @contextmanager
-    def _rounding(self, context: StepContext) -> Iterator[None]:
-        if self._pass[0] is not context:
-            self._pass = (context, {})  # several calls of one pass add up
-        now, seen = self._now, self._pass[1] if context.training else None
-        now.ranges, now.active, now.seen = self._limits(), tf.convert_to_tensor(self._active), seen
-        if self._learned is not None:
-            now.factors = self._factors(self._learned, context.latent[self._learned.name])
-            now.averaged = self._learned.inputs
+        now, batch_norms = self._now, self._batch_norms if context.training else []
+        if self._ranges is not None:
+            if self._pass[0] is not context:
+                self._pass = (context, {})  # several calls of one pass add up
+            now.ranges, now.active = self._limits(), tf.convert_to_tensor(self._active)
+            now.seen = self._pass[1] if context.training else None
+            if self._learned is not None:
+                now.factors = self._factors(self._learned, context.latent[self._learned.name])
+                now.averaged = self._learned.inputs
         try:
-            yield
+            with calls_replaced(calls_frozen(batch_norms, context.step >= self._freeze) if batch_norms else ()):
+                yield
         finally:
             now.ranges = now.active = now.seen = now.factors = None
 
-    def _limits(self) -> tf.Tensor:
-        """Return the ranges on which values are rounded, learned ones without their factors, float32 [points, 2]."""
-        return nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
+    def _limits(self, *, shipped: bool = False) -> tf.Tensor:
+        """Return the ranges on which values are rounded, float32 [points, 2]; learned factors count in shipped ones."""
+        limits = nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
+        if self._learned is None or not shipped:
+            return limits
+        factors = self._factors(self._learned, tf.convert_to_tensor(self._learned.variable.value))
+        return limits * multiples(factors)[:, None]
 
     def _factors(self, learned: LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
         """Return what the ranges are multiplied by, float32 [points]; 1 for inputs and where a runtime fixes them."""
-        return tf.where(self._points({*self._inserter.fixed, *learned.inputs}), 1.0, learned.of_points(factors))
-
-    def _points(self, chosen: Collection[int]) -> tf.Tensor:
-        """Return which points are among those chosen, bool [points]."""
-        return tf.constant([index in chosen for index in range(len(self._inserter.names))])
-
-    def _shipped_limits(self) -> np.ndarray:
-        """Return the ranges on which values are rounded, with learned factors."""
-        if self._learned is None:
-            return self._limits().numpy()
-        factors = multiples(self._factors(self._learned, tf.convert_to_tensor(self._learned.variable.value)))
-        return (self._limits() * factors[:, None]).numpy()
+        return tf.where(np.logical_or(self._fixed, self._averaged), 1.0, learned.of_points(factors))
 
     def add_losses(self, context: StepContext) -> Tensors:
         """Leave the extremes of the pass, [1, points, 2], among the taps, for each micro batch."""
         owner, seen = self._pass
         if owner is context and seen and self._ranges is not None:
-            rows = []
-            for index in range(len(self._inserter.names)):
-                unseen = self._ranges[index] if self._learned is None else tf.zeros([3])
-                rows.append(_widest(tf.stack(seen.get(index, [unseen]))))
+            points = range(len(self._inserter.names))
+            unseen = [self._ranges[index] if self._learned is None else tf.zeros([3]) for index in points]
+            rows = [widest(tf.stack(seen.get(index, [unseen[index]]))) for index in points]
             context.taps[self._extremes] = tf.stack(rows)[None]
         self._pass = (None, {})
         return {}
-
-    @property
-    def _extremes(self) -> str:
-        return f"{self.name}/extremes"
 
     def batch_sums(self, context: StepContext) -> Tensors:
         """Return the extremes in a row of this replica's own, so that the sums hold those of all replicas."""
         if context.replica.count == 1 or self._extremes not in context.taps:
             return {}
         before, after = context.replica.index, context.replica.count - context.replica.index - 1
-        return {"extremes": tf.pad(_widest(context.taps[self._extremes])[None], [[before, after], [0, 0], [0, 0]])}
+        return {"extremes": tf.pad(widest(context.taps[self._extremes])[None], [[before, after], [0, 0], [0, 0]])}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         begun = tf.logical_or(tf.convert_to_tensor(self._active), context.step >= self._begin)
@@ -363,13 +335,13 @@ class QuantizationAwareTraining(GraphHook):
         seen = context.sums.get(self._extremes, context.taps.get(self._extremes))
         if seen is not None and self._ranges is not None:
             ranges = tf.convert_to_tensor(self._ranges)
-            moves = ~self._points(self._inserter.fixed)[:, None]
-            seen, average = _widest(seen), context.step < self._freeze
+            moves = ~tf.constant(self._fixed)[:, None]
+            seen, average = widest(seen), context.step < self._freeze
             moved = moved_ranges(ranges, seen[:, :2], self.range_decay)
             if self._learned is None:
                 moves &= average
             else:
-                inputs, factors = self._points(self._learned.inputs)[:, None], context.latent[self._learned.name]
+                inputs, factors = tf.constant(self._averaged)[:, None], context.latent[self._learned.name]
                 moves &= tf.where(inputs, average, begun)
                 moved = tf.where(inputs, moved, self._learned.new_ranges(ranges, seen, factors, self._now.bits))
             operations.append(self._ranges.assign(tf.where(moves, moved, ranges)))
@@ -398,15 +370,14 @@ class QuantizationAwareTraining(GraphHook):
         return {f"{self.key}/distance": relative_distance(context, [kernel.name for kernel in self._kernels])}
 
     def summary(self) -> dict[str, Any]:
-        ranges = [] if self._ranges is None else self._ranges.numpy().tolist()
-        if ranges and self._learned is not None:
-            ranges = self._shipped_limits().tolist()
+        learned = self._learned is not None
+        ranges = [] if self._ranges is None else (self._limits(shipped=True) if learned else self._ranges).numpy()
         return {
             "weight_bits": self.weight_bits,
-            "activation_bits": self.activation_bits if ranges else None,
+            "activation_bits": None if self._ranges is None else self.activation_bits,
             "begin_step": self._begin,
             **({} if self.freeze_epoch is None else {"freeze_step": self._freeze}),
-            "ranges": [[name, *limits] for name, limits in zip(self._inserter.names, ranges, strict=True)],
+            "ranges": [[name, *each.tolist()] for name, each in zip(self._inserter.names, ranges, strict=True)],
         }
 
     def advise(self, run: Run) -> Sequence[str]:
@@ -420,13 +391,6 @@ class QuantizationAwareTraining(GraphHook):
         covered = [kernel.name for kernel in (*self._kernels, *self._others)]
         reason = "Dense layers and convolutions alone are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
-
-
-def _widest(extremes: tf.Tensor) -> tf.Tensor:
-    """Return the extremes [..., 2] of all parts [parts, ..., 2] of a batch; a third number is a mean."""
-    columns = [tf.reduce_min(extremes[..., 0], axis=0), tf.reduce_max(extremes[..., 1], axis=0)]
-    columns += [tf.reduce_mean(extremes[..., 2], axis=0)] if extremes.shape[-1] == 3 else []
-    return tf.stack(columns, axis=-1)
 
 
 def _step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:

@@ -10,18 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks import options
 from hookline.hooks.kernels import left_out_advice, relative_distance, select_kernels
-from hookline.hooks.options import (
-    begin_step,
-    check_choice,
-    check_epochs,
-    check_flag,
-    check_integer,
-    check_number,
-    check_patterns,
-    inner_of,
-    project_with_average,
-)
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -98,19 +88,19 @@ class WeightClustering(GraphHook):
             preserve_sparsity: whether zeros stay zeros.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
-        self.preserve_sparsity = check_flag("preserve_sparsity", preserve_sparsity)
-        self.clusters = check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
-        self.init = check_choice("init", init, INITS)
-        self.begin_epoch = None if begin_epoch is None else check_epochs("begin_epoch", begin_epoch)
-        self.centroid_rate = check_number("centroid_rate", centroid_rate, minimum=0.0)
+        self.layers = options.check_patterns("layers", layers)
+        self.preserve_sparsity = options.check_flag("preserve_sparsity", preserve_sparsity)
+        self.clusters = options.check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
+        self.init = options.check_choice("init", init, INITS)
+        self.begin_epoch = None if begin_epoch is None else options.check_epochs("begin_epoch", begin_epoch)
+        self.centroid_rate = options.check_number("centroid_rate", centroid_rate, minimum=0.0)
         self.network = network
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
         self._kernels = select_kernels(self._network, self.layers, doing="clustered")
         half = context.total_steps // 2
-        self._begin = half if self.begin_epoch is None else begin_step(self.begin_epoch, context)
+        self._begin = half if self.begin_epoch is None else options.begin_step(self.begin_epoch, context)
         self._centroids: dict[str, tf.Variable] = {}
         self._masks: dict[str, tf.Variable] = {}
         for kernel in self._kernels:
@@ -151,7 +141,7 @@ class WeightClustering(GraphHook):
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         active = tf.convert_to_tensor(self._active)
         due = tf.logical_and(tf.logical_not(active), context.step >= self._begin)
-        rate = self.centroid_rate * tf.cast(inner_of(context.network.optimizer).learning_rate, tf.float32)
+        rate = self.centroid_rate * tf.cast(options.inner_of(context.network.optimizer).learning_rate, tf.float32)
         operations = []
         for name, variable in self._centroids.items():
             centroids, latent = tf.convert_to_tensor(variable), context.latent[name]
@@ -173,7 +163,7 @@ class WeightClustering(GraphHook):
         """Put entries back to 0 that were 0 when clustering began."""
         for kernel in self._kernels if self._masks else ():
             kept = tf.logical_or(self._masks[kernel.name], tf.logical_not(self._active))
-            project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, kept))
+            options.project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, kept))
 
     def measure(self, context: StepContext) -> Tensors:
         taps = [context.taps[f"{self.name}/counts/{name}"] for name in self._centroids]
@@ -188,8 +178,7 @@ class WeightClustering(GraphHook):
         return {"clusters": self.clusters, "init": self.init, "begin_step": self._begin, "centroids": codebooks}
 
     def advise(self, run: Run) -> Sequence[str]:
-        reason = "Of layers of your own, weights that are named 'kernel' are clustered."
-        return left_out_advice(self._network, self.layers, list(self._centroids), state="unclustered", reason=reason)
+        return left_out_advice(self._network, self.layers, list(self._centroids), state="unclustered")
 
 
 def initial_centroids(weights: tf.Tensor, count: int, init: str, *, with_zero: bool = False) -> tf.Tensor:

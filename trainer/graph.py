@@ -10,11 +10,6 @@ import keras
 
 from hookline.trainer.errors import UserError
 
-BELONGS_TO = "belongs_to"
-"""Attribute of a layer that a hook inserted next to another, as a part of it: the other's identity.
-
-It returns its first inputs unchanged, in their order.
-"""
 Shape = tuple[int | None, ...]
 
 
@@ -62,22 +57,13 @@ def as_functional(model: keras.Model) -> keras.Model:
 
 
 def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the input tensor of a layer in a model's own graph, or of the layer that `BELONGS_TO` it before it."""
-    tensor = _single(_node(model, layer).input_tensors, layer, "inputs")
-    for node in reversed(_nodes(model)):
-        if getattr(node.operation, BELONGS_TO, None) == id(layer):
-            for before, after in zip(node.input_tensors, node.output_tensors, strict=False):
-                tensor = before if after is tensor else tensor
-    return tensor
+    """Return the input tensor of a layer in a model's own graph."""
+    return _single(_node(model, layer).input_tensors, layer, "inputs")
 
 
 def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the output tensor of a layer in a model's own graph, or of the layer that `BELONGS_TO` it after it."""
-    tensor = _single(_node(model, layer).output_tensors, layer, "outputs")
-    for node in _nodes(model):
-        if getattr(node.operation, BELONGS_TO, None) == id(layer) and node.input_tensors[0] is tensor:
-            tensor = node.output_tensors[0]
-    return tensor
+    """Return the output tensor of a layer in a model's own graph."""
+    return _single(_node(model, layer).output_tensors, layer, "outputs")
 
 
 def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:

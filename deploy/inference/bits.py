@@ -42,27 +42,14 @@ def from_order(flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return np.moveaxis(flat.reshape(shape[-1], *shape[:-1]), 0, -1)
 
 
-def packed_bytes(group: int, last: int) -> int:
-    """Return the bytes that signs take along the last axis."""
-    return last // group * -(-group // 8)
+def pack_last(positive: np.ndarray) -> np.ndarray:
+    """Return bits packed along the last axis: uint8 [..., ceil(last / 8)]."""
+    return np.packbits(positive, axis=-1, bitorder="little")
 
 
-def pack_last(positive: np.ndarray, group: int) -> np.ndarray:
-    """Return bits packed along the last axis: uint8 [..., packed_bytes(group, last)]."""
-    shape = positive.shape
-    if group == shape[-1]:
-        return np.packbits(positive, axis=-1, bitorder="little")
-    grouped = np.packbits(positive.reshape(*shape[:-1], shape[-1] // group, group), axis=-1, bitorder="little")
-    return grouped.reshape(*shape[:-1], packed_bytes(group, shape[-1]))
-
-
-def unpack_last(packed: np.ndarray, group: int, last: int) -> np.ndarray:
+def unpack_last(packed: np.ndarray, last: int) -> np.ndarray:
     """Return the bits of `pack_last`: uint8 [..., last]."""
-    if group == last:
-        return np.unpackbits(packed, axis=-1, count=last, bitorder="little")
-    lead = packed.shape[:-1]
-    grouped = packed.reshape(*lead, last // group, -(-group // 8))
-    return np.unpackbits(grouped, axis=-1, count=group, bitorder="little").reshape(*lead, last)
+    return np.unpackbits(packed, axis=-1, count=last, bitorder="little")
 
 
 def as_words(packed: np.ndarray) -> np.ndarray:

@@ -44,24 +44,22 @@ class Card:
         known = {"version", "step", "shape", "classes", "preparation", *texts}
         has_all = isinstance(value, dict) and {*value} - {ACTIVATION, SEVERAL} == known
         require(has_all, f"The card has other fields than {', '.join(sorted(known))}.")
-        is_known = value["version"] == VERSION
-        require(is_known, f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
-        are_texts = all(isinstance(value[name], str) for name in texts)
-        require(are_texts, f"Invalid {', '.join(texts)} of the card. Expected texts.")
-        is_step = type(value["step"]) is int and value["step"] >= 0
-        require(is_step, "Invalid step of the card. Expected a whole number of at least 0.")
+        require(value["version"] == VERSION, f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
         several, classes, activation = value.get(SEVERAL, {}), value["classes"], value.get(ACTIVATION)
-        are_inputs = isinstance(several, dict) and len(several) <= MAX_INPUTS
-        require(are_inputs, "Invalid inputs of the card. Expected a preparation of each, by name.")
+        checks = {
+            **{name: isinstance(value[name], str) for name in texts},
+            "step": type(value["step"]) is int and value["step"] >= 0,
+            "classes": isinstance(classes, list) and all(isinstance(each, str) for each in classes),
+            ACTIVATION: activation in (None, "softmax", "sigmoid"),
+            SEVERAL: isinstance(several, dict) and len(several) <= MAX_INPUTS,
+        }
+        for name, holds in checks.items():
+            require(holds, f"Invalid {name} of the card: {value.get(name)!r:.40}.")
         inputs = {name: Preparation.from_json(each) for name, each in several.items()}
         shape = () if inputs else check_shape("shape of the card", value["shape"])
-        are_names = isinstance(classes, list) and all(isinstance(each, str) for each in classes)
-        require(are_names, "Invalid classes of the card. Expected a list of names.")
         preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
         prepared = shape if preparation is None else preparation.shape
         require(prepared == shape, f"The card prepares {list(prepared)} for inputs of {list(shape)}. Expected one.")
-        is_final = activation in (None, "softmax", "sigmoid")
-        require(is_final, f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
         texts_and_step = (value["network"], value["checkpoint"], value["step"])
         return cls(*texts_and_step, shape, tuple(classes), preparation, activation, inputs)
 

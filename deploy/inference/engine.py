@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hookline.deploy.inference import layers
-from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend, packed_bytes
+from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend
 from hookline.deploy.inference.container import PACKED, read_container
 from hookline.deploy.inference.graph import FIELDS, Graph, Op, parse_graph
 from hookline.deploy.inference.shapes import BINARY, Context, Step, Value, infer, to_float, to_signs
@@ -135,5 +135,5 @@ def find_backend(kernels: str) -> Backend:
 
 def _bytes(value: Value) -> int:
     if value.kind == BINARY:
-        return math.prod(value.shape[:-1]) * packed_bytes(value.group, value.shape[-1])
+        return math.prod(value.shape[:-1]) * -(-value.shape[-1] // 8)
     return 4 * math.prod(value.shape)

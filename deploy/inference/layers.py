@@ -27,7 +27,6 @@ from hookline.deploy.inference.shapes import (
     MAX_TERMS,
     Context,
     Step,
-    pack,
     to_float,
     window_pads,
 )
@@ -56,11 +55,11 @@ def unscaled(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(from_order(values, encoded.shape))
 
 
-def sign_bytes(encoded: Encoded, tensors: Mapping[str, np.ndarray], group: int) -> np.ndarray:
+def sign_bytes(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the signs of a kernel, packed as the signs that they meet: uint8 [units, bytes]."""
-    units = encoded.shape[-1]
-    bits = unpack_stream(tensors[encoded.tensor], math.prod(encoded.shape), 1).reshape(units, -1, group)
-    return pack_last(bits, group).reshape(units, -1)
+    inputs, units = encoded.shape[-2:]
+    bits = unpack_stream(tensors[encoded.tensor], math.prod(encoded.shape), 1).reshape(units, -1, inputs)
+    return pack_last(bits).reshape(units, -1)
 
 
 BLOCK = 2**20  # bytes of the rows that are made at a time
@@ -127,7 +126,7 @@ def dense(context: Context) -> Step:
     value, shape = context.inputs[0], context.output.shape
     finish = _finish(context, kernel)
     if value.kind == BINARY and kernel.encoding == SIGN:
-        words = as_words(sign_bytes(kernel, context.tensors, value.group))
+        words = as_words(sign_bytes(kernel, context.tensors))
         sums = context.backend.sums(words, kernel.shape[0])
         return lambda arrays: finish(sums(as_words(_as_rows(arrays[0])))).reshape(-1, *shape)
     weights, convert = unscaled(kernel, context.tensors), to_float(value)
@@ -157,7 +156,7 @@ def conv2d(context: Context) -> Step:
 
 def _sign_conv2d(context: Context, kernel: Encoded) -> Step:
     windows, finish = _windows(context, kernel), _finish(context, kernel)
-    words = as_words(sign_bytes(kernel, context.tensors, context.inputs[0].group))
+    words = as_words(sign_bytes(kernel, context.tensors))
     sums = context.backend.sums(words, math.prod(kernel.shape[:3]))
     border = _border(context, kernel, windows)
     dtype = np.int32 if context.output.kind == INTEGER else np.float32
@@ -283,23 +282,22 @@ def _pooling_windows(context: Context) -> Windows:
 
 def sign(context: Context) -> Step:
     """Return the step of a sign, +1 at 0."""
-    value, output = context.inputs[0], context.output
-    if value.kind == BINARY and value.group == output.group:
+    if context.inputs[0].kind == BINARY:
         return lambda arrays: arrays[0]
-    convert = to_float(value)
-    return lambda arrays: pack(convert(arrays[0]) >= 0, output)
+    convert = to_float(context.inputs[0])
+    return lambda arrays: pack_last(convert(arrays[0]) >= 0)
 
 
 def threshold(context: Context) -> Step:
     """Return the step from integers to signs: +1 at the threshold and above, or, where it descends, and below."""
-    fields, output = context.op.fields, context.output
+    fields = context.op.fields
     limits = np.clip(context.tensors[fields["thresholds"]].astype(np.int32), -MAX_TERMS - 1, MAX_TERMS + 1)
     if fields["descending"] is None:
-        return lambda arrays: pack(arrays[0] >= limits, output)
+        return lambda arrays: pack_last(arrays[0] >= limits)
     descending = unpack_stream(context.tensors[fields["descending"]], len(limits), 1)
     lowest = limits + descending  # x <= t is not x >= t + 1
-    turned = pack(descending, output)
-    return lambda arrays: pack(arrays[0] >= lowest, output) ^ turned
+    turned = pack_last(descending)
+    return lambda arrays: pack_last(arrays[0] >= lowest) ^ turned
 
 
 def pointwise(context: Context) -> Step:
@@ -330,18 +328,12 @@ def _function(op: Op, tensors: Mapping[str, np.ndarray]) -> Activation:
 
 def reshape(context: Context) -> Step:
     """Return the step of another shape for the same entries, in their order."""
-    value, output = context.inputs[0], context.output
-    if value.kind != BINARY:
-        return lambda arrays: arrays[0].reshape(-1, *output.shape)
-    if value.group == output.group or (value.group % 8 == 0 and output.group % 8 == 0):  # the bytes stay as they are
-        lead, last = output.shape[:-1], output.shape[-1] // output.group * -(-output.group // 8)
-        return lambda arrays: arrays[0].reshape(-1, *lead, last)
-
-    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        bits = unpack_last(arrays[0], value.group, value.shape[-1])
-        return pack(bits.reshape(-1, *output.shape), output)
-
-    return step
+    shape, last = context.output.shape, context.inputs[0].shape[-1]
+    if context.inputs[0].kind != BINARY:
+        return lambda arrays: arrays[0].reshape(-1, *shape)
+    if last == shape[-1] or (last % 8 == 0 and shape[-1] % 8 == 0):  # the bytes stay as they are
+        return lambda arrays: arrays[0].reshape(-1, *shape[:-1], -(-shape[-1] // 8))
+    return lambda arrays: pack_last(unpack_last(arrays[0], last).reshape(-1, *shape))
 
 
 flatten = reshape
@@ -357,8 +349,8 @@ def concatenate(context: Context) -> Step:
     """Return the step that joins values along an axis."""
     axis, output, inputs = context.op.fields["axis"], context.output, context.inputs
     if output.kind == BINARY:
-        unpack = [partial(unpack_last, group=value.group, last=value.shape[-1]) for value in inputs]
-        return lambda arrays: pack(np.concatenate(_each(unpack, arrays), axis), output)
+        unpack = [partial(unpack_last, last=value.shape[-1]) for value in inputs]
+        return lambda arrays: pack_last(np.concatenate(_each(unpack, arrays), axis))
     converts = [to_float(value) if output.kind == FLOAT else np.asarray for value in inputs]
     return lambda arrays: np.concatenate(_each(converts, arrays), axis)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hookline.deploy.inference.bits import Backend, pack_last, stream_bytes, unpack_last, unpack_stream
+from hookline.deploy.inference.bits import Backend, stream_bytes, unpack_last, unpack_stream
 from hookline.deploy.inference.container import require
 from hookline.deploy.inference.graph import CODEBOOK, FLOAT16, SIGN, Activation, Encoded, Graph, Op
 from hookline.trainer.errors import UserError
@@ -25,7 +25,6 @@ class Value:
 
     shape: tuple[int, ...]
     kind: str  # "float", "integer" (exact sums of signs) or "binary" (-1 and +1)
-    group: int = 0  # of a binary value: signs along the last axis that are packed together, in whole bytes
 
 
 def infer(graph: Graph, tensors: Mapping[str, np.ndarray]) -> dict[str, Value]:
@@ -51,7 +50,7 @@ def infer(graph: Graph, tensors: Mapping[str, np.ndarray]) -> dict[str, Value]:
 def _checked(owner: str, value: Value) -> Value:
     is_small = math.prod(value.shape) <= MAX_ENTRIES
     require(is_small, f"{owner} gives values of shape {value.shape}. Expected {MAX_ENTRIES:,} entries at most.")
-    return Value(value.shape, BINARY, value.group or value.shape[-1]) if value.kind == BINARY else value
+    return value
 
 
 def _infer(owner: str, op: Op, inputs: list[Value], arrays: _Arrays) -> Value:
@@ -186,7 +185,7 @@ def _of_one(owner: str, op: Op, value: Value) -> Value:
         case "global_max_pool2d" | "global_average_pool2d":
             return Value(shape[-1:], kind)
         case "flatten":
-            return Value((math.prod(shape),), kind, value.group if value.group % 8 else 0)
+            return Value((math.prod(shape),), kind)
         case "reshape":
             given: tuple[int, ...] = fields["shape"]
             is_same = math.prod(given) == math.prod(shape)
@@ -249,12 +248,7 @@ def to_float(value: Value) -> Activation:
 
 def to_signs(array: np.ndarray, value: Value) -> np.ndarray:
     """Return packed signs as -1 and +1: int8 [batch, *shape]."""
-    signs = unpack_last(array, value.group, value.shape[-1]).view(np.int8)
+    signs = unpack_last(array, value.shape[-1]).view(np.int8)
     signs += signs
     signs -= 1
     return signs
-
-
-def pack(positive: np.ndarray, value: Value) -> np.ndarray:
-    """Return signs packed as a binary value has them."""
-    return pack_last(positive, value.group)

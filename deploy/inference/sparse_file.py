@@ -215,18 +215,16 @@ def from_json(value: Any) -> SparseWeight:
     has_all = isinstance(value, dict) and set(value) == fields and isinstance(value["name"], str)
     require(has_all, "a weight is described by other fields than those that are written.")
     shape, owner = value["shape"], f"weight {value['name'][:40]!r}"
-    is_shape = isinstance(shape, list) and len(shape) <= MAX_RANK and all(_is_count(each) for each in shape)
-    require(is_shape, f"{owner} has no valid shape.")
-    for name, known in (
-        ("order", (ROWS, COLUMNS)),
-        ("positions", (ALL, BITMAP, GAPS)),
-        ("values", (FLOATS, CODEBOOK)),
-    ):
-        wanted = f"expected one of {', '.join(known)}."
-        require(value[name] in known, f"{owner} has {name}={value[name]!r:.40}, {wanted}")
+    checks = {
+        "shape": isinstance(shape, list) and len(shape) <= MAX_RANK and all(map(_is_count, shape)),
+        "order": value["order"] in (ROWS, COLUMNS),
+        "positions": value["positions"] in (ALL, BITMAP, GAPS),
+        "values": value["values"] in (FLOATS, CODEBOOK),
+        **{name: _is_count(value[name]) for name in ("kept", *GAP_FIELDS) if name in value},
+    }
+    for name, holds in checks.items():
+        require(holds, f"{owner} cannot have {name}={value[name]!r:.40}.")
     weight = SparseWeight(**{**value, "shape": tuple(shape)})
-    are_counts = all(_is_count(each) for each in (weight.kept, weight.gap_bits, weight.gaps))
-    require(are_counts, f"{owner} has a count that is not a whole number of at least 0.")
     fits = weight.kept == weight.size if weight.positions == ALL else weight.kept <= weight.size
     fits = fits and (weight.order == ROWS or (len(shape) > 1 and weight.size > 0)) and weight.gaps <= weight.size
     fits = fits and (weight.positions != GAPS or 1 <= weight.gap_bits <= MAX_BITS)

@@ -133,14 +133,13 @@ class AttentionMap(keras.layers.Layer):
         super().__init__(**{"dtype": "float32", **options})
         self.temperature = temperature
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return tf.sigmoid(inputs / self.temperature)
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.sigmoid(keras.ops.cast(inputs, "float32") / self.temperature)
+
+    written_out = call
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
-
-    def written_out(self, inputs: Any) -> Any:
-        return keras.ops.sigmoid(keras.ops.cast(inputs, "float32") / self.temperature)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "temperature": self.temperature}

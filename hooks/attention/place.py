@@ -103,44 +103,29 @@ def refuse_sign_after(place: Place) -> None:
             dropped |= {id(tensor) for tensor in node.output_tensors}
 
 
-@dataclass(frozen=True)
-class Both:
-    """Hold a tensor above a gate in two forms."""
-
-    masked: Any  # as it follows from the gated map
-    plain: Any  # as it follows from the map itself
-
-
 def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Model:
     """Return the model in which everything above a map sees the gated map, or with "concatenate" both."""
-    model = place.model
-    changed: dict[int, Any] = {id(place.features): gated if join == "replace" else Both(gated, place.features)}
-    for node in nodes_in_order(model):
-        if not any(id(tensor) in changed for tensor in node.input_tensors):
-            continue  # below the gate or beside it: the tensors stay as they are
-        given = {id(tensor): changed.get(id(tensor), tensor) for tensor in node.input_tensors}
-        outputs = _call(node.operation, *node.arguments.fill_in(given))
-        changed |= {id(old): new for old, new in zip(node.output_tensors, keras.tree.flatten(outputs), strict=True)}
-    outputs = [_joined(changed.get(id(tensor), tensor), f"{name}_{tensor.name}") for tensor in model.outputs]
-    return keras.Model(
-        model._inputs_struct, keras.tree.pack_sequence_as(model._outputs_struct, outputs), name=model.name
-    )
+    model, masked = place.model, _called_above(place, gated)
+    plain = _called_above(place, place.features) if join == "concatenate" else {}
+
+    def output(tensor: Any) -> Any:
+        if id(tensor) not in plain:
+            return masked.get(id(tensor), tensor)
+        both = [masked[id(tensor)], plain[id(tensor)]]
+        return keras.layers.Concatenate(axis=-1, name=f"{name}_{tensor.name}")(both)
+
+    outputs = keras.tree.map_structure(output, model._outputs_struct)
+    return keras.Model(model._inputs_struct, outputs, name=model.name)
 
 
-def _call(operation: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an operation, in both forms if one of its arguments has two."""
-    if not any(isinstance(each, Both) for each in keras.tree.flatten((args, kwargs))):
-        return operation(*args, **kwargs)
-    forms = []
-    for form in ("masked", "plain"):
-        chosen_args, chosen_kwargs = keras.tree.map_structure(
-            lambda each, form=form: getattr(each, form) if isinstance(each, Both) else each, (args, kwargs)
-        )
-        forms.append(keras.tree.flatten(operation(*chosen_args, **chosen_kwargs)))
-    return [Both(masked, plain) for masked, plain in zip(*forms, strict=True)]
-
-
-def _joined(output: Any, name: str) -> Any:
-    if not isinstance(output, Both):
-        return output
-    return keras.layers.Concatenate(axis=-1, name=name)([output.masked, output.plain])
+def _called_above(place: Place, features: Any) -> dict[int, Any]:
+    """Return what follows from other features, by the identity of each tensor above the map; nothing else changes."""
+    changed = {id(place.features): features}
+    for node in nodes_in_order(place.model):
+        if any(id(tensor) in changed for tensor in node.input_tensors):
+            args, kwargs = node.arguments.fill_in(
+                {id(each): changed.get(id(each), each) for each in node.input_tensors}
+            )
+            made = keras.tree.flatten(node.operation(*args, **kwargs))
+            changed |= {id(old): new for old, new in zip(node.output_tensors, made, strict=True)}
+    return changed

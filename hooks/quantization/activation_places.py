@@ -276,6 +276,8 @@ def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
 
 def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: int) -> keras.Model:
     """Return the model with Keras's fake quantization of constant ranges in place of activation quantizers."""
+    from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
+
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
     def call(layer: Any, inputs: Any) -> Any:
@@ -284,7 +286,8 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
         limits = ranges[layer.point.index]
         if layer.point.averages:
             inputs = stretched(inputs, limits, bits, layer.name)
-        return _fake_quantized(inputs, limits, bits)
+        # By an operation of Keras: its function forgets the bits of a Keras tensor.
+        return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, *limits.tolist())
 
     return call_anew(model, lambda layer: isinstance(layer, (ActivationQuantizer, StepSizes)), call)
 
@@ -294,11 +297,3 @@ def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
     low, high = limits.tolist()
     options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
     return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
-
-
-def _fake_quantized(inputs: Any, limits: np.ndarray, bits: int) -> Any:
-    """Return inputs rounded by an operation of Keras; its function forgets the bits of a Keras tensor."""
-    from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
-
-    low, high = limits.tolist()
-    return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, low, high)

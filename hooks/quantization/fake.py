@@ -76,6 +76,13 @@ def moved_ranges(ranges: tf.Tensor, seen: tf.Tensor, decay: float) -> tf.Tensor:
     return tf.where(fresh, seen, decay * ranges + (1.0 - decay) * seen)
 
 
+def widest(extremes: tf.Tensor) -> tf.Tensor:
+    """Return the extremes [..., 2] of all parts [parts, ..., 2] of a batch; a third number is a mean."""
+    columns = [tf.reduce_min(extremes[..., 0], axis=0), tf.reduce_max(extremes[..., 1], axis=0)]
+    columns += [tf.reduce_mean(extremes[..., 2], axis=0)] if extremes.shape[-1] == 3 else []
+    return tf.stack(columns, axis=-1)
+
+
 def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndarray | None = None) -> bool:
     """Return whether weights are whole multiples of their steps, which are those of `weight_scales` unless given."""
     if scales is None:

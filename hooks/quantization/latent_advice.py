@@ -12,11 +12,9 @@ import numpy as np
 from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
 from hookline.hooks.options import decays_weight, first_of, inner_of
-from hookline.hooks.quantization.selection import DROPOUTS, MERGERS, RANKED, SHAPERS
+from hookline.hooks.quantization.selection import SIGN_KEEPING
 from hookline.trainer.graph import is_graph
 
-LINEAR = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
-"""Kinds of operations that preserve the magnitude of sums."""
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
 BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}
 """Operations that saturate: hardly any gradient where their input is large."""
@@ -36,7 +34,7 @@ def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) ->
             where = operation.name if path is None else f"activation of {operation.name}"
             found.update({each: where for each in sorted(sums) if each not in found})
         passes_on = (
-            type(operation).__name__ in LINEAR or path is not None or isinstance(operation, keras.layers.Activation)
+            type(operation).__name__ in SIGN_KEEPING or path is not None or isinstance(operation, keras.layers.Activation)
         )
         is_linear = getattr(operation, "activation", None) in (None, keras.activations.linear)
         return sums if passes_on and is_linear else frozenset[str]()

@@ -33,8 +33,13 @@ def step_gradients(
     return tf.where(inside, upstream, 0.0), tf.reduce_sum(upstream * errors, axis=axes, keepdims=axes is not None)
 
 
-def weights_by_step(weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even."""
+def weights_by_step(
+    weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int, folded: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even.
+
+    If something is folded into them, weights * folded lies on the grid.
+    """
     # Adam moves each number by about its learning rate: trained as a factor from 1 on, a step moves by that share of
     # itself. The factor's gradient is the paper's divided by the initial step, so that SGD moves the step as there.
     most = 2.0 ** (bits - 1) - 1.0
@@ -53,7 +58,9 @@ def weights_by_step(weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, 
 
         return tf.where(steps > 0.0, levels * steps, given), gradients
 
-    return rounded(weights, factors)
+    if folded is None:
+        return rounded(weights, factors)
+    return tf.math.divide_no_nan(rounded(weights * folded, factors), folded)
 
 
 def activations_by_step(

@@ -104,7 +104,8 @@ def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: 
             write(temporary, "half", form)
             raise error
     assert read(old) == "old"
-    assert [each.name for each in tmp_path.iterdir()] == [old.name]
+    assert {each.name for each in tmp_path.iterdir()} == {old.name, "new"}
+    assert not list(new.parent.iterdir())
 
 
 def test_a_directory_that_cannot_be_exchanged_keeps_its_old_content(tmp_path: Path, monkeypatch):

@@ -45,14 +45,14 @@ def examples_of(x, y, form):
 def test_every_form_of_the_same_examples_is_the_same_bits():
     form = small_trainer()._spec.form
     classes, size, expected = examples_of(X, Y, form)
-    assert (classes, size, {*expected}) == (3, None, {"inputs", "targets"})
+    assert (classes, size, {*expected}) == (3, 32, {"inputs", "targets"})
     for kind, make in FORMS.items():
         found = examples_of(*make(), form)
-        assert found == (3, 16 if "dataset" in kind else None, expected), kind
+        assert found == (3, 16 if "dataset" in kind else 32, expected), kind
     rows = np.eye(3, dtype=np.float32)[Y]  # of one-hot rows the labels
     one_hot = small_trainer(loss="categorical_crossentropy")._spec.form
     assert one_hot.one_hot
-    assert examples_of(X, rows, one_hot) == (3, None, expected)
+    assert examples_of(X, rows, one_hot) == (3, 32, expected)
 
 
 def test_one_hot_rows_train_and_are_rows_for_metrics():

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import tensorflow as tf
@@ -69,16 +69,14 @@ class EventFiles:
 
     def close(self, *splits: str) -> None:
         """Close the files of some splits; without any, of all. After a failure, the others are closed as well."""
-        failures: list[WriteError] = []
-        for split in splits or list(self._writers):
-            try:
-                with self._writing(split):
-                    self._writers[split].flush()  # close does not report what could not be written
-                    self._writers.pop(split).close()
-            except WriteError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        with ExitStack() as stack:
+            for split in splits or list(self._writers):
+                stack.callback(self._close, split)
+
+    def _close(self, split: str) -> None:
+        with self._writing(split):
+            self._writers[split].flush()  # close does not report what could not be written
+            self._writers.pop(split).close()
 
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:
