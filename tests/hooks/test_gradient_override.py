@@ -93,10 +93,8 @@ def network_with(function: Callable[[tf.Tensor], tf.Tensor], gradient: Callable[
 
 CASES: dict[str, tuple[Any, Callable[..., tf.Tensor]]] = {
     "identity": ("identity", lambda g, x: g),
-    "round_through": ("round_through", lambda g, x: g),
     "guided_relu": ("guided_relu", lambda g, x: tf.where((x > 0) & (g > 0), g, 0.0)),
     "hard_tanh_through": ({"name": "hard_tanh_through", "limit": 0.5}, lambda g, x: tf.where(tf.abs(x) <= 0.5, g, 0.0)),
-    "reverse": ({"name": "reverse", "factor": 0.5}, lambda g, x: -0.5 * tf.where(x > 0, g, 0.0)),
     "scale": ({"name": "scale", "factor": 3}, lambda g, x: 3.0 * tf.where(x > 0, g, 0.0)),
     "clip": ({"name": "clip", "limit": 0.01}, lambda g, x: tf.clip_by_value(tf.where(x > 0, g, 0.0), -0.01, 0.01)),
 }
@@ -122,16 +120,6 @@ def test_the_forward_pass_the_variables_and_the_stripped_model_stay() -> None:
         np.testing.assert_array_equal(stripped(inputs), given(inputs))
 
 
-def test_an_op_type_changes_the_gradients_of_all_inputs_of_every_such_op() -> None:
-    hook = hook_on(op_type="MatMul", backward={"name": "scale", "factor": 2})
-    plain, found = gradients_with([]), gradients_with([hook])
-    # Each product doubles, so a kernel's gradient grows with the products from its own to the loss.
-    np.testing.assert_allclose(found["logits/bias"], plain["logits/bias"], atol=1e-7)
-    np.testing.assert_allclose(found["logits/kernel"], 2 * plain["logits/kernel"], atol=1e-7)
-    np.testing.assert_allclose(found["second/bias"], 2 * plain["second/bias"], atol=1e-7)
-    np.testing.assert_allclose(found["second/kernel"], 4 * plain["second/kernel"], atol=1e-7)
-
-
 def test_layers_called_twice_and_in_inner_models_are_overridden() -> None:
     def twice() -> keras.Model:
         keras.utils.set_random_seed(5)
@@ -146,16 +134,6 @@ def test_layers_called_twice_and_in_inner_models_are_overridden() -> None:
     found = gradients_with([hook_on(layers="inner/shared", backward={"name": "scale", "factor": 3})], twice())
     np.testing.assert_allclose(found["first/bias"], 9 * plain["first/bias"], atol=1e-6)
     np.testing.assert_allclose(found["logits/bias"], plain["logits/bias"], atol=1e-7)
-
-
-def test_several_inputs_of_a_layer_are_all_overridden() -> None:
-    plain, found = gradients_with([]), gradients_with([hook_on(layers="both", backward={"name": "scale", "factor": 3})])
-    for name in ("first/kernel", "first/bias", "second/kernel", "second/bias"):
-        np.testing.assert_allclose(found[name], 3 * plain[name], atol=1e-6)
-
-    halves = Backward("halves", lambda upstream, inputs: [0.5 * upstream, 5.0 * upstream], ("inputs",))
-    found = gradients_with([hook_on(layers="both", backward=halves)])
-    np.testing.assert_allclose(found["second/bias"], 5 * plain["second/bias"], atol=1e-6)
 
 
 def test_what_cannot_be_overridden_is_refused() -> None:
