@@ -189,18 +189,14 @@ EDGES = np.array([-2, -1, -0.5, -0.3, -0.05, -1e-9, -0.0, 0.0, 1e-9, 0.05, 1 / 6
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_operations_give_what_the_quantizer_gives_bit_for_bit(dtype: str):
-    for spec in QUANTIZERS:
-        check_operations(spec, dtype)
-
-
-def check_operations(spec, dtype: str) -> None:
-    quantizer = parse_quantizer(spec, role="input", option="quantizer")
-    odd = [] if "ternary_weight_networks" in spec else [np.nan]  # whose threshold is a mean
     noise = np.random.default_rng(0).normal(size=500)
-    inputs = keras.ops.cast(np.concatenate([EDGES, odd, noise]).astype(np.float32), dtype)
-    expected, found = quantizer(inputs), quantize(inputs, quantizer=quantizer)
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(keras.ops.cast(found, "float32"), keras.ops.cast(expected, "float32"))
+    for spec in QUANTIZERS:
+        quantizer = parse_quantizer(spec, role="input", option="quantizer")
+        odd = [] if "ternary_weight_networks" in spec else [np.nan]  # whose threshold is a mean
+        inputs = keras.ops.cast(np.concatenate([EDGES, odd, noise]).astype(np.float32), dtype)
+        expected, found = quantizer(inputs), quantize(inputs, quantizer=quantizer)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(keras.ops.cast(found, "float32"), keras.ops.cast(expected, "float32"))
 
 
 # What is claimed of the tensors of a graph, held against the values that run through it.

@@ -6,6 +6,8 @@ import math
 import pytest
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.hooks.monitors.reduce_on_plateau import ReduceOnPlateau
+from hookline.trainer.errors import UserError
 from hookline.trainer.run.control import Best, Report
 
 NAN, INF = math.nan, math.inf
@@ -80,3 +82,15 @@ def test_it_waits_until_the_network_has_its_promised_form(make_run):
     assert [evaluate(hook, run, step, 0.9) for step in (10, 20)] == [None, None]
     assert hook.state_dict()["waited"] == 0
     assert [evaluate(hook, run, step, 0.5) is None for step in (30, 40)] == [True, False]
+
+
+@pytest.mark.filterwarnings("ignore:metric/accuracy did not improve")
+def test_a_rate_falls_to_the_least_share(make_run):
+    """Runs whose rate falls are in tests/resume/test_every_hook_goes_on.py."""
+    hook, run = ReduceOnPlateau(factor=0.1, patience=1, least=0.005), make_run()
+    run.lower_rates = lambda factor: None
+    for _ in range(5):
+        hook.out_of_patience(run)
+    assert hook.summary()["share"] == pytest.approx(0.01)
+    with pytest.raises(UserError, match="factor"):
+        ReduceOnPlateau(factor=0.0)

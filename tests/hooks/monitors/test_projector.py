@@ -17,21 +17,13 @@ IMAGES = np.stack([np.full((4, 6, 1), value) for value in (-1.0, 0.0, 1.0)])
 EMBEDDING = Embedding(VECTORS, {"class": np.array([0, 2, 1])}, IMAGES)
 
 
-def read_config(folder) -> ProjectorConfig:
-    return text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
-
-
-def read_vectors(path) -> np.ndarray:
-    return np.loadtxt(path, delimiter="\t", ndmin=2)
-
-
 def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
     vectors = np.arange(2 * 7000, dtype=np.float64).reshape(7000, 2)
     vectors[3] = np.nan
     many = Embedding(vectors, {"class": np.arange(7000)})
     write_embeddings({"many": many, "none": Embedding(np.full((2, 2), np.inf))}, tmp_path)
-    (info,) = read_config(tmp_path).embeddings
-    shown, labels = read_vectors(tmp_path / info.tensor_path), np.loadtxt(tmp_path / info.metadata_path)
+    (info,) = text_format.Parse((tmp_path / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings
+    shown, labels = (np.loadtxt(tmp_path / path) for path in (info.tensor_path, info.metadata_path))
     assert len(shown) == len(labels) == MOST_EXAMPLES
     np.testing.assert_array_equal(shown[:, 0], 2 * labels)
     assert 3 not in labels
