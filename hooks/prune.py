@@ -77,9 +77,8 @@ class Prune(GraphHook):
         tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
             number of steps.
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; an update
-            that falls on a skipped step takes place in the next one.
-        tests/hooks/test_rewinding.py: survivors and the optimizer's state return together, to the values of one
-            step.
+            that falls on a skipped step takes place in the next one. Survivors and the optimizer's state return
+            together, to the values of one step.
         tests/hooks/pruning/test_selector.py: ties are pruned to the exact number.
 
     Reference: Zhu and Gupta 2017, arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626 (iterative); Guo et

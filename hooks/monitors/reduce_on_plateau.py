@@ -28,7 +28,7 @@ class ReduceOnPlateau(EarlyStopping):
     Cost: One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_reduce_on_plateau.py: a resumed run keeps the lower rate, and lowers it again where an
+        tests/resume/test_every_hook_goes_on.py: a resumed run keeps the lower rate, and lowers it again where an
             uninterrupted run would.
 
     Example:

@@ -103,14 +103,10 @@ def functional_transformer(*, input_shape, classes):
     return keras.Model(inputs, layers.Dense(classes, name="outputs")(hidden))
 
 
-def bidirectional_lstm(*, input_shape, classes):
-    both_ways = layers.Bidirectional(layers.LSTM(4, return_sequences=True))
-    return _stack(input_shape, both_ways, layers.LSTM(4), layers.Dense(classes, name="outputs"))
-
-
 def embedding_lstm(*, input_shape, classes):
     embedding = layers.Embedding(TOKENS, 6, mask_zero=True)
-    return _stack(input_shape, embedding, layers.LSTM(6), layers.Dense(classes, name="outputs"))
+    both_ways = layers.Bidirectional(layers.LSTM(4, return_sequences=True))
+    return _stack(input_shape, embedding, both_ways, layers.LSTM(6), layers.Dense(classes, name="outputs"))
 
 
 def shared_layers(*, input_shape, classes):

@@ -10,7 +10,6 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from hookline.hooks.monitors.randomness_guard import find_faults
-from hookline.scripts.help import purpose
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
@@ -69,15 +68,3 @@ def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
     assert shapes["inputs"] == (BATCH, 12, 10, 3)
     assert shapes.get(SOFT_TARGETS, (BATCH, CLASSES)) == (BATCH, CLASSES)
     assert find_faults(training, 0) == []
-
-
-def test_each_has_a_file_of_its_name_a_place_in_the_order_and_a_purpose():
-    for name, augment in zip(SINGLE, build(*SINGLE), strict=True):
-        assert type(augment).__name__.lower() == name
-        assert 0 <= augment.priority <= 100
-        assert len(purpose(DIRECTORY / f"{name}.yaml")) > 10
-    assert len({each.priority for each in build(*SINGLE)}) == len(SINGLE), "priorities alone tell the order"
-    for name in FILES.keys() - SINGLE.keys():
-        named = set(FILES[name].pop("defaults")) - {"_self_"}
-        assert named <= SINGLE.keys()
-        assert FILES[name].keys() <= named

@@ -56,31 +56,22 @@ WITHOUT_TECHNIQUES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def fits(tmp_path_factory):
-    directory, more = tmp_path_factory.mktemp("fits"), [name for name in WITHOUT_TECHNIQUES if name not in DEFAULTS]
-    given = (f"+hooks=[{','.join(more)}]", *overrides_for(*more))
-    return [run_small("baseline", *given, run_dir=directory / f"run_{attempt}") for attempt in range(2)]
-
-
-@pytest.mark.parametrize("name", WITHOUT_TECHNIQUES)
-def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name, fits):
+def test_hooks_survive_two_fits_in_one_process_and_their_time_is_measured(tmp_path):
     """Techniques do so in tests/resume/test_every_hook_goes_on.py, which compares three fits of each."""
-    for summary in fits:
+    more = [name for name in WITHOUT_TECHNIQUES if name not in DEFAULTS]
+    given = (f"+hooks=[{','.join(more)}]", *overrides_for(*more))
+    first, second = (run_small("baseline", *given, run_dir=tmp_path / attempt) for attempt in ("first", "second"))
+    for summary in (first, second):
         assert summary["status"] == "completed"
-        assert name in summary["hooks"]
         assert summary["images_per_second"] > 0
-        if issubclass(load(name), HostHook):
-            assert summary["hooks"][name]["host_seconds"] >= 0.0
-    first, second = fits
+        for name in WITHOUT_TECHNIQUES:
+            assert not issubclass(load(name), HostHook) or summary["hooks"][name]["host_seconds"] >= 0.0
+        assert summary["hooks"].keys() >= {*WITHOUT_TECHNIQUES}
     assert first["test"] == second["test"]
     assert first["final"]["loss/total"] == second["final"]["loss/total"]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_run_trains_without_every_second_default_hook(first, tmp_path):
-    names = sorted(DEFAULTS)[first::2]
-    summary = run_small("baseline", *(f"hooks.{name}=null" for name in names), run_dir=tmp_path / "run")
-    assert summary["status"] == "completed"
-    assert not {*names} & {*summary["hooks"]}
+def test_a_run_trains_without_its_default_hooks(tmp_path):
+    summary = run_small("baseline", *(f"hooks.{name}=null" for name in DEFAULTS), run_dir=tmp_path / "run")
+    assert (summary["status"], summary["hooks"]) == ("completed", {})

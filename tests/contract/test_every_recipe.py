@@ -20,8 +20,8 @@ RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
 STARTED = ("gan", pytest.param("bnn", marks=pytest.mark.long))
 """Of two networks, and of one; tests/trainer/run/test_initial_weights.py starts from files, too."""
-REPEATED = ("gradient_reversal", "retrieval")
-"""In the full tier; tests/resume resumes hooks, gan and sgan, and the long tier every recipe."""
+REPEATED = ("retrieval", "sgan")
+"""In the full tier; tests/resume resumes hooks, and the long tier every recipe."""
 QUICK = ("bnn", "center_loss", "gan")
 ABOUT_A_LINE = {"step", "split"}
 

@@ -22,7 +22,7 @@ from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
 OWN = held_out_networks.__name__
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {
-    **dict.fromkeys(("subclassed_transformer", "functional_transformer", "bidirectional_lstm"), SERIES),
+    **dict.fromkeys(("subclassed_transformer", "functional_transformer"), SERIES),
     "embedding_lstm": TOKENS,
     "shared_layers": SERIES,
     **dict.fromkeys(("nested_models", "every_convolution"), IMAGES),
@@ -32,7 +32,6 @@ NETWORKS = {
 }
 """Each network with what it takes."""
 SUBCLASSED, PROBABILITIES, TWO_INPUTS = "subclassed_transformer", "softmax_end", "two_inputs"
-RECURRENT = ("bidirectional_lstm", "embedding_lstm")
 OWN_CLASSES = (SUBCLASSED, "functional_transformer", "own_layer")
 """Networks that a .keras file alone does not bring back."""
 CHAIN = ("prune", "frozen_mask", "ema", "clip_gradients")
@@ -41,7 +40,7 @@ NO_MAP = "No 2-D convolution"
 NO_GRAPH = "Expected a functional or Sequential model"
 REFUSED = {
     **{("bernoulli_attention", network): NO_MAP for network, inputs in NETWORKS.items() if inputs != IMAGES},
-    **{("bnn_rounding", each): "matches only first and last layers" for each in ("two_inputs", *RECURRENT)},
+    **{("bnn_rounding", each): "matches only first and last layers" for each in ("two_inputs", "embedding_lstm")},
     ("bnn_rounding", "softmax_end"): "is never negative",
     **{(hook, SUBCLASSED): NO_GRAPH for hook in ("bernoulli_attention", "center_loss", "gradient_override")},
     ("bnn_rounding", SUBCLASSED): "Set input_quantizer=null",
@@ -54,7 +53,7 @@ class Runs:
         self.directory = directory
         for kind in {*NETWORKS.values()}:
             np.savez(directory / f"{kind}.npz", **arrays_of(kind))
-        given = ["plugins=[tests]", "model=custom", f"model._target_={OWN}.bidirectional_lstm"]
+        given = ["plugins=[tests]", "model=custom", f"model._target_={OWN}.functional_transformer"]
         given += ["data=arrays", "data.channels=none", f"data.path={directory / SERIES}.npz"]
         given += ["optimizer=sgd", "optimizer.momentum=0.0", f"optimizer.learning_rate={RATE}", "schedule=constant"]
         given += ["trainer.compile=off", f"trainer.batch_size={EXAMPLES}", f"trainer.epochs={STEPS}"]
@@ -96,10 +95,9 @@ def check_export(parts, network, directory):
 TOGETHER = {
     SUBCLASSED: (*CHAIN, "quantization_aware_training"),
     "functional_transformer": ("sam",),
-    "bidirectional_lstm": ("weight_clustering", "synchronized_batch_norm"),
-    "embedding_lstm": ("distillation",),
+    "embedding_lstm": ("distillation", "weight_clustering"),
     "shared_layers": ("bop",),
-    "nested_models": ("center_loss", "bernoulli_attention"),
+    "nested_models": ("center_loss", "bernoulli_attention", "synchronized_batch_norm"),
     "every_convolution": ("bnn_rounding",),
     "own_layer": ("freeze_layers", *CHAIN),
     PROBABILITIES: ("gradient_override",),
@@ -129,7 +127,7 @@ def refused(network, hook, runs):
 
 
 def test_a_line_says_which_techniques_a_network_cannot_have(runs):
-    for hook, network in (("bernoulli_attention", "bidirectional_lstm"), ("bnn_rounding", "embedding_lstm")):
+    for hook, network in (("bernoulli_attention", "embedding_lstm"), ("bnn_rounding", "embedding_lstm")):
         refused(network, hook, runs)
 
 

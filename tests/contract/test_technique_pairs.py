@@ -22,13 +22,9 @@ PAIRS = list(itertools.combinations(TECHNIQUES, 2))
 TOGETHER = [
     ("bernoulli_attention", "bnn_rounding", "ema", "prune"),
     ("ema", "freeze_layers", "frozen_mask", SYNCHRONIZED),
-    ("ema", "incremental_quantization"),
 ]
 """Those that work on the same weights or statistics; tests/resume and tests/hookline/test_running.py have others."""
-APART = {
-    *(("bnn_rounding", "incremental_quantization"), ("incremental_quantization", "prune")),
-    ("bnn_rounding", "quantization_aware_training"),
-}
+APART = {*(("incremental_quantization", "prune"), ("bnn_rounding", "quantization_aware_training"))}
 
 
 def train(hooks, directory):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -11,10 +9,8 @@ import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.latent_advice import rate_advice
-from hookline.recipes.models.cnn import larq_tutorial_cnn
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.run.summary import measure_size
 from hookline.trainer.step.context import BuildContext
 
 layers = keras.layers
@@ -60,11 +56,11 @@ def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench)
             variable.assign(np.clip(variable.numpy(), -0.2, 0.2))
     moved = 0.0
     for _ in range(4):
-        before = kernels(bench)
+        before, used = kernels(bench), bench.weights(training=True)
         measures = bench.step(INPUTS, TARGETS)
         after = kernels(bench)
         for name, value in before.items():
-            np.testing.assert_array_equal(bench.weights_of_step[name], np.where(value >= 0, 1, -1) * np.float32(0.2))
+            np.testing.assert_array_equal(used[name], np.where(value >= 0, 1, -1) * np.float32(0.2))
             assert np.abs(after[name]).max() <= np.float32(0.2)
         flips = {name: (before[name] >= 0) != (after[name] >= 0) for name in before}
         starved = {name: np.abs(after[name]) >= np.float32(0.2) for name in before}
@@ -85,7 +81,7 @@ def test_gradients_reach_the_latent_weights_up_to_the_clip_inclusive(make_bench)
 
     @tf.function(autograph=False)
     def gradients():
-        context = bench.context(tf.constant(0, tf.int64), training=True)
+        context = bench.context(training=True)
         upstream = tf.random.stateless_normal((16, 16), [1, 2])
         loss = tf.reduce_sum(context.weights["dense_2/kernel"] * upstream)
         return upstream, tf.gradients(loss, context.latent["dense_2/kernel"])[0]
@@ -165,13 +161,6 @@ def test_wrong_options_are_refused_by_name():
         )
 
 
-def test_the_tutorial_network_all_binary_has_the_published_size_in_bytes(make_bench):
-    bench = make_bench(BnnRounding(all_binary=True), larq_tutorial_cnn((28, 28, 1), 10))
-    assert sum(bench.hook.summary()["kernel_entries"].values()) == 93_088
-    size = measure_size([bench.network], {"model": bench.hook.shipped_bits(bench.weights()).stored})
-    assert round(size["bytes"]["deployed"] / 1024, 2) == 13.19
-
-
 # Advice about latent weights.
 
 WIDTH = 64
@@ -214,23 +203,12 @@ def test_a_rate_that_does_not_suit_the_clip_is_pointed_at():
     for rate, steps, clip, expected in (
         (2.4e-4, 2000, 1.0, "move a latent weight by 0.48"),
         (2.6e-4, 2000, 1.0, None),
-        (0.099, 2000, 1.0, None),
         (0.101, 2000, 1.0, "in 9.9 steps"),
         (1e-9, 99, 1.0, None),  # a trial
         (1e-9, 100, 1.0, "as they were drawn"),
         (1e-4, 1000, 1.0, "Set optimizer.learning_rate=0.001,"),
-        (2e-3, 1000, 10.0, "latent weight"),
         (2e-3, 1000, 0.01, "latent weight"),
     ):
         line = rate_advice(keras.optimizers.Adam(rate), steps=steps, clip=clip)
         assert line is None if expected is None else expected in line
     assert rate_advice(keras.optimizers.SGD(1e-6), steps=1000, clip=1.0) is None
-
-
-def test_dropout_advice_names_an_option_only_where_the_model_has_it(make_bench, run_of):
-    model = network(lambda x: layers.Dense(WIDTH, name="last")(layers.Dropout(0.5, name="drop")(sign(x))))
-    bench = make_bench(BnnRounding(), model, keras.optimizers.Adam(0.003))
-    run = run_of(bench.network, 2000)
-    for config, named in (({}, False), ({"model": {"dropout": 0.5}}, True)):
-        lines = [each for each in bench.hook.advise(dataclasses.replace(run, config=config)) if "'drop'" in each]
-        assert ["model.dropout" in each for each in lines] == [named]

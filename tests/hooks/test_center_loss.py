@@ -16,11 +16,9 @@ from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.command import run_small
 from tests.support.hooked import hooked
 from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_arrays, toy_batch
 
@@ -109,23 +107,17 @@ def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, ac
 
 
 def test_every_step_moves_the_centers_once_and_no_optimizer_does() -> None:
-    for chunks in ((1, 1, 4), (6,)):
-        optimizer = keras.optimizers.AdamW(0.0, weight_decay=0.0, use_ema=True, ema_overwrite_frequency=2)
-        network = feature_network(optimizer)
-        (hook, loop), start = center_loop(network), 0
-        assert not any("center" in name for name in (*network.variables, *network.optimizer_variables))
-        kernel = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
-        network.variables["features/kernel"].assign(kernel)
-        expected = np.zeros((CLASSES, 2), np.float32)
-        for steps in chunks:
-            loop.run(start, steps)
-            start += steps
-        for step in range(6):
-            batch = read_batch(step)
-            expected = paper_update(
-                expected, batch["inputs"] @ network.variables["features/kernel"].numpy(), batch["targets"], 0.5
-            )
-        np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
+    optimizer = keras.optimizers.AdamW(0.0, weight_decay=0.0, use_ema=True, ema_overwrite_frequency=2)
+    network = feature_network(optimizer)
+    hook, loop = center_loop(network)
+    assert not any("center" in name for name in (*network.variables, *network.optimizer_variables))
+    expected = np.zeros((CLASSES, 2), np.float32)
+    loop.run(0, 2)
+    loop.run(2, 4)
+    for step in range(6):
+        batch = read_batch(step)
+        expected = paper_update(expected, features_of(network, batch), batch["targets"], 0.5)
+    np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_weight_waits_then_rises_then_stays() -> None:
@@ -211,24 +203,3 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     values = evaluate(loop.trainer)
     assert np.isnan(values["loss/center"])
     assert np.isfinite(values["metric/accuracy"])
-
-
-@pytest.mark.filterwarnings("ignore:At step .* the center loss dominates")  # the rate is too high on purpose
-@pytest.mark.full
-def test_a_run_embeds_its_best_weights_whose_centers_the_checkpoint_holds(tmp_path) -> None:
-    directory = tmp_path / "run"
-    own = ("trainer.epochs=4", "hooks.center_loss.warm_up_epochs=0", "optimizer.learning_rate=0.3", "schedule=constant")
-    summary = run_small("center_loss", *own, "hooks.early_stopping=null", run_dir=directory)
-    assert {"center_features.gif", "center_features.png"} <= {path.name for path in (directory / "pictures").iterdir()}
-    assert summary["test"]["metric/center_ratio"] > 0
-    store = CheckpointStore(directory / "checkpoints")
-    best, last = store.load("best"), store.load("last")
-    assert best.step == summary["best"]["step"] < last.step
-    centers, later = (each.tensors["hook/center_loss/centers"] for each in (best, last))
-    assert centers.shape == (10, 2)
-    assert np.abs(centers - later).max() > 1e-3
-    vectors = np.loadtxt(directory / "tensorboard" / "train" / "center_features.tsv", delimiter="\t")[:, :2]
-    labels = np.loadtxt(directory / "tensorboard" / "train" / "center_features_labels.tsv", dtype=int)
-    assert len(vectors) == 180
-    weight = 2 * summary["best"]["values"]["loss/center"] / np.square(vectors - centers[labels]).sum(axis=-1).mean()
-    assert weight == pytest.approx(0.3, rel=1e-3)

@@ -6,10 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hookline.hooks.clip_gradients import WAYS, ClipGradients, clip_entries, norm_factors, squared_norms
+from hookline.hooks.clip_gradients import WAYS, ClipGradients, clip_entries, norm_factors
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients
@@ -103,28 +101,11 @@ def test_chosen_layers_count_and_half_precision_is_measured_in_full() -> None:
     assert measured["clip_gradients/before"] == pytest.approx(200.0 * np.sqrt(48.0), rel=1e-3)
 
 
-@settings(max_examples=40)
-@given(
-    st.lists(st.floats(-10.0, 17.0).map(lambda power: 10.0**power), min_size=1, max_size=5),
-    st.sampled_from([1e-3, 1.0, 50.0]),
-    st.booleans(),
-)
-def test_no_norm_is_above_the_limit_and_none_grows(norms: list[float], limit: float, together: bool) -> None:
-    values = [tf.constant([0.6 * norm, -0.8 * norm]) for norm in norms]
-    factors = norm_factors(squared_norms(values), limit, together=together).numpy()
-    assert ((factors >= 0) & (factors <= 1)).all()
-    after = np.float64(norms) * factors
-    assert (np.sqrt(np.square(after).sum()) if together else after.max()) <= limit * (1 + 1e-5)
-    if together:
-        assert (factors == factors[0]).all()
-
-
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
 @pytest.mark.parametrize("by", WAYS)
-def test_what_is_not_finite_stays_so_and_the_others_stay_finite(by: str, bad: float) -> None:
+def test_what_is_not_finite_stays_so_and_the_others_stay_finite(by: str) -> None:
     given = gradients(scale=0.1)
     spoilt = given[HIDDEN].numpy()
-    spoilt[2, 3] = bad
+    spoilt[2, 3] = np.nan
     after, _ = clipped({**given, HIDDEN: tf.constant(spoilt)}, by=by, limit=0.05)
     assert not np.isfinite(after[HIDDEN][2, 3])
     for name, value in after.items():
@@ -148,11 +129,6 @@ def test_a_norm_beyond_float32_is_no_silent_zero(by: str) -> None:
     np.testing.assert_array_equal(finite, [1.0, -1.0, 0.5])
 
 
-def moved(network: Network, before: dict[str, np.ndarray]) -> float:
-    names = network.trainable_variables
-    return float(np.sqrt(sum(np.square(values_of(network)[name] - before[name]).sum() for name in names)))
-
-
 def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
     class Doubles(StatelessHook):
         def transform_gradients(self, gradients, context):
@@ -165,8 +141,10 @@ def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
     network = toy_network(optimizer=keras.optimizers.SGD(RATE))
     before = values_of(network)
     toy_loop([hook, Doubles("doubles"), freeze], network=network, xla=True).run(0, 1)
-    assert moved(network, before) == pytest.approx(RATE * 0.01, rel=1e-3)  # frozen gradients take no share of the limit
-    assert (values_of(network)[HIDDEN] == before[HIDDEN]).all()
+    after = values_of(network)
+    moved = global_norm({name: after[name] - before[name] for name in network.trainable_variables})
+    assert moved == pytest.approx(RATE * 0.01, rel=1e-3)  # frozen gradients take no share of the limit
+    assert (after[HIDDEN] == before[HIDDEN]).all()
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

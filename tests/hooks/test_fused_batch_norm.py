@@ -18,7 +18,8 @@ from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.gradient_probe import compare_gradients
-from tests.support.toy import build_context, toy_batch, toy_loop, toy_network
+from tests.support.hooked import hooked
+from tests.support.toy import build_context, toy_batch, toy_network
 
 LAYER = keras.layers.BatchNormalization
 
@@ -96,12 +97,10 @@ class Block(keras.layers.Layer):
     """Hold a batch norm layer and call it twice."""
 
     def build(self, shape) -> None:
-        """Make and build the layer."""
         self.norm = LAYER(momentum=0.5, name="norm")
         self.norm.build(shape)
 
     def call(self, inputs, training=None):
-        """Return inputs normalized twice."""
         return self.norm(tf.tanh(self.norm(inputs, training=training)), training=training)
 
 
@@ -127,7 +126,6 @@ class Shifted(LAYER):
     """A batch norm layer that computes something of its own."""
 
     def call(self, inputs, training=None, mask=None):
-        """Return more than batch norm does."""
         return super().call(inputs, training=training, mask=mask) + 1.0
 
 
@@ -172,15 +170,9 @@ def test_batches_without_a_size_and_xla_are_left_to_keras(size: int | None, jit:
     assert list(hook.summary()["training"]["left_to_keras"]) == ["norm"]
 
 
-def loop_with(*hooks: GraphHook, network: Network):
-    for hook in hooks:
-        hook.name, hook.network = "fused_batch_norm", "model"
-    return toy_loop(hooks, network=network)
-
-
 def test_the_step_and_the_evaluation_hold_the_kernels():
-    hook, network = FusedBatchNorm(min_entries=0), toy_network()
-    loop = loop_with(hook, network=network)
+    hook, network = FusedBatchNorm(min_entries=0, network="model"), toy_network()
+    loop = hooked(network, hook)
     step = Counter(operation.type for operation in loop.graph.get_operations())
     assert step["FusedBatchNormV3"] == step["FusedBatchNormGradV3"] == 1
     assert not {"Mean", "SquaredDifference", "Rsqrt", "RsqrtGrad"} & step.keys()
@@ -188,9 +180,9 @@ def test_the_step_and_the_evaluation_hold_the_kernels():
     functions = evaluation.graph.as_graph_def().library.function
     assert Counter(node.op for each in functions for node in each.node_def)["FusedBatchNormV3"] == 1
     assert hook.summary()["evaluation"]["fused"] == ["norm"]
-    without = Evaluator(loop_with(network=network).trainer, toy_batch, 1)
+    without = Evaluator(hooked(network).trainer, toy_batch, 1)
     assert evaluation.run(0)["loss/total"] == pytest.approx(without.run(0)["loss/total"], rel=1e-6)
     (found,) = compare_gradients(loop.trainer, toy_batch)
     assert (found.surrogate, found.declared < 1e-5) == ("declared", True)
-    small = loop_with(FusedBatchNorm(), network=toy_network())  # by default small layers stay with Keras
+    small = hooked(toy_network(), FusedBatchNorm(network="model"))  # by default small layers stay with Keras
     assert not any(operation.type.startswith("FusedBatchNorm") for operation in small.graph.get_operations())

@@ -93,10 +93,8 @@ def network_with(function: Callable[[tf.Tensor], tf.Tensor], gradient: Callable[
 
 CASES: dict[str, tuple[Any, Callable[..., tf.Tensor]]] = {
     "identity": ("identity", lambda g, x: g),
-    "round_through": ("round_through", lambda g, x: g),
     "guided_relu": ("guided_relu", lambda g, x: tf.where((x > 0) & (g > 0), g, 0.0)),
     "hard_tanh_through": ({"name": "hard_tanh_through", "limit": 0.5}, lambda g, x: tf.where(tf.abs(x) <= 0.5, g, 0.0)),
-    "reverse": ({"name": "reverse", "factor": 0.5}, lambda g, x: -0.5 * tf.where(x > 0, g, 0.0)),
     "scale": ({"name": "scale", "factor": 3}, lambda g, x: 3.0 * tf.where(x > 0, g, 0.0)),
     "clip": ({"name": "clip", "limit": 0.01}, lambda g, x: tf.clip_by_value(tf.where(x > 0, g, 0.0), -0.01, 0.01)),
 }

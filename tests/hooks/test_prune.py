@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
+from hookline.trainer import schedules
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
+from hookline.trainer.order import order_hooks
 from tests.support.hooked import hooked
-from tests.support.toy import build_context, toy_network, values_of
+from tests.support.toy import StatelessHook, build_context, toy_network, values_of
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05, global_clipnorm=0.5),
@@ -25,10 +28,10 @@ OPTIMIZERS = {
 KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 
 
-def make(network=None, *, xla: bool = False, **options):
+def make(network=None, hooks=(), *, xla: bool = False, **options):
     """A built hook, its network and a loop of 100 steps, 4 to the epoch."""
     hook, network = Prune(**options), network or toy_network()
-    return hook, network, hooked(network, hook, xla=xla)
+    return hook, network, hooked(network, hook, *hooks, xla=xla)
 
 
 def masks_of(hook: Prune) -> dict[str, np.ndarray]:
@@ -41,6 +44,7 @@ def test_pruned_entries_are_exactly_zero_at_every_edge(name: str, xla: bool):
     network = toy_network(optimizer=OPTIMIZERS[name](), regularizer=0.01)
     # Pruning begins at step 12: momentum of the dense steps would carry entries away from 0.
     hook, network, loop = make(network, xla=xla, final_sparsity=0.75, begin_epoch=3.0, end_epoch=8.0, frequency=6)
+    assert hook.declare().best_from_step == 32
     step, before = 0, None
     for chunk in (12, 1, 2, 5, 10, 1, 9):
         step, _ = loop.run(step, chunk)
@@ -70,32 +74,6 @@ def test_masks_are_made_of_the_weights_as_the_step_finds_them():
     loop.run(1, 3)
     found = {name: value for name, value in loop.accumulators.read().items() if name.startswith("sparsity/")}
     assert found == {"sparsity/total": 0.5, "sparsity/hidden": 0.5, "sparsity/logits": 0.5}
-
-
-def test_the_final_sparsity_is_reached_at_an_end_between_updates():
-    hook, _, loop = make(final_sparsity=0.9, end_epoch=10.0, frequency=7, power=1.0)
-    assert hook.declare().best_from_step == 40
-    loop.run(0, 39)
-    assert masks_of(hook)["toy/hidden/kernel"].sum() > 48 - round(0.9 * 48)
-    loop.run(39, 1)
-    settled = masks_of(hook)
-    assert {kernel: int((~mask).sum()) for kernel, mask in settled.items()} == {KERNELS[0]: 43, KERNELS[1]: 22}
-    loop.run(40, 60)
-    assert all((masks_of(hook)[kernel] == mask).all() for kernel, mask in settled.items())
-
-
-def test_stages_prune_once_each_and_train_in_between():
-    hook, network, loop = make(schedule="iterative", stages=[0.5, {"hidden": 0.75, "logits": 0.5}], stage_epochs=2.0)
-    assert hook.declare().best_from_step == 9
-    loop.run(0, 8)
-    first, values = masks_of(hook), values_of(network)
-    assert {kernel: int(mask.sum()) for kernel, mask in first.items()} == {KERNELS[0]: 24, KERNELS[1]: 12}
-    loop.run(8, 1)
-    second = masks_of(hook)
-    assert {kernel: int(mask.sum()) for kernel, mask in second.items()} == {KERNELS[0]: 12, KERNELS[1]: 12}
-    magnitude = np.abs(values[KERNELS[0]])
-    gone = first[KERNELS[0]] & ~second[KERNELS[0]]
-    assert magnitude[second[KERNELS[0]]].min() >= magnitude[gone].max()
 
 
 def test_structures_and_the_global_scope_hold_in_the_step():
@@ -129,7 +107,6 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
         ({"end_epoch": 26.0}, "end_epoch", None),
         ({"initial_sparsity": 0.8}, "would fall", None),
         ({"final_sparsity": {"hidden": 0.5}}, "logits", None),
-        ({"final_sparsity": {"*": 0.5, "fc1": 0.5}}, "fc1", None),
         ({"structure": {"n_m": [2, 4]}}, "6 inputs", None),
         ({"structure": "channel"}, "last layer", None),
         ({}, "not trainable", frozen),
@@ -148,13 +125,6 @@ def test_sparse_bytes_are_values_indices_and_row_pointers():
     assert csr_bytes(784, 300, kept) == 4 * kept + kept * 9 // 8 + 4 * 785
     assert csr_bytes(5, 2, 0) == 24
     assert csr_bytes(1, 3, 1) == math.ceil((32 + 2 + 64) / 8)
-    network = toy_network()
-    network.model = keras.Sequential([keras.Input((6, 6, 2)), keras.layers.Conv2D(5, 3, name="conv")])
-    network.optimizer = keras.optimizers.SGD(0.1)
-    network.optimizer.build(network.model.trainable_variables)
-    hook = Prune(final_sparsity=0.5)
-    hook.build(build_context(network))
-    assert hook.summary()["layers"][0]["sparse_bytes"] == csr_bytes(18, 5, 90)  # by its input rows
 
 
 def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
@@ -167,16 +137,14 @@ def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
     assert (hidden["dense_bytes"], hidden["sparse_bytes"]) == (192, math.ceil((12 * (32 + 3) + 32 * 7) / 8))
     assert (total["entries"], total["kept"], total["times_fewer"]) == (72, 24, 3.0)
     assert total["sparse_bytes"] == hidden["sparse_bytes"] + logits["sparse_bytes"]
-
-
-def test_zeros_are_counted_in_the_weights_and_stored_in_the_smaller_way():
-    network = toy_network()
-    hook = Prune(layers="hidden", schedule="one_shot", final_sparsity=0.5)
-    hooked(network, hook).run(0, 1)
     kernel = network.variables["toy/hidden/kernel"]
     kernel.assign(np.where(kernel.numpy() == 0, 1e-30, kernel.numpy()))  # as an optimizer that leaks would
-    row, _ = hook.summary()["layers"]  # and the network's
-    assert (row["sparsity"], row["mask"], row["times_fewer"]) == (0.0, 0.5, 1.0)
+    hidden, *_ = hook.summary()["layers"]
+    assert (hidden["sparsity"], hidden["mask"], hidden["times_fewer"]) == (0.0, 0.75, 1.0)
+
+
+def test_layers_are_stored_in_the_smaller_way():
+    network = toy_network()
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.9, "logits": 0.0})
     hooked(network, hook).run(0, 1)
     bits = hook.shipped_bits(values_of(network)).stored
@@ -255,3 +223,111 @@ def test_entries_come_back_before_the_end_and_none_after_it():
         loop.run(step, 1)
         assert (mask_of(hook) == final).all()
         assert (watch.seen["gradient"].numpy()[~final] == 0).all()
+
+
+# Rewinding: survivors, statistics and optimizer go back to one early step.
+
+ONCE = {"schedule": "one_shot", "final_sparsity": 0.5, "begin_epoch": 3.0}  # at step 12
+
+
+def drawing(optimizer=None):
+    keras.utils.set_random_seed(0)
+    return toy_network(optimizer=optimizer, dropout=0.2)
+
+
+def masked(values, masks):
+    """Return values with zeros in kernels and in their averages where entries are pruned."""
+    projected = {name: masks.get(name) for name in values}
+    for name in values:
+        if name.endswith("_average"):
+            kernel = next((each for each in KERNELS if each.replace("/", "_") in name), None)
+            projected[name] = masks.get(kernel)
+    return {name: each if projected[name] is None else each * projected[name] for name, each in values.items()}
+
+
+@pytest.mark.parametrize("name", ["momentum", "average"])
+def test_survivors_and_all_that_training_moved_go_back(name: str):
+    hook, network, loop = make(drawing(OPTIMIZERS[name]()), xla=name == "momentum", rewind_epoch=1.0, **ONCE)
+    loop.run(0, 4)
+    early = values_of(network)
+    loop.run(4, 8)
+    trained = values_of(network)
+    moved = [key for key in early if (trained[key] != early[key]).any()]
+    assert {*KERNELS, "toy/logits/bias", "toy/norm/moving_mean"} <= {*moved}
+    assert sum(key.startswith("optimizer/") for key in moved) > 4
+    loop.run(12, 1)
+    masks, values = masks_of(hook), values_of(network)
+    expected = masked(early, masks)
+    for kernel in KERNELS:  # masks are of the weights that were trained, not of those gone back to
+        sizes = np.abs(trained[kernel])
+        assert masks[kernel].sum() == sizes.size // 2
+        assert sizes[masks[kernel]].min() >= sizes[~masks[kernel]].max()
+    for key, value in values.items():
+        if "seed_generator_state" in key:
+            assert (value != early[key]).any()
+        else:
+            np.testing.assert_array_equal(value, expected[key], err_msg=key)
+    assert hook.summary()["rewound_to"] == 4
+    loop.run(13, 5)
+    assert all((values_of(network)[kernel][~masks[kernel]] == 0).all() for kernel in KERNELS)
+    assert (values_of(network)[KERNELS[0]] != expected[KERNELS[0]]).any()
+
+
+def test_every_stage_goes_back_and_a_polynomial_at_its_end_alone():
+    options = {"schedule": "iterative", "stages": [0.25, 0.5, 0.75], "begin_epoch": 2.0, "stage_epochs": 1.0}
+    hook, network, loop = make(drawing(), rewind_epoch=0.5, **options)
+    loop.run(0, 2)
+    early = values_of(network)
+    for start, stage in ((2, 8), (9, 12), (13, 16)):
+        loop.run(start, stage - start)
+        assert (values_of(network)["toy/logits/bias"] != early["toy/logits/bias"]).any()
+        loop.run(stage, 1)
+        values, masks = values_of(network), masks_of(hook)
+        assert all((values[name] == early[name] * masks[name]).all() for name in KERNELS)
+        assert (values["toy/logits/bias"] == early["toy/logits/bias"]).all()
+    assert (~masks[KERNELS[0]]).sum() == 36
+    hook, network, loop = make(drawing(), rewind_epoch=0.0, final_sparsity=0.5, end_epoch=3.0, frequency=5)
+    early = values_of(network)
+    for step in range(12):  # masks change in steps 0, 5, 10 and 11
+        loop.run(step, 1)
+        assert (values_of(network)["toy/logits/bias"] == early["toy/logits/bias"]).all() == (step == 11)
+
+
+def test_a_step_that_was_held_back_is_made_up_for():
+    class HeldBack(StatelessHook):
+        def veto(self, context):
+            return {"no": (context.step == 4) | (context.step == 12)}
+
+    hook, network, loop = make(drawing(), [HeldBack("held_back")], rewind_epoch=1.0, **ONCE)
+    loop.run(0, 4)
+    early = values_of(network)
+    loop.run(4, 1)
+    assert hook.summary()["rewound_to"] is None
+    loop.run(5, 7)
+    assert hook.summary()["rewound_to"] == 5
+    loop.run(12, 1)
+    assert (values_of(network)["toy/logits/bias"] != early["toy/logits/bias"]).any()
+    loop.run(13, 1)
+    assert (values_of(network)["toy/logits/bias"] == early["toy/logits/bias"]).all()
+
+
+def test_the_rate_goes_back():
+    _, network, loop = make(drawing(keras.optimizers.SGD(schedules.cosine(0.1, 100))), rewind_epoch=1.0, **ONCE)
+    loop.run(0, 13)
+    assert float(network.optimizer.learning_rate) == pytest.approx(0.05 * (1 + np.cos(0.04 * np.pi)))
+
+
+def test_what_cannot_be_gone_back_to_is_refused():
+    for options in (
+        {"rewind_epoch": 3.0, **ONCE},
+        {"rewind_epoch": 0.0, "schedule": "iterative", "stages": [0.5], "stage_epochs": 1.0},
+        {"rewind_epoch": 2.0, "end_epoch": 2.0},
+        {"rewind_epoch": -1.0},
+    ):
+        with pytest.raises(UserError, match="rewind_epoch"):
+            Prune(**options).build(build_context(toy_network()))
+    hooks = [Prune(rewind_epoch=1.0), IncrementalQuantization()]
+    for hook, name in zip(hooks, ("prune", "incremental_quantization"), strict=True):
+        hook.name = name
+    with pytest.raises(UserError, match="incremental_quantization"):
+        order_hooks(hooks)

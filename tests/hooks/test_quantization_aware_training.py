@@ -116,14 +116,6 @@ def test_it_is_float_before_the_begin() -> None:
     assert 0.0 < loop.accumulators.read()["quantization_aware_training/distance"] < 0.01
 
 
-def test_evaluations_compute_what_is_shipped() -> None:
-    hook = QuantizationAwareTraining(weight_bits=4)
-    loop = loop_of(hook)
-    loop.run(0, 20)
-    found = Evaluator(loop.trainer, toy_batch, 4).run(0)
-    assert shipped_evaluation(loop, hook, 20) == pytest.approx(found, rel=1e-5)
-
-
 def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded() -> None:
     loop = loop_of(QuantizationAwareTraining())
     loop.run(0, 6)
@@ -224,6 +216,8 @@ def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
     (line,) = hook.advise(None)  # nothing of the run is asked
     assert "weights alone" in line
+    with pytest.raises(UserError, match="ranges=average"):
+        QuantizationAwareTraining(ranges="learned").rebuild_model(model)
 
 
 def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
@@ -254,20 +248,12 @@ def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
         assert abs(factors.numpy()[0] - factor) > 1e-5
 
 
-def shipped_evaluation(loop: ChunkLoop, hook: GraphHook, step: int) -> dict[str, float]:
-    """Return what an evaluation of the shipped model, of layers of Keras alone, reports."""
-    network = loop.trainer.networks["model"]
-    shipped, used = hook.strip_model(network.model), used_by(loop, step)
-    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
-    names = {id(variable): name for name, variable in network.variables.items()}
-    for variable in shipped.weights:
-        variable.assign(used[names[id(variable)]])
-    return Evaluator(loop_of(model=shipped).trainer, toy_batch, 4).run(0)
-
-
 def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
     hook = QuantizationAwareTraining(ranges="learned", weight_bits=4, begin_epoch=1.0)
-    loop = loop_of(Ema(decay=0.9), hook, optimizer=keras.optimizers.Adam(0.01))
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    loop = loop_of(Ema(decay=0.9), hook, optimizer=optimizer)
+    decayed = [decays_weight(optimizer, each) for each in loop.trainer.networks["model"].model.trainable_variables]
+    assert decayed == [True] * 6 + [False]  # the steps are left alone
     loop.run(0, 20)
     network = loop.trainer.networks["model"]
     factors = network.model.trainable_variables[-1].numpy()
@@ -276,26 +262,12 @@ def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
     assert (factors[fixed] == 1.0).all()
     assert (np.delete(factors, fixed) != 1.0).all()
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
-    assert shipped_evaluation(loop, hook, 20) == pytest.approx(found, rel=1e-5)
-
-
-def test_weight_decay_leaves_learned_steps_alone() -> None:
-    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
-    loop = loop_of(QuantizationAwareTraining(ranges="learned"), optimizer=optimizer)
-    decayed = [decays_weight(optimizer, each) for each in loop.trainer.networks["model"].model.trainable_variables]
-    assert decayed == [True] * 6 + [False]
-
-
-def test_a_network_of_zeros_gets_learned_steps_once_it_is_none() -> None:
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_initializer="zeros")])
-    hook = QuantizationAwareTraining(ranges="learned")
-    loop = loop_of(hook, model=model)
-    loop.run(0, 1)
-    assert state_of(hook)["steps"].tolist() == [0.0]
-    loop.run(1, 5)
-    assert state_of(hook)["steps"] > 0.0
-    assert state_of(hook)["ranges"][1, 0] < 0.0
-    assert len(np.unique(used_by(loop, 6)[model.layers[0].kernel.path])) > 3
+    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
+    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
+    names = {id(variable): name for name, variable in network.variables.items()}
+    for variable in shipped.weights:
+        variable.assign(used[names[id(variable)]])
+    assert Evaluator(loop_of(model=shipped).trainer, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -328,28 +300,6 @@ def test_frozen_batch_norm_trains_as_it_evaluates(fused: bool) -> None:
     np.testing.assert_array_equal(state_of(hook)["ranges"], ranges)
 
 
-def test_learned_steps_and_frozen_statistics_go_on_with_their_bits() -> None:
-    def made() -> tuple[ChunkLoop, dict[str, tf.Variable]]:
-        hook = QuantizationAwareTraining(ranges="learned", freeze_epoch=1.5, begin_epoch=0.5)
-        loop = loop_of(hook, optimizer=keras.optimizers.Adam(0.01))
-        network = loop.trainer.networks["model"]
-        held = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
-        return loop, {**held, **hook.declare().state}
-
-    (whole, kept), (cut, taken) = made(), made()
-    whole.run(0, 5)
-    for name, variable in taken.items():
-        variable.assign(kept[name])
-    whole.run(5, 5)
-    cut.run(5, 5)
-    for name, variable in taken.items():
-        np.testing.assert_array_equal(variable, kept[name])
-
-
 def test_what_cannot_be_rounded_is_refused() -> None:
     with pytest.raises(UserError, match=r"'net/dense_2/kernel': bnn_rounding and .*hooks\.quantization_aware_training"):
         mixed(layers=["conv", "dense_2"])
-    model = Subclassed()
-    model(tf.zeros([1, 6]))
-    with pytest.raises(UserError, match="ranges=average"):
-        QuantizationAwareTraining(ranges="learned").rebuild_model(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from hookline.hooks.frozen_mask import FrozenMask
@@ -63,11 +62,10 @@ def test_steps_are_those_of_two_passes_by_hand():
     assert np.abs(found["toy/hidden/kernel"] - other["toy/hidden/kernel"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_statistics_draws_and_losses_are_those_of_a_step_without_it(accumulation_steps: int):
+def test_statistics_draws_and_losses_are_those_of_a_step_without_it():
     found = []
     for climbs in (True, False):
-        network, loop = make(climbs=climbs, accumulation_steps=accumulation_steps)
+        network, loop = make(climbs=climbs, accumulation_steps=2)
         loop.run(0, 1)
         values, reports = values_of(network), loop.accumulators.read()
         state = [value for name, value in values.items() if "moving" in name or "seed" in name]

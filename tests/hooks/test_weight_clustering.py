@@ -9,8 +9,6 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.hooks.ema import Ema
-from hookline.hooks.prune import Prune
 from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, nearest
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
@@ -101,17 +99,6 @@ def test_zeros_stay_zeros() -> None:
     assert (shipped != 0.0).any()
     for name, centroids in hook.declare().state.items():
         assert not name.startswith("centroids/") or (centroids.numpy() == 0.0).sum() == 1
-
-
-def test_a_pruned_network_has_zeros_and_a_codebook_also_under_averages() -> None:
-    network = toy_network(optimizer=keras.optimizers.Adam(0.05))
-    pruning = Prune(schedule="constant", final_sparsity=0.5)
-    hook = WeightClustering(clusters=4, preserve_sparsity=True, begin_epoch=1.0)
-    loop = hooked(network, Ema(decay=0.9), pruning, hook)
-    loop.run(0, 10)
-    for shipped in kernels(used_by(loop, 10)):
-        assert (shipped == 0.0).mean() >= 0.5
-        assert np.unique(shipped).size <= 4
 
 
 def test_shipped_bits_are_those_of_indices_and_codebook() -> None:

@@ -29,7 +29,7 @@ FOR_RECIPE = {
     "gan": "data.examples=600 task.samples=100 trainer.monitor=generator/loss/total trainer.monitor_mode=min",
     # a new run makes new messengers at once
     "sgan": "data.examples=600 task.samples=100 task.pairs=2 trainer.monitor=local_generators/loss/total "
-    "trainer.monitor_mode=min",
+    "trainer.monitor_mode=min task.messenger_every=3 task.messenger_optimizer=reset",
     "retrieval": "trainer.batch_size=120",  # a multiple of classes_per_batch
     "clothing_retrieval": "model=plain_cnn data.image_size=16 data.validation_share=0.25 data.test_share=0.25 "
     "model.filters=[4,8] task.embedding_size=8 task.recall_at=[1,5] trainer.batch_size=16 trainer.classes_per_batch=4",

@@ -19,9 +19,7 @@ from hookline.hooks.attention.gate import (
     area_resize,
     branch_logits,
     has_dilated_kernels,
-    make_branch,
 )
-from hookline.hooks.attention.options import BranchOptions
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
@@ -88,28 +86,6 @@ def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
         of_bfloat16 = AttentionMap()(tf.constant(logits, tf.bfloat16))
     assert of_bfloat16.dtype == tf.float32
     assert of_bfloat16[2] < 1.0  # bfloat16 has no number between 0.996 and 1
-
-
-MAPS = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
-
-
-def test_attention_starts_at_the_initial_keep_rate_everywhere():
-    for temperature in (0.5, 3.0):
-        branch = BranchOptions((4,), 3, (1,), initial_keep_rate=0.8)
-        logits = make_branch(branch, temperature=temperature, name="branch")(MAPS)
-        assert logits.shape == (2, 9, 7, 1)
-        np.testing.assert_allclose(tf.sigmoid(logits / temperature), 0.8, rtol=1e-5)
-
-
-def test_the_branch_is_convolutional_and_sees_as_far_as_its_dilations():
-    branch = make_branch(BranchOptions((4, 4, 4), 3, (1, 2, 4), "linear"), temperature=1.0, name="branch")
-    branch.build((None, None, None, 3))
-    branch.layers[-1].kernel.assign(np.ones((1, 1, 4, 1)))
-    one = np.zeros((1, 31, 31, 3), np.float32)
-    one[0, 15, 15] = 1.0
-    rows, columns = np.nonzero((branch(one) - branch(np.zeros_like(one))).numpy()[0, ..., 0])
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (8, 22, 8, 22)
-    assert [layer.activation.__name__ for layer in branch.layers] == ["linear"] * 4
 
 
 def test_a_branch_of_the_users_own_must_return_logits_for_each_position():

@@ -6,9 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.hooks.attention.place import find_place, insert_gated, refuse_sign_after
-from hookline.hooks.bnn_rounding import BnnRounding
-from hookline.recipes.models.cnn import larq_tutorial_cnn
+from hookline.hooks.attention.place import find_place, insert_gated
 from hookline.recipes.models.mlp import mlp
 from hookline.trainer.errors import UserError
 from tests.support.attention import image_model
@@ -52,7 +50,6 @@ def test_what_cannot_be_gated_is_refused():
     channels_first = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(pooled)))
     for model, pattern, word in (
         (mlp((8, 8, 1), 10), None, "convolution"),
-        (image_model(), "logits", "logits"),
         (image_model(), "con_1", "con_1"),
         (image_model(), "conv_?", "conv_1, conv_2"),
         (keras.Sequential([inputs, inner_model(pooled=True)]), "backbone/inner_1", "not a direct part"),
@@ -61,16 +58,6 @@ def test_what_cannot_be_gated_is_refused():
     ):
         with pytest.raises(UserError, match=word):
             find_place(model, pattern)
-
-
-def test_the_default_is_behind_an_input_quantizer_and_never_before():
-    model = BnnRounding().rebuild_model(larq_tutorial_cnn((28, 28, 1), 10))
-    place = find_place(model, None)
-    assert place.layer == "conv_2_input_quantizer"
-    refuse_sign_after(place)
-    refuse_sign_after(find_place(model, "pool_1"))  # a batch norm in between moves the zeros
-    with pytest.raises(UserError, match="conv_2_input_quantizer"):
-        refuse_sign_after(find_place(model, "activation_1"))
 
 
 X = np.random.default_rng(0).normal(size=(3, 8, 8, 1)).astype(np.float32)

@@ -39,15 +39,14 @@ def summary() -> dict[str, Any]:
     """Return a summary as a completed run writes it."""
     best = {"loss/total": 0.1334, "metric/accuracy": 0.9703}
     ended = {"recipe": "bnn", "status": "completed", "stop_reason": None, "steps": 1200, "epochs": 30.0}
-    speed = {"seconds": 83.4, "images_per_second": 12345.6, "hooks": {"progress": {"host_seconds": 0.1}}}
-    return (
-        ended
-        | speed
-        | {
-            "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
-            "best": {"monitor": "metric/accuracy", "value": 0.9703, "step": 1080, "values": best},
-            "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
-            "params": {"total": 93556, "trainable": 93088},
-            "bytes": {"float32": 374224, "deployed": 13508},
-        }
-    )
+    return {
+        **ended,
+        "seconds": 83.4,
+        "images_per_second": 12345.6,
+        "hooks": {"progress": {"host_seconds": 0.1}},
+        "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
+        "best": {"monitor": "metric/accuracy", "value": 0.9703, "step": 1080, "values": best},
+        "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
+        "params": {"total": 93556, "trainable": 93088},
+        "bytes": {"float32": 374224, "deployed": 13508},
+    }

@@ -12,7 +12,6 @@ from hookline.hooks.monitors.advisor import (
     constant_advice,
     direction_advice,
     input_range_advice,
-    late_advice,
     norm_batch_advice,
 )
 from hookline.trainer.input.batches import TrainingBatches
@@ -24,8 +23,8 @@ from hookline.trainer.run.control import Best, Report
 NORM = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.BatchNormalization(name="norm")])
 DIRECTIONS = [
     *(("metric/accuracy", "min", "max"), ("generator/metric/coverage", "min", "max"), ("metric/accuracy", "max", None)),
-    *(("generator/loss/total", "max", "min"), ("loss/total", "min", None), ("loss/accuracy_gap", "min", None)),
-    *((("metric/frechet_distance", mode, None)) for mode in ("min", "max")),  # a name that tells nothing
+    *(("generator/loss/total", "max", "min"), ("loss/total", "min", None)),
+    ("metric/frechet_distance", "min", None),  # a name that tells nothing
 ]
 
 
@@ -60,27 +59,13 @@ def test_the_advisor_sees_validation_and_keeps_it_over_a_resume(make_run):
     assert resumed.warning({}) is None  # another fit
 
 
-@pytest.mark.full
-def test_promises_that_hold_from_near_the_end_on_are_pointed_at(make_run):
-    for since, count in ((0, 0), (95, 0), (96, 1), (100, 1)):
-        found = Advisor().advise(make_run(best=Best("metric/accuracy", "max", since=since)))
-        assert len(found) == count
-        assert all(f"step {since} of 100" in line for line in found)
-    run = make_run(config={"trainer": {"epochs": 10, "steps": None}}, total_steps=101)
-    run.best.since = 101
-    assert late_advice(run).endswith("trainer.epochs=16.")
-
-
 @pytest.mark.parametrize(
     ("given", "seen"),
     [
         ({"batch_size": 8}, None),
         ({"batch_size": 7}, "7 examples at a time and normalize by a variance that is off by about 58 %"),
-        ({"batch_size": 1}, "1 example at a time"),
-        ({"batch_size": 16, "replicas": 2}, None),
         ({"batch_size": 16, "replicas": 4}, "Set +hooks=synchronized_batch_norm or trainer.batch_size=64."),
         ({"batch_size": 16, "replicas": 4, "synchronized": True}, None),
-        ({"batch_size": 3, "replicas": 3, "synchronized": True}, "Set trainer.batch_size=18."),
         ({"batch_size": 16, "micro_batches": 4}, "Set trainer.accumulation_steps=1 or trainer.batch_size=64."),
     ],
 )

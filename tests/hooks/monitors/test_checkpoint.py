@@ -3,11 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hookline.hooks.monitors import checkpoint
-from hookline.hooks.monitors.checkpoint import Checkpoint, due_after
+from hookline.hooks.monitors.checkpoint import Checkpoint
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.control import Report
@@ -108,17 +106,3 @@ def test_a_stop_that_another_hook_has_just_asked_for_saves_last(make_run, clock)
             hook.on_evaluation_end(run, report)
         asked.append(take(run))
     assert asked == [{"best"}, {"last"}]
-
-
-@given(distance=st.floats(0.05, 1e4), count=st.integers(1, 300))
-def test_due_steps_rise_and_stay_within_a_step_of_the_multiples(distance, count):
-    step = 0
-    for _ in range(count):
-        following = due_after(step, distance)
-        assert following > step
-        assert due_after(following - 1, distance) == following  # from anywhere before it
-        multiple = round(following / distance)
-        assert min(abs(following - (multiple + shift) * distance) for shift in (-1, 0, 1)) <= 1.0 + 1e-6
-        step = following
-    if distance >= 1:
-        assert step <= count * distance + 1

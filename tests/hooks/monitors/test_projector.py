@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-from hookline.hooks.monitors.projector import MOST_EXAMPLES, Projector, sprite_picture, write_embeddings
+from hookline.hooks.monitors.projector import MOST_EXAMPLES, Projector, write_embeddings
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Embedding
 from hookline.trainer.run.control import Report
@@ -17,38 +17,19 @@ IMAGES = np.stack([np.full((4, 6, 1), value) for value in (-1.0, 0.0, 1.0)])
 EMBEDDING = Embedding(VECTORS, {"class": np.array([0, 2, 1])}, IMAGES)
 
 
-def read_config(folder) -> ProjectorConfig:
-    return text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
-
-
-def read_vectors(path) -> np.ndarray:
-    return np.loadtxt(path, delimiter="\t", ndmin=2)
-
-
 def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
     vectors = np.arange(2 * 7000, dtype=np.float64).reshape(7000, 2)
     vectors[3] = np.nan
     many = Embedding(vectors, {"class": np.arange(7000)})
     write_embeddings({"many": many, "none": Embedding(np.full((2, 2), np.inf))}, tmp_path)
-    (info,) = read_config(tmp_path).embeddings
-    shown, labels = read_vectors(tmp_path / info.tensor_path), np.loadtxt(tmp_path / info.metadata_path)
+    (info,) = text_format.Parse((tmp_path / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings
+    shown, labels = (np.loadtxt(tmp_path / path) for path in (info.tensor_path, info.metadata_path))
     assert len(shown) == len(labels) == MOST_EXAMPLES
     np.testing.assert_array_equal(shown[:, 0], 2 * labels)
     assert 3 not in labels
     assert (labels[0], labels[-1]) == (0, 6999)
     write_embeddings({"empty": Embedding(np.zeros((0, 2)))}, tmp_path / "a")
     assert not (tmp_path / "a").exists()
-
-
-def test_grey_images_have_the_color_of_their_class():
-    picture = sprite_picture(
-        np.ones((4, 2, 2, 1)) * [[[[1.0]]], [[[0.0]]], [[[1.0]]], [[[1.0]]]], {"class": [7, 7, 7, 3]}
-    )
-    tiles = [picture[:2, :2], picture[:2, 2:], picture[2:, :2], picture[2:, 2:]]
-    assert [tile.max() for tile in tiles] == [1.0, 0.0, 1.0, 1.0]
-    np.testing.assert_array_equal(tiles[0], tiles[2])
-    assert np.abs(tiles[0] - tiles[3]).max() > 0.3
-    assert sprite_picture(np.ones((1, 2, 2, 1))).shape == (2, 2, 1)
 
 
 def test_embeddings_are_written_at_the_test_or_as_often_as_wanted(make_run, tmp_path) -> None:

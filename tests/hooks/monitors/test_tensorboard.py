@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
-from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
@@ -22,17 +20,12 @@ from hookline.trainer.run.control import Report
 from hookline.trainer.run.run import Run
 
 
-def events(run: Run, split: str) -> Iterator[Event]:
-    """Return the events of a split that have a summary."""
-    for path in sorted((run.directory / "tensorboard" / split).iterdir()):
-        yield from (event for event in EventFileLoader(str(path)).Load() if event.HasField("summary"))
-
-
 def values(run: Run, split: str, plugin: str = "scalars") -> list[tuple[int, str, Any]]:
     """Return (step, tag, value) of the records that are marked for a plugin."""
     return [
         (event.step, value.tag, tensor_util.make_ndarray(value.tensor))
-        for event in events(run, split)
+        for path in sorted((run.directory / "tensorboard" / split).iterdir())
+        for event in EventFileLoader(str(path)).Load()
         for value in event.summary.value
         if value.metadata.plugin_data.plugin_name == plugin
     ]

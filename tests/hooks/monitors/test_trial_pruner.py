@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ optuna = pytest.importorskip("optuna")
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def study(tmp_path, monkeypatch):
     """A study of three trials that reached 0.9, and the trial of this process."""
     place = str(tmp_path / "study.journal")
     made = optuna.create_study(study_name="s", storage=open_storage(place), direction="maximize")
@@ -29,21 +27,20 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def evaluate(hook: TrialPruner, run: Any, step: int, value: float, split: str = "validation") -> str | None:
+def evaluate(hook, run, step, value, split="validation"):
     run.step = step
     hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value}))
-    reason: str | None = run.control.stop_reason
-    return reason
+    return run.control.stop_reason
 
 
-def begun(make_run: Any, **options: Any) -> tuple[TrialPruner, Any]:
+def begun(make_run, **options):
     hook, run = TrialPruner(options={"n_startup_trials": 1, **options}), make_run(total_steps=30)
     hook.name = "trial_pruner"
     hook.on_fit_begin(run)
     return hook, run
 
 
-def test_a_trial_behind_the_median_ends_and_one_before_it_does_not(make_run: Any, study: Any) -> None:
+def test_a_trial_behind_the_median_ends_and_one_before_it_does_not(make_run, study):
     hook, run = begun(make_run)
     assert evaluate(hook, run, 10, 0.1, split="test") is None
     assert evaluate(hook, run, 10, 0.6) is None
@@ -54,7 +51,7 @@ def test_a_trial_behind_the_median_ends_and_one_before_it_does_not(make_run: Any
     assert again.summary() == {"reported": 2}
 
 
-def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_run: Any, study: Any) -> None:
+def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_run, study):
     hook, run = begun(make_run)
     run.best.since = 20
     assert evaluate(hook, run, 10, 0.1) is None
@@ -65,9 +62,7 @@ def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_ru
     assert study.trials[3].intermediate_values.keys() == {20, 30}
 
 
-def test_training_continues_without_a_search_and_without_its_study(
-    make_run: Any, study: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_training_continues_without_a_search_and_without_its_study(make_run, study, monkeypatch):
     hook, run = begun(make_run)
     study.tell(3, state=optuna.trial.TrialState.FAIL)  # by hand
     with pytest.warns(UserWarning, match="prunes no more: Trial#3 has already finished"):
@@ -79,7 +74,7 @@ def test_training_continues_without_a_search_and_without_its_study(
     assert hook.summary() == {"reported": 0}
 
 
-def test_wrong_options_are_named(make_run: Any, study: Any) -> None:
+def test_wrong_options_are_named(make_run, study):
     for given, word in (({"pruner": "mean"}, "median"), ({"options": [3]}, "options")):
         with pytest.raises(UserError, match=word):
             TrialPruner(**given)

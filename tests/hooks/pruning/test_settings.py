@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning import settings
-from hookline.hooks.pruning.settings import Structure, parse_structure, polynomial_sparsity, update_steps
+from hookline.hooks.pruning.settings import polynomial_sparsity, update_steps
 from hookline.trainer.errors import UserError
 
 DEFAULTS = {name: default for name, (default, _) in settings.USERS.items()}
@@ -91,14 +91,6 @@ def test_what_does_not_fit_into_a_run_is_refused():
         settings.check_used("polynomial", {**DEFAULTS, "hysteresis": 7})
 
 
-def test_a_structure_is_a_name_or_a_name_with_sizes():
-    for value, expected in (("channel", Structure("channel")), ({"n_m": [2, 4]}, Structure("n_m", (2, 4)))):
-        structure = parse_structure(value)
-        assert structure == expected
-        assert structure.config == value
-        assert structure.own_sparsity == (0.5 if structure.name == "n_m" else None)
-
-
 def test_wrong_options_are_refused_by_name():
     for arguments, word in (
         ({"structure": "chanel"}, "chanel"),
@@ -111,15 +103,3 @@ def test_wrong_options_are_refused_by_name():
     ):
         with pytest.raises(UserError, match=word):
             Prune(**arguments)
-
-
-def test_the_final_sparsity_is_what_the_options_say_together():
-    iterative = {"schedule": "iterative", "stages": [0.5, 0.8], "stage_epochs": 1}
-    for arguments, expected in (
-        ({}, 0.5),
-        ({"final_sparsity": {"fc*": 0.9}}, {"fc*": 0.9}),
-        ({"structure": {"n_m": [1, 4]}}, 0.75),
-        ({"structure": {"n_m": [1, 3]}, "final_sparsity": 0.6666667}, 1 - 1 / 3),
-        (iterative, 0.8),
-    ):
-        assert Prune(**arguments).settings.final_sparsity == expected

