@@ -17,13 +17,12 @@ from hookline.recipes.domain_adaptation import DomainAdaptation, domain_adaptati
 from hookline.recipes.models.cnn import two_headed_cnn
 from hookline.recipes.models.mlp import mlp
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import Batch
 from hookline.trainer.recipe import Parts
 from hookline.trainer.step.context import BuildContext
-from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook
@@ -62,11 +61,6 @@ def trainer_of(parts: Parts, hooks: Sequence[GraphHook] = (), *, steps: int = 10
     return Trainer(recipe.networks, recipe.objectives, list(hooks), seed=0)
 
 
-def evaluated(trainer: Trainer, split: Split, size: int = 64) -> dict[str, float]:
-    batches = EvaluationBatches(split, batch_size=size)
-    return Evaluator(trainer, batches.batch, batches.count).run(0)
-
-
 LOGITS = np.array([[2.0, 0.0, -1.0, 0.7], [0.0, 0.0, 3.0, -0.4]], np.float32)  # the last one is the domain's
 TARGET_LOGITS = np.array([[0.0, 1.0, 0.0, 1.5], [4.0, 0.0, 3.0, -2.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1]), TARGET_IMAGES: tf.constant(TARGET_LOGITS)}
@@ -95,17 +89,6 @@ def test_losses_and_metrics_by_hand(weight: float) -> None:
     metrics = {name: value.numpy().tolist() for name, value in output.metrics.items()}
     assert metrics == {"source_accuracy": [1.0, 0.0], "domain_accuracy": [0.5, 0.5]}
     np.testing.assert_array_equal(output.outputs, LOGITS[:, :3])
-
-
-def test_an_evaluation_is_of_every_pair_once(data: Data) -> None:
-    trainer = trainer_of(parts_of(data))
-    whole, cut = evaluated(trainer, data.test, 179), evaluated(trainer, data.test, 50)
-    assert whole.keys() == cut.keys()
-    for name, value in whole.items():
-        assert cut[name] == pytest.approx(value, abs=1e-5), name
-    validation = evaluated(trainer, data.validation)
-    assert whole.keys() - validation.keys() == {"metric/target_accuracy"}
-    assert validation["loss/total"] == pytest.approx(validation["loss/cross_entropy"] + validation["loss/domain"])
 
 
 def gradients_of(trainer: Trainer, batch: Batch) -> dict[str, np.ndarray]:

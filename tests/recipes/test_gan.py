@@ -96,8 +96,5 @@ def test_a_wrong_option_is_one_clear_line(data):
     ):
         assert_refused(message, gan, **{"parts": parts_of(data), **options})
     assert_refused("64", loop_of, gan(parts=parts_of(data), discriminator_updates=3), data, batch_size=64)
-
-
-def test_a_penalty_on_scores_that_mix_examples_is_refused():
     assert_refused("batch norm", gan, parts=parts_of(digits(), model=dcgan), gradient_penalty=1.0)
     gan(parts=parts_of(digits(), model=dcgan, batch_norm="generator"), gradient_penalty=1.0)

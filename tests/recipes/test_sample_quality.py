@@ -243,20 +243,6 @@ def test_measures_are_those_of_the_definition(samples) -> None:
     assert measured(samples) == pytest.approx(mode_metrics_expected(samples), abs=1e-5)
 
 
-def test_samples_of_the_mixture_itself_score_best() -> None:
-    generator = np.random.default_rng(0)
-    samples = np.repeat(MODES, 2500, axis=0) + STD * generator.normal(size=(10_000, 2))
-    values = measured(samples)
-    assert values["modes"] == 4
-    assert values["kl_to_uniform"] < 1e-5
-    assert values["high_quality"] == pytest.approx(1 - math.exp(-4.5), abs=0.003)  # of a circle of 3 std in a plane
-    collapsed = measured(np.tile(MODES[2], (100, 1)))
-    assert collapsed == pytest.approx({"modes": 1, "high_quality": 1.0, "kl_to_uniform": math.log(4)})
-    assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
-    line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
-    assert float(line["modes"]) == 2.0
-
-
 SHAPE = (8, 8, 1)
 
 

@@ -32,7 +32,6 @@ from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run.finished import read_config, restore
-from tests.support.command import run_small
 from tests.support.refusals import assert_one_line
 
 NAMES = ("cat", "dog", "bird")
@@ -89,14 +88,6 @@ def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, c
     assert capsys.readouterr().err == ""
     assert main([f"model={export}", "split=validation", "data.validation_fraction=50"]) == 0
     assert found(run / "evaluation" / "model.keras_data_validation")["overall"]["examples"] == 50
-
-
-@pytest.mark.full
-def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
-    summary = run_small("retrieval", "trainer.epochs=1", run_dir=tmp_path / "retrieval")
-    assert main([f"run={tmp_path / 'retrieval'}"]) == 0
-    metrics = found(tmp_path / "retrieval" / "evaluation" / "test")["metrics"]
-    assert metrics["metric/recall@1"] == pytest.approx(summary["test"]["metric/recall@1"])
 
 
 @pytest.mark.full

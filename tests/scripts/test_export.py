@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.deploy.formats import FORMATS, ExportOptions, format_of
+from hookline.deploy.formats import FORMATS, ExportOptions
 from hookline.hooks import catalogue
 from hookline.scripts.export import EMA, evaluate_averages, keeps_averages, main
 from hookline.trainer.errors import UserError
@@ -24,15 +24,14 @@ from hookline.trainer.run.run import Run
 from tests.support.command import run_small
 from tests.support.refusals import assert_one_line
 
-OWN = ("hookline",)
 # What somebody runs who has the file and its reader, and nothing of this project.
-ELSEWHERE = f"""
+ELSEWHERE = """
 import json, sys
 class Hidden:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in {OWN!r}:
-            raise ImportError(f"{{name}} is not installed here")
+        if name.partition(".")[0] == "hookline":
+            raise ImportError(f"{name} is not installed here")
 sys.meta_path.insert(0, Hidden)
 import numpy
 inputs = numpy.load("inputs.npy")
@@ -55,10 +54,10 @@ def litert(path):
 def onnx(path):
     import onnxruntime
     session = onnxruntime.InferenceSession(path)
-    return session.run(None, {{session.get_inputs()[0].name: inputs}})[0]
-readers = {{".keras": keras_file, "_saved_model": saved_model, ".tflite": litert, ".onnx": onnx}}
-print(json.dumps({{path: next(read for end, read in readers.items() if path.endswith(end))(path).tolist()
-                   for path in sys.argv[1:]}}))
+    return session.run(None, {session.get_inputs()[0].name: inputs})[0]
+readers = {".keras": keras_file, "_saved_model": saved_model, ".tflite": litert, ".onnx": onnx}
+print(json.dumps({path: next(read for end, read in readers.items() if path.endswith(end))(path).tolist()
+                  for path in sys.argv[1:]}))
 """
 INPUTS = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
 
@@ -108,7 +107,6 @@ def files(runs: Path) -> Path:
     before = variables_of(run)
     for form in FORMATS.values():
         form.write(run, "model", place / f"net{form.suffix}", ExportOptions())
-    FORMATS["litert"].write(run, "model", place / "int8.tflite", ExportOptions(int8=True))
     assert variables_of(run) == before, "the run itself has changed"
     return place
 
@@ -116,7 +114,7 @@ def files(runs: Path) -> Path:
 def test_files_are_read_without_the_project_and_give_the_same_outputs(runs: Path, files: Path, tmp_path):
     np.save(tmp_path / "inputs.npy", INPUTS)
     paths = [files / f"net{form.suffix}" for form in ELSEWHERE_TOO]
-    paths += [files / "int8.tflite", *(runs / name / "export" / "model.keras" for name in NAMES)]
+    paths += [runs / name / "export" / "model.keras" for name in NAMES]
     environment = {**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-I", "-c", ELSEWHERE, *map(str, paths)],
@@ -128,22 +126,7 @@ def test_files_are_read_without_the_project_and_give_the_same_outputs(runs: Path
     for path, outputs in found.items():
         same = path if path.name == "model.keras" else runs / "frozen_mask" / "export" / "model.keras"
         expected = keras.saving.load_model(same)(INPUTS).numpy()
-        if path.name == "int8.tflite":
-            assert 1e-4 < np.abs(outputs - expected).max() < 0.3 * np.abs(expected).max()
-        else:
-            np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5, err_msg=str(path))
-
-
-def test_files_are_read_here_by_the_loaders_of_their_formats(runs: Path, files: Path):
-    expected = keras.saving.load_model(runs / "frozen_mask" / "export" / "model.keras")(INPUTS).numpy()
-    assert (files / "int8.tflite").stat().st_size < (files / "net.tflite").stat().st_size
-    for path in files.iterdir():
-        predict = format_of(path).load(path)
-        tolerance = 0.3 if path.name == "int8.tflite" else 1e-5
-        for size in (16, 3):
-            outputs = predict(INPUTS[:size])
-            assert (outputs.dtype, outputs.shape) == (np.float32, (size, 10))
-            np.testing.assert_allclose(outputs, expected[:size], atol=tolerance * np.abs(expected).max())
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5, err_msg=str(path))
 
 
 def test_a_file_that_is_none_is_one_line(tmp_path):
@@ -244,13 +227,6 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
     monkeypatch.setattr("hookline.deploy.compare.compare", worse)
     refused("not as good", run, f"output={tmp_path}/worse.keras")
 
-    def full_disk(model: keras.Model, path: Path, **options: bool) -> None:
-        path.write_text("half")
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keras.Model, "save", full_disk)
-        refused("No space left on device", run, f"output={tmp_path}/new/a.keras")
     monkeypatch.undo()
     assert (tmp_path / "kept.keras").read_text() == "precious"
     assert main([run, f"output={tmp_path}/kept.keras", "overwrite=true"]) == 0

@@ -13,6 +13,9 @@ from hookline.scripts import reproduce
 from hookline.scripts.reproduce import check
 from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
 from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.compose import open_composer, typed, with_values
+from hookline.trainer.config.schema import validate
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
@@ -67,7 +70,10 @@ def test_every_key_of_every_target_composes():
         if new := {(recipe, key) for key in keys} - seen:
             seen |= new
             chosen.append(variant)
-    check(chosen)
+    with open_composer(Command(())) as composer:
+        for each in chosen:
+            texts = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
+            validate(typed(with_values(composer.compose(texts), [])))
     wrong = replace(chosen[0], overrides=("recipe=bn",), needs={}, data=())
     with pytest.raises(UserError, match=f"^{wrong.name}: .*'bnn'"):
         check([wrong])

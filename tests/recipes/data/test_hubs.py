@@ -188,38 +188,3 @@ def test_what_a_tfds_set_has_not_is_refused_in_one_line(tfds_module):
         ({"inputs": "id"}, "tiny, train, row 0: inputs of dtype .S1"),
     ):
         assert_refused(message, tfds, **{"name": "tiny", **options})
-
-
-def test_a_set_of_the_real_package_is_prepared_once_and_read(tmp_path):
-    reason = "data=tfds needs pip install tensorflow-datasets array-record importlib-resources"
-    real = pytest.importorskip("tensorflow_datasets", reason=reason)
-    pytest.importorskip("array_record", reason=reason)
-
-    class GreyBugs(real.core.GeneratorBasedBuilder):
-        """Images whose pixels are their number."""
-
-        VERSION = real.core.Version("1.0.0")
-
-        def _info(self):
-            label = real.features.ClassLabel(names=["ant", "bee", "cat"])
-            return self.dataset_info_from_configs(
-                features=real.features.FeaturesDict({"image": real.features.Image(shape=(6, 5, 1)), "label": label})
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._generate_examples(60), "test": self._generate_examples(9)}
-
-        def _generate_examples(self, count):
-            for row in range(count):
-                yield row, {"image": np.full([6, 5, 1], row, np.uint8), "label": row % 3}
-
-    for cache in ("none", "memory"):
-        data = tfds(name="grey_bugs", data_dir=str(tmp_path), validation=6, cache=cache, scale="none")
-        assert [data.train.size, data.validation.size, data.test.size] == [54, 6, 9]
-        assert (data.input_shape, data.class_names) == ((6, 5, 1), ("ant", "bee", "cat"))
-        batch = data.test.source.gather(tf.range(9, dtype=tf.int64))
-        rows = batch["inputs"].numpy()[:, 0, 0, 0].astype(np.int64)
-        assert sorted(rows) == list(range(9))
-        np.testing.assert_array_equal(batch["targets"].numpy(), rows % 3)
-    small = tfds(name="grey_bugs", data_dir=str(tmp_path), image_size=4, validation=6)
-    assert small.input_shape == (4, 4, 1)
