@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Network 'model' trains from the logits", "ignore:You are passing weight"
 )
 
-STEPS, BATCH, RATE = 100, 8, 0.01
+STEPS, BATCH, RATE = 30, 8, 0.01
 RANDOM = np.random.default_rng(3)
 VECTORS = RANDOM.normal(size=(150, 6)).astype(np.float32)
 IMAGES = RANDOM.normal(size=(150, 6, 6, 1)).astype(np.float32)
@@ -62,10 +62,11 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
-    "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
-    "several outputs": (
-        *(VECTORS, np.concatenate([SUMS, -SUMS], 1), lambda: dense(2)),
-        {"loss": "mean_squared_error", "metrics": ["RootMeanSquaredError"]},
+    "one output": (
+        VECTORS,
+        SUMS[:, 0],
+        lambda: dense(1),
+        {"loss": "huber", "metrics": ["mae", "R2Score"]},
     ),
     "several labels": (
         *(VECTORS, SIGNS, lambda: dense(3, "sigmoid")),

@@ -76,12 +76,9 @@ def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
 
 @pytest.mark.full
 def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, capsys):
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
     path, export = tmp_path / "mine.npz", run / "export" / "model.keras"
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    np.savez(path, x_train=pixels, y_train=bunch.target, x_test=pixels[:300], y_test=bunch.target[:300])
+    pixels, labels = np.zeros((1000, 8, 8), np.uint8), np.arange(1000) % 10
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels[:300], y_test=labels[:300])
     capsys.readouterr()
     assert main([f"run={run}", "data=arrays", f"data.path={path}", "name=mine"]) == 0
     assert found(run / "evaluation" / "mine")["overall"]["examples"] == 300
@@ -100,15 +97,11 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
     for arguments, word in (
         ([], "run= nor model="),
         ([given, f"model={run}"], "Both"),
-        ([f"{given}/nothing"], "does not exist"),
         ([f"model={run}"], "is a run"),
         ([given, "split=tset"], "'test'"),
         ([given, "data=digit"], "'digits'"),
-        ([given, "data.sed=3"], "'seed'"),
-        ([given, "data.seed=[1"], "data.seed=[1"),
         ([given, "data=ring", "name=new"], "[8, 8, 1]"),
         ([given, "name=a/b"], "without a path"),
-        ([given, "bins=0"], "bins: 0"),
         ([f"model={run}/export/model.keras", "checkpoint=best"], "with model="),
         ([given, f"output={run}/checkpoints", "overwrite=true"], "holds something else"),
         ([given, f"output={run}/summary.json"], "exists already"),

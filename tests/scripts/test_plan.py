@@ -10,7 +10,6 @@ import pytest
 from hookline import train
 from hookline.scripts.plan import main
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
 HOOKS = """
 import tensorflow as tf
@@ -86,7 +85,6 @@ def test_only_the_drawing_is_printed(plan):
     assert (code, errors) == (0, "")
     assert output.startswith("flowchart TB")
     assert "AssignAddVariableOp<br/>writes<br/>own/count<br/>added by own" in output
-    assert plan("--dot", *with_hook("Count"))[1].startswith("digraph step {")
 
 
 def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
@@ -101,12 +99,7 @@ def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
 
 
 def test_a_mistake_gets_the_very_line_of_the_door(plan, capfd):
-    for arguments in (
-        (),
-        ("recipe=basline",),
-        ("recipe=baseline", "seed=1,2"),
-        ("recipe=baseline", "trainer.batch_size=100000", *SMALL),
-    ):
+    for arguments in (("recipe=basline",), ("recipe=baseline", "trainer.batch_size=100000", *SMALL)):
         code, output, errors = plan(*arguments)
         assert (code, output, errors.count("\n")) == (2, "", 1)
         assert train.main(arguments) == 2

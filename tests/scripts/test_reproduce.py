@@ -11,7 +11,7 @@ import pytest
 
 from hookline.scripts import reproduce
 from hookline.scripts.reproduce import check
-from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
+from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.compose import open_composer, typed, with_values
@@ -47,16 +47,6 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
     unmeasured = {"multi_label", "regression", "segmentation", "bop", "fine_tuning", "weight_clustering"}
     assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
-
-
-def test_the_chart_shows_accuracy_against_bytes(tmp_path) -> None:
-    (row,) = (row for row in read_results(FILE) if row["name"] == "int8_lenet_5")
-    lone = {**row, "measures": row["measures"][:2]}
-    points = list(points_of([lone, {"name": "unknown"}], OURS))  # its other point lacks measures
-    error, size = (each["mean"] for each in row["measures"][:2])
-    assert points == [Point("MNIST", "LeNet-5, 8 bits", pytest.approx(1000 * size), pytest.approx(100 - error))]
-    write_chart(points, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_key_of_every_target_composes():

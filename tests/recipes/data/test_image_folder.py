@@ -166,17 +166,6 @@ def names(listing):
     return [os.path.relpath(path, listing.folder) for path in listing.paths]
 
 
-def test_rows_run_through_splits_then_classes_then_names(tmp_path):
-    path = folder_of(tmp_path, "test/b/2.gif", "train/b/10.bmp", "train/a/x.jpg", "train/b/1.jpeg", "valid/c/0.PNG")
-    found = list_images(path)
-    assert names(found) == ["train/a/x.jpg", "train/b/1.jpeg", "train/b/10.bmp", "valid/c/0.PNG", "test/b/2.gif"]
-    assert (found.labels.tolist(), found.labels.dtype) == ([0, 1, 1, 2, 1], np.int64)
-    parts = {name: rows.tolist() for name, rows in found.parts.items()}
-    assert parts == {"train": [0, 1, 2], "validation": [3], "test": [4]}
-    assert found.class_names == ("a", "b", "c")
-    assert found.skipped == ()
-
-
 def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):
     stray = ["readme.md", "more/a/0.png", "train/notes.txt", "train/a/deep/0.png", "test/a/0.tiff"]
     litter = [".git/x", "__MACOSX/a", "train/Thumbs.db", "train/a/desktop.ini", "train/a/._0.png"]

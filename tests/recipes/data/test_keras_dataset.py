@@ -147,7 +147,7 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
     assert_refused("'cifar10'", keras_dataset, name="cifar")
 
 
-def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
+def test_a_truncated_or_altered_file_is_named_before_keras_would_replace_it(folder):
     for _ in range(2):  # downloaded, and then there
         assert load_pinned("mnist", leave(folder)) == "arrays"
     (folder / "inner/second").write_bytes(b"who")
@@ -155,12 +155,11 @@ def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
     assert_refused(r"inner/second' \(3 bytes\) is truncated or altered.*Delete it", load_pinned, "mnist", unused)
     assert not unused.calls
     assert (folder / "inner/second").read_bytes() == b"who"
-
-
-def test_a_download_that_brings_something_else_or_nothing_is_refused(folder):
+    for name in ("first", "inner/second"):
+        (folder / name).unlink()
     assert_refused(r"first' .* is truncated or altered", load_pinned, "mnist", leave(folder, first=b"other"))
-    (folder / "first").unlink()
-    (folder / "inner/second").unlink()
+    for name in ("first", "inner/second"):
+        (folder / name).unlink()
     assert_refused("inner/second. cannot be read", load_pinned, "mnist", leave(folder, second=None))
 
     def fail():

@@ -22,18 +22,12 @@ from tests.support.refusals import refusal
 
 def example(features):
     """Return a record."""
-    return tf.train.Example(
-        features=tf.train.Features(feature={name: _feature(value) for name, value in features.items()})
-    ).SerializeToString()
-
-
-def _feature(value):
-    values = value if isinstance(value, list) else [value]
-    if isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    feature = {}
+    for name, value in features.items():
+        values = value if isinstance(value, list) else [value]
+        kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(values[0])]
+        feature[name] = tf.train.Feature(**{kind: {"value": values}})
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
 def write_records(file, records, compression=""):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from hookline.scripts.comparison.comparison import compare, difference, spread
-from hookline.scripts.comparison.report import paired_table, print_comparison
+from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import Metric
 from tests.support.stored_runs import failed, job
 
@@ -72,27 +72,10 @@ def test_differences_are_taken_seed_by_seed():
     assert difference({0: None, 1: 0.5}, {0: 0.4, 2: 0.5}, "max") == "-"
 
 
-def columns(table):
-    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
-
-
-def text(comparison, reference=None, width=200):
-    console = Console(width=width, file=io.StringIO(), record=True, markup=False)
-    print_comparison(console, comparison, reference)
+def text(comparison):
+    console = Console(width=200, file=io.StringIO(), record=True)
+    print_comparison(console, comparison)
     return console.export_text()
-
-
-def two_recipes(seeds=(0, 1)):
-    runs = [job("bnn", seed, 0.8 + seed / 10, 0.4) for seed in seeds]
-    return [*runs, *(job("baseline", seed, 0.9, 0.2) for seed in seeds)]
-
-
-def test_differences_are_a_table_or_columns_of_the_same_one():
-    comparison = compare(two_recipes())
-    expected = "-0.0500 ± 0.0707, better in 0 of 2, equal in 1"
-    assert columns(paired_table(comparison, comparison.groups[0])) == {"recipe": ["bnn"], "test accuracy": [expected]}
-    comparison = compare([job("a", 0), job("b", 1)])  # no seed in common
-    assert paired_table(comparison, comparison.groups[0]) is None
 
 
 def test_the_best_is_named_and_what_else_differs():
