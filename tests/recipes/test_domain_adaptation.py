@@ -37,27 +37,21 @@ def build_small(input_shape: Sequence[int], classes: int) -> keras.Model:
     return two_headed_cnn(input_shape, classes, filters=(4, 8), class_units=(16,), domain_units=(16,))
 
 
-def parts_of(data: Data, build_model: Any = build_small, rate: float = 0.002) -> Parts:
-    return Parts(data, build_model, lambda: keras.optimizers.Adam(rate, beta_1=0.5))
+def parts_of(data: Data, build_model: Any = build_small) -> Parts:
+    return Parts(data, build_model, lambda: keras.optimizers.Adam(0.002, beta_1=0.5))
 
 
-def reversal(factor: float, rise: float = 0.0) -> GradientOverride:
-    hook = GradientOverride(layers="domain_entrance", backward={"name": "reverse", "factor": factor}, rise=rise)
-    hook.name = "gradient_override"
-    return hook
-
-
-def trainer_of(parts: Parts, hooks: Sequence[GraphHook] = (), *, steps: int = 100, **options: Any) -> Trainer:
+def trainer_of(parts: Parts, hooks: Sequence[GraphHook]) -> Trainer:
     """Return the recipe with its hooks built, from the same initial weights every time."""
     keras.utils.set_random_seed(0)
-    recipe = domain_adaptation(parts=parts, **options)
+    recipe = domain_adaptation(parts=parts)
     (network,) = recipe.networks
     for hook in hooks:
         network.model = hook.rebuild_model(network.model)
         network.taps |= hook.request_taps(network.model)
     network.optimizer.build(network.model.trainable_variables)
     for hook in hooks:
-        hook.build(BuildContext(network, total_steps=steps, steps_per_epoch=10.0, batch_size=32, seed=0))
+        hook.build(BuildContext(network, total_steps=100, steps_per_epoch=10.0, batch_size=32, seed=0))
     return Trainer(recipe.networks, recipe.objectives, list(hooks), seed=0)
 
 
@@ -104,7 +98,9 @@ def gradients_of(trainer: Trainer, batch: Batch) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("factor", [0.0, 0.5])
 def test_the_body_works_against_the_domain_head(data: Data, factor: float) -> None:
     batch = TrainingBatches(data.train, batch_size=16, seed=0).batch(tf.constant(0, tf.int64))
-    trainer = trainer_of(parts_of(data), [reversal(factor)])
+    reversal = GradientOverride(layers="domain_entrance", backward={"name": "reverse", "factor": factor}, rise=0.0)
+    reversal.name = "gradient_override"
+    trainer = trainer_of(parts_of(data), [reversal])
     found = gradients_of(trainer, batch)
     keras.utils.set_random_seed(0)
     model = build_small((12, 12, 1), 10)  # the same weights, and no hook

@@ -181,19 +181,14 @@ def expected_metrics(embeddings, targets, order, recall_at):
 
 
 @functools.cache
-def traced_metrics(recall_at, dtype=tf.int64):
+def traced_metrics(recall_at):
     """Return the measures as a function that is traced once, for any number of examples."""
-
-    def compute(embeddings, targets, order):
-        return retrieval_metrics(embeddings, targets, order, recall_at)
-
-    specs = [tf.TensorSpec([None, None]), tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64)]
-    return tf.function(compute, autograph=False, input_signature=specs)
+    specs = [tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
+    return tf.function(lambda *given: retrieval_metrics(*given, recall_at), autograph=False, input_signature=specs)
 
 
 def found_metrics(embeddings, targets, order, recall_at):
-    function = traced_metrics(recall_at, tf.as_dtype(targets.dtype))
-    return {name: float(value) for name, value in function(embeddings, targets, order).items()}
+    return {name: float(value) for name, value in traced_metrics(recall_at)(embeddings, targets, order).items()}
 
 
 @st.composite

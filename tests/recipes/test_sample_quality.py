@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from hookline.recipes.sample_quality import (
     ImageQuality,
-    average_metrics,
     class_shares,
     frechet_distance,
     load_classifier,
@@ -75,21 +74,6 @@ def test_images_are_judged_by_a_classifiers_features_and_classes():
     assert float(brighter["frechet_distance"]) > 0.5
     assert float(brighter["class_missing"]) == 1.0
     assert set(same) == {"frechet_distance", "class_total_variation", "class_kl", "class_missing"}
-
-
-def test_several_generators_are_averaged_and_the_best_is_named():
-    def metrics(samples):
-        return {"modes": samples[0], "coverage": samples[1], "high_quality": samples[2]}
-
-    found = average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2], [8.0, 0.1, 0.4]]))
-    assert {name: round(float(value), 5) for name, value in found.items()} == {
-        "modes": 6.0,
-        "coverage": 0.3,
-        "high_quality": 0.3,
-        "best_modes": 8.0,
-        "best_coverage": 0.5,
-    }
-    assert average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2]])).keys() == {"modes", "coverage", "high_quality"}
 
 
 CLASSES = 5

@@ -24,17 +24,11 @@ def package():
         yield pytest.importorskip("datasets", reason="data=hugging_face needs pip install datasets")
 
 
-def pixels(row: int, *, shape=(6, 5)) -> np.ndarray:
-    return np.full(shape, row, np.uint8)
-
-
 def images(package, rows, *, mode="L", offset=0):
     """A set of images whose pixels are their row, and of three classes."""
-    columns = {
-        "picture": [Image.fromarray(pixels(row + offset)).convert(mode) for row in range(rows)],
-        "kind": [row % 3 for row in range(rows)],
-        "note": ["x"] * rows,
-    }
+    pixels = [np.full((6, 5), row + offset, np.uint8) for row in range(rows)]
+    pictures = [Image.fromarray(each).convert(mode) for each in pixels]
+    columns = {"picture": pictures, "kind": [row % 3 for row in range(rows)], "note": ["x"] * rows}
     label, text = package.ClassLabel(names=NAMES), package.Value("string")
     return package.Dataset.from_dict(columns, features=package.Features(picture=package.Image(), kind=label, note=text))
 

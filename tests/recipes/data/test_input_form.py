@@ -82,22 +82,15 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (SIZE, 4, 4, 1), np.uint8)
 LABELS = np.arange(SIZE, dtype=np.int64) % 3
 
 
-def scaled(batch):
-    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (1.0 / 255.0)}
-
-
-def make_source(fail=None):
+def make_split(fail=None):
     def read(rows):
         if fail in rows.tolist():
             raise UserError(f"Row {fail} cannot be read. Mend it.")
         return {"inputs": PIXELS[rows], "box": rows.astype(np.float32) * 2}
 
     specs = {"inputs": tf.TensorSpec([4, 4, 1], tf.uint8), "box": tf.TensorSpec([], tf.float32)}
-    return HostRows(read, specs, LABELS, scaled)
-
-
-def make_split(**options):
-    return Split("train", make_source(**options), np.arange(SIZE, dtype=np.int64))
+    source = HostRows(read, specs, LABELS, lambda b: {**b, "inputs": tf.cast(b["inputs"], tf.float32) * (1.0 / 255.0)})
+    return Split("train", source, np.arange(SIZE, dtype=np.int64))
 
 
 def test_a_batch_has_the_same_bits_however_it_is_made():

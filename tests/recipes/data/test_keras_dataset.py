@@ -21,14 +21,12 @@ def mnist(**settings):
     return keras_dataset(name="mnist", **settings)
 
 
-def make_arrays(train=120, test=40):
-    generator = np.random.default_rng(0)
-    return {
-        "x_train": generator.integers(0, 256, (train, 28, 28), np.uint8),
-        "y_train": (np.arange(train) % 10).astype(np.uint8),
-        "x_test": generator.integers(0, 256, (test, 28, 28), np.uint8),
-        "y_test": (np.arange(test) % 10).astype(np.uint8),
-    }
+def make_arrays(*shape, train=120, classes=10):
+    generator, arrays = np.random.default_rng(0), {}
+    for part, size in (("train", train), ("test", 40)):
+        arrays[f"x_{part}"] = generator.integers(0, 256, (size, *(shape or (28, 28))), np.uint8)
+        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)
+    return arrays
 
 
 def write(folder, **changes):
@@ -84,15 +82,6 @@ def leave(folder, first=b"whole", second=b"whole", arrays="arrays"):
     return load
 
 
-def colour_arrays(train=240, test=40, classes=10):
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for part, size in (("train", train), ("test", test)):
-        arrays[f"x_{part}"] = generator.integers(0, 256, (size, 32, 32, 3), np.uint8)
-        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)[:, None]  # as Keras gives CIFAR's
-    return arrays
-
-
 @pytest.mark.parametrize(
     ("name", "module", "options", "classes", "named"),
     [
@@ -104,8 +93,9 @@ def colour_arrays(train=240, test=40, classes=10):
     ],
 )
 def test_every_set_has_its_shape_and_its_classes(monkeypatch, folder, name, module, options, classes, named):
-    arrays = make_arrays() if name.endswith("mnist") else colour_arrays(classes=classes)
-    pairs = tuple((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    arrays = make_arrays() if name.endswith("mnist") else make_arrays(32, 32, 3, train=240, classes=classes)
+    label_shape = (-1,) if name.endswith("mnist") else (-1, 1)  # as Keras gives CIFAR's
+    pairs = tuple((arrays[f"x_{part}"], arrays[f"y_{part}"].reshape(label_shape)) for part in ("train", "test"))
     load = leave(folder, arrays=pairs)
     monkeypatch.setattr(getattr(keras.datasets, module), "load_data", load)
     data = keras_dataset(name=name, validation_size=20)
@@ -113,7 +103,7 @@ def test_every_set_has_its_shape_and_its_classes(monkeypatch, folder, name, modu
     assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
     if named:
         assert data.class_names[-1] == named
-    np.testing.assert_array_equal(whole(data.test)["targets"], arrays["y_test"].reshape(-1))
+    np.testing.assert_array_equal(whole(data.test)["targets"], arrays["y_test"])
     expected = arrays["x_test"].reshape(-1, *SETS[name].shape) / 127.5 - 1
     np.testing.assert_allclose(whole(data.test)["inputs"], expected, atol=1e-6)
 

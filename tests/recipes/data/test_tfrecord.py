@@ -185,10 +185,8 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     ):
         (tmp_path / "a").write_bytes(content)
         assert expected in message_of(tmp_path / "a")
-    for kind in ("GZIP", "ZLIB"):
-        assert "expected a whole TFRecord file, uncompressed" in message_of(
-            write_records(tmp_path / "a", records, kind)
-        )
+    packed = write_records(tmp_path / "a", records, "GZIP")
+    assert "expected a whole TFRecord file, uncompressed" in message_of(packed)
     path = write_records(tmp_path / "a", [records[0], b"\xff\xff words"])
     assert "record 1 is not a tf.train.Example (" in message_of(path)
 
@@ -204,9 +202,6 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         features = pictures(6)
         features[4] = {**features[4], **change}
         assert expected in message_of(write(tmp_path / "a", features), **settings)
-    write(tmp_path / "a1", [{**each, "image/class/label": b"one"} for each in features])
-    write(tmp_path / "a0", pictures(6))
-    assert "numbers in some records and texts in others" in message_of(tmp_path / "a?")
 
 
 def test_raw_pixels_have_the_shape_that_is_given(tmp_path):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hookline.scripts.sweep.run import TETHER
 from tests.scripts.sweep.conftest import FAKE
 from tests.support.workers import is_gone
 
@@ -109,20 +108,3 @@ def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: all(map(is_gone, [*jobs, int(left)])), seconds=10)
     assert statuses(tmp_path) == ["running", "running"]
     assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked
-
-
-WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
-
-
-def test_a_tethered_script_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(WAIT)
-    read, write = os.pipe()
-    command = [sys.executable, str(TETHER), str(read), str(tmp_path / "job.py")]
-    with subprocess.Popen(command, pass_fds=(read,), stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        os.kill(child, 0)  # it is there
-        os.close(read)
-        os.close(write)
-        assert process.wait(60) == -signal.SIGKILL
-        assert process.stdout.read() == b""  # its child held the other end of this pipe, and is gone, too
