@@ -177,9 +177,9 @@ def _array(value: Any, name: str) -> np.ndarray:
         raise UserError(f"{name} is of type {type(value).__name__}: {error}. Expected arrays or tensors.") from error
     if array.dtype.kind not in "biufS" or not array.ndim:
         raise UserError(
-            f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, tensors, "
-            "a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. np.unique(names, return_inverse=True)[1] "
-            "numbers the names of classes."
+            f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, "
+            "tensors, a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. "
+            "np.unique(names, return_inverse=True)[1] numbers the names of classes."
         )
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     return array.astype(np.int64) if array.dtype == np.bool_ else array

@@ -50,7 +50,6 @@ FULL = (
     "hookline/test_inputs.py",
     "hookline/test_loaded.py",
     "hooks/pruning/test_sensitivity.py",
-    "recipes/test_sgan.py",
     "resume/test_every_hook_goes_on",
     "resume/test_matrix",
     "scripts/planning/test_trace.py",

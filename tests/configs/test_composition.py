@@ -14,10 +14,9 @@ import yaml
 from hookline.scripts.help import purpose
 from hookline.trainer.config.build import bind, parameters_of, resolve
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.compose import CONFIG_DIR
-from hookline.trainer.config.preflight import preflight, preflight_each
-from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig
-from hookline.trainer.errors import UserError
+from hookline.trainer.config.compose import CONFIG_DIR, open_composer, typed, with_values
+from hookline.trainer.config.preflight import preflight_each
+from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, validate
 from hookline.trainer.run.blueprint import split_binding
 
 OF_KERAS = ("mnist", "fashion_mnist", "cifar10")
@@ -33,18 +32,6 @@ INJECTED = {
 
 def names(group):
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if path.stem != "default")
-
-
-def compose(*overrides):
-    """The config of a command that also gives whatever the chosen files ask the user for, such as a path."""
-    try:
-        (job,) = preflight(parse_command(overrides))
-    except UserError as error:
-        key, asks, _ = str(error).partition(" has no value.")
-        if not asks:
-            raise
-        return compose(*overrides, f"{key}=given")
-    return job.config
 
 
 def read(path):
@@ -81,17 +68,21 @@ def test_every_option_of_every_group_composes():
     """Options of different groups at once: each of the largest group is composed with one of each other."""
     options = ("data", "model", "optimizer", "schedule", "task", "trainer")
     groups = {group: [path.stem for path in (CONFIG_DIR / group).glob("*.yaml")] for group in options}
-    for number in range(max(map(len, groups.values()))):
-        chosen = {group: found[number % len(found)] for group, found in groups.items()}
-        nodes = {group: read(CONFIG_DIR / group / f"{name}.yaml") for group, name in chosen.items()}
-        empty = [group for group, node in nodes.items() if node.get("_target_", "") is None]  # the user's own
-        own = [f"{group}._target_={OWN[group]}" for group in empty]
-        compose("recipe=bnn", *(f"{group}={name}" for group, name in chosen.items()), *own)
+    with open_composer(parse_command([])) as composer:
+        for number in range(max(map(len, groups.values()))):
+            chosen = {group: found[number % len(found)] for group, found in groups.items()}
+            texts = ["recipe=bnn", *(f"{group}={name}" for group, name in chosen.items())]
+            for group, name in chosen.items():
+                for key, value in read(CONFIG_DIR / group / f"{name}.yaml").items():
+                    if value == "???" or (key == "_target_" and value is None):  # the user's own
+                        texts.append(f"{group}.{key}={OWN[group] if value is None else 'given'}")
+            validate(typed(with_values(composer.compose(texts), [])))
 
 
 def test_bnn_is_its_float_baseline_with_rounding_alone():
-    binary, baseline = compose("recipe=bnn"), compose("recipe=baseline")
-    assert compose("recipe=[bnn,baseline]") == binary == compose("recipe=[baseline,bnn]")
+    recipes = [["recipe=bnn"], ["recipe=[bnn,baseline]"], ["recipe=[baseline,bnn]"], ["recipe=baseline"]]
+    binary, *same, baseline = (job.config for job in preflight_each(parse_command([]), recipes))
+    assert same == [binary, binary]
     rounding = binary["hooks"].pop("bnn_rounding")
     assert binary == baseline
     assert rounding["_target_"] == "hookline.hooks.bnn_rounding.BnnRounding"
@@ -131,13 +122,10 @@ def test_optimizer_values_are_those_of_keras_unless_the_file_says_so():
             assert defaults[name] == pytest.approx(expected), (path, name)
 
 
-def test_every_file_and_setting_says_what_it_is_for():
+def test_the_root_file_and_the_trainer_file_name_the_schema_and_all_say_what_they_are_for():
     assert [path for path in FILES if not 10 < len(purpose(path)) < 130] == []
     for schema in (TrainConfig, TrainerConfig):
         assert all(field.metadata["help"] for field in dataclasses.fields(schema))
-
-
-def test_the_root_file_and_the_trainer_file_name_the_schema():
     root = read(CONFIG_DIR / "train.yaml")
     groups = {next(iter(entry)) for entry in root.pop("defaults") if isinstance(entry, dict)}
     assert {*root, *groups, "hooks"} - {"hydra", "recipe"} == {field.name for field in dataclasses.fields(TrainConfig)}

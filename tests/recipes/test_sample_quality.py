@@ -15,24 +15,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.recipes.data.points import ring
 from hookline.recipes.sample_quality import (
     ImageQuality,
-    MixtureQuality,
-    average_metrics,
     class_shares,
     frechet_distance,
     load_classifier,
     mode_metrics,
     moments,
-    quality_for,
     share_distances,
 )
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import preflight
-from hookline.trainer.errors import UserError
-from hookline.trainer.run.blueprint import from_config
-from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -62,22 +53,6 @@ def test_coverage_is_one_only_for_good_samples_of_all_modes():
     assert of(points_at(5, 5, 5, 5, 0, away=2.2 * DEVIATION)) == 0.0  # 3.11 deviations
 
 
-def test_points_are_judged_by_their_mixture():
-    data = ring(modes=4, examples=400)
-    quality = quality_for(data, None)
-    assert isinstance(quality, MixtureQuality)
-    metrics = quality.metrics(tf.constant(np.repeat(data.centers, 30, axis=0)), {})
-    assert {name: round(float(value), 5) for name, value in metrics.items()} == {
-        "modes": 4.0,
-        "high_quality": 1.0,
-        "kl_to_uniform": 0.0,
-        "coverage": 1.0,
-    }
-    real = {name: value.numpy() for name, value in quality.collect({"inputs": tf.constant(data.centers)}).items()}
-    picture = quality.picture(np.repeat(data.centers, 3, axis=0), real, "samples")
-    assert picture.shape[-1] == 3
-
-
 class Brightness:
     """Stand for a classifier of two classes: dark and bright images; its features are mean and deviation."""
 
@@ -101,40 +76,16 @@ def test_images_are_judged_by_a_classifiers_features_and_classes():
     assert set(same) == {"frechet_distance", "class_total_variation", "class_kl", "class_missing"}
 
 
-def test_several_generators_are_averaged_and_the_best_is_named():
-    def metrics(samples):
-        return {"modes": samples[0], "coverage": samples[1], "high_quality": samples[2]}
-
-    found = average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2], [8.0, 0.1, 0.4]]))
-    assert {name: round(float(value), 5) for name, value in found.items()} == {
-        "modes": 6.0,
-        "coverage": 0.3,
-        "high_quality": 0.3,
-        "best_modes": 8.0,
-        "best_coverage": 0.5,
-    }
-    assert average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2]])).keys() == {"modes", "coverage", "high_quality"}
-
-
 CLASSES = 5
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=50)
-
-
-def shares(labels) -> np.ndarray:
-    return class_shares(tf.constant(labels, tf.int64), CLASSES).numpy()
-
-
-def distances(generated, real) -> dict[str, float]:
-    found = tf.function(share_distances, autograph=False)(tf.constant(generated), tf.constant(real))
-    return {name: float(value) for name, value in found.items()}
 
 
 @settings(deadline=None, max_examples=40)
 @given(LABELS, LABELS)
 def test_distances_are_those_of_the_definition(first, second) -> None:
-    p, q = shares(first), shares(second)
+    p, q = (class_shares(tf.constant(labels, tf.int64), CLASSES).numpy() for labels in (first, second))
     np.testing.assert_allclose(p, np.bincount(first, minlength=CLASSES) / len(first), rtol=1e-6)
-    found = distances(p, q)
+    found = {name: float(value) for name, value in share_distances(tf.constant(p), tf.constant(q)).items()}
     kl = 0.0
     for one, two in zip(p.tolist(), q.tolist(), strict=True):
         if one:
@@ -227,34 +178,12 @@ def mode_metrics_expected(samples: list[tuple[float, float]]) -> dict[str, float
     }
 
 
-@tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
-def mode_metrics_traced(samples):
-    return mode_metrics(samples, tf.constant(MODES), STD)
-
-
-def measured(samples) -> dict[str, float]:
-    found = mode_metrics_traced(tf.constant(samples, tf.float32))
-    return {name: float(value) for name, value in found.items() if name != "coverage"}
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(PLACES, min_size=1, max_size=40))
 def test_measures_are_those_of_the_definition(samples) -> None:
-    assert measured(samples) == pytest.approx(mode_metrics_expected(samples), abs=1e-5)
-
-
-def test_samples_of_the_mixture_itself_score_best() -> None:
-    generator = np.random.default_rng(0)
-    samples = np.repeat(MODES, 2500, axis=0) + STD * generator.normal(size=(10_000, 2))
-    values = measured(samples)
-    assert values["modes"] == 4
-    assert values["kl_to_uniform"] < 1e-5
-    assert values["high_quality"] == pytest.approx(1 - math.exp(-4.5), abs=0.003)  # of a circle of 3 std in a plane
-    collapsed = measured(np.tile(MODES[2], (100, 1)))
-    assert collapsed == pytest.approx({"modes": 1, "high_quality": 1.0, "kl_to_uniform": math.log(4)})
-    assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
-    line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
-    assert float(line["modes"]) == 2.0
+    found = mode_metrics(tf.constant(samples, tf.float32), tf.constant(MODES), STD)
+    values = {name: float(value) for name, value in found.items() if name != "coverage"}
+    assert values == pytest.approx(mode_metrics_expected(samples), abs=1e-5)
 
 
 SHAPE = (8, 8, 1)
@@ -267,19 +196,11 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
     return directory, summary
 
 
-@pytest.fixture(scope="module")
-def classifier(run) -> keras.Model:
-    return load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
-
-
-def examples_of(run) -> dict[str, np.ndarray]:
-    split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
-    return split.examples(range(split.split.size))
-
-
 @pytest.mark.full
-def test_predictions_are_those_of_the_runs_best_evaluation(run, classifier) -> None:
-    examples = examples_of(run)
+def test_predictions_are_those_of_the_runs_best_evaluation(run) -> None:
+    split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
+    examples = split.examples(range(split.split.size))
+    classifier = load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
     features, shown = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
     assert features.shape == (len(examples["targets"]), 16)
     layers = classifier.layers
@@ -293,51 +214,18 @@ def test_predictions_are_those_of_the_runs_best_evaluation(run, classifier) -> N
 
 
 @pytest.mark.full
-def test_run_with_code_of_the_users_own_is_loaded_where_the_user_names_it(run, tmp_path) -> None:
-    directory = tmp_path / "run"
-    shutil.copytree(run[0], directory)
-    config = yaml.safe_load((directory / "config.yaml").read_text())
-    signal = {"_target_": "tests.support.signals.Signal", "steps": [1]}
-    config |= {"plugins": ["tests.support"], "hooks": {**config["hooks"], "signal": signal}}
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(UserError, match=r"Expected plugins=\[tests.support\] beside it, if you trust it"):
-        load_classifier(str(directory), input_shape=SHAPE, classes=10)
-    load_classifier(str(directory), input_shape=SHAPE, classes=10, plugins=["tests.support"])
-
-
-@pytest.mark.full
-def test_what_is_no_run_of_a_classifier_of_this_data_is_refused(run, tmp_path) -> None:
+def test_what_is_no_classifier_of_this_data_or_has_code_that_nobody_named_is_refused(run, tmp_path) -> None:
     config = yaml.safe_load((run[0] / "config.yaml").read_text())
-    for name, text in (
-        ("empty", None),
-        ("bare", config),
-        ("task", {**config, "task": {"_target_": "hookline.recipes.retrieval.retrieval"}}),
-    ):
-        (tmp_path / name).mkdir()
-        if text is not None:
-            (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(text))
+    signal = {"_target_": "tests.support.signals.Signal", "steps": [1]}
+    own = {"plugins": ["tests.support"], "hooks": {**config["hooks"], "signal": signal}}
+    for name, change in (("own", own), ("task", {"task": {"_target_": "hookline.recipes.retrieval.retrieval"}})):
+        shutil.copytree(run[0], tmp_path / name)
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({**config, **change}))
     for directory, options, match in (
         (run[0], {"input_shape": (28, 28, 1)}, r"\[28, 28, 1\]"),
         (run[0], {"classes": 7}, "7 classes"),
-        (tmp_path / "empty", {}, "no config.yaml"),
-        (tmp_path / "bare", {}, "no checkpoints"),
         (tmp_path / "task", {}, "no classifier"),
+        (tmp_path / "own", {}, r"Expected plugins=\[tests.support\] beside it, if you trust it"),
     ):
         assert_refused(match, load_classifier, str(directory), **{"input_shape": SHAPE, "classes": 10, **options})
-
-
-@pytest.mark.full
-def test_plugins_of_the_command_line_hold_for_the_run_of_the_classifier(monkeypatch) -> None:
-    class AskedError(Exception):
-        pass
-
-    def load(directory: str, *, plugins: tuple[str, ...], **others: object) -> None:
-        raise AskedError(directory, plugins)
-
-    monkeypatch.setattr("hookline.recipes.sample_quality.load_classifier", load)
-    overrides = ["data=digits", "model=dcgan", "task.classifier=there", "plugins=[tests.support]"]
-    for recipe in ("gan", "sgan"):
-        (job,) = preflight(parse_command([f"recipe={recipe}", *overrides]))
-        with pytest.raises(AskedError) as asked:
-            build_run(from_config(job.config))
-        assert asked.value.args == ("there", ("tests.support",))
+    load_classifier(str(tmp_path / "own"), input_shape=SHAPE, classes=10, plugins=["tests.support"])

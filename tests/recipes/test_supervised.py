@@ -16,16 +16,16 @@ from hookline.recipes.classification import classification
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.retrieval import retrieval
 from hookline.recipes.supervised import supervised
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
+from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Network 'model' trains from the logits", "ignore:You are passing weight"
 )
 
-STEPS, BATCH, RATE = 100, 8, 0.01
+STEPS, BATCH, RATE = 30, 8, 0.01
 RANDOM = np.random.default_rng(3)
 VECTORS = RANDOM.normal(size=(150, 6)).astype(np.float32)
 IMAGES = RANDOM.normal(size=(150, 6, 6, 1)).astype(np.float32)
@@ -62,10 +62,11 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
-    "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
-    "several outputs": (
-        *(VECTORS, np.concatenate([SUMS, -SUMS], 1), lambda: dense(2)),
-        {"loss": "mean_squared_error", "metrics": ["RootMeanSquaredError"]},
+    "one output": (
+        VECTORS,
+        SUMS[:, 0],
+        lambda: dense(1),
+        {"loss": "huber", "metrics": ["mae", "R2Score"]},
     ),
     "several labels": (
         *(VECTORS, SIGNS, lambda: dense(3, "sigmoid")),
@@ -120,10 +121,6 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
     return model, losses
 
 
-def plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(each, marks=() if each == "one output" else pytest.mark.full) for each in KINDS],
@@ -151,9 +148,9 @@ def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     names = {name.removeprefix("metric/"): value for name, value in found.items() if name.startswith("metric/")}
     names = {name: value for name, value in names.items() if not name.endswith("_loss")}
     assert len(names) == len(tf.nest.flatten(options["metrics"]))
+    of_keras = {key.replace("_", "").lower(): value for key, value in expected.items()}
     for name, value in names.items():
-        (match,) = [each for key, each in expected.items() if plain(key) == plain(name)]
-        assert value == pytest.approx(match, rel=1e-4), name
+        assert value == pytest.approx(of_keras[name.replace("_", "").lower()], rel=1e-4), name
 
 
 def test_a_network_without_an_activation_gives_logits() -> None:
@@ -185,24 +182,17 @@ def test_inputs_can_be_the_targets() -> None:
     assert evaluator_of(recipe, data).run(0)["loss/total"] == pytest.approx(expected, rel=1e-5)
 
 
-def refuse(part: str, call: Callable[[], Any]) -> None:
-    with pytest.raises(UserError, match=part) as raised:
-        call()
-    assert "\n" not in str(raised.value)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     parts = parts_of(data_of(VECTORS, SUMS), model=lambda: dense(3))
     recipe = supervised(parts=parts, loss="mean_squared_error")  # [n, 1] against [n, 3] would be broadcast
-    refuse("task.outputs=1", lambda: loop_of(recipe, parts.data, batch_size=BATCH))
-    refuse("recipe=regression", lambda: classification(parts=parts))
-    refuse("task=retrieval", lambda: retrieval(parts=parts))
-    refuse("mean_squared_error", lambda: supervised(parts=parts, loss="mean_square_error"))
-    refuse("loss_weights", lambda: supervised(parts=parts, loss="mse", loss_weights={"sum": 2.0}))
-    heads = parts_of(parts.data, model=two_heads)
-    refuse("sign, sum", lambda: supervised(parts=heads, loss="mse"))
+    assert_refused("task.outputs=1", loop_of, recipe, parts.data, batch_size=BATCH)
+    assert_refused("recipe=regression", classification, parts=parts)
+    assert_refused("task=retrieval", retrieval, parts=parts)
+    assert_refused("mean_squared_error", supervised, parts=parts, loss="mean_square_error")
+    assert_refused("loss_weights", supervised, parts=parts, loss="mse", loss_weights={"sum": 2.0})
+    assert_refused("sign, sum", supervised, parts=parts_of(parts.data, model=two_heads), loss="mse")
     words = parts_of(data_of(VECTORS, SIGNS), model=mlp)
-    refuse("task.outputs", lambda: supervised(parts=words, loss="sparse_categorical_crossentropy"))
+    assert_refused("task.outputs", supervised, parts=words, loss="sparse_categorical_crossentropy")
 
 
 def test_python_takes_targets_of_several_outputs() -> None:
@@ -217,4 +207,4 @@ def test_python_takes_targets_of_several_outputs() -> None:
     assert values["loss"] == pytest.approx(0.5 * values["sum_loss"] + values["sign_loss"], rel=1e-5)
     made = trainer.predict(VECTORS[rows])
     np.testing.assert_allclose(trainer.model.predict(VECTORS[rows], verbose=0)["sign"], made["sign"], atol=1e-6)
-    refuse("'sign'", lambda: trainer.fit(VECTORS[rows], {"sum": y["sum"]}, verbose=0))
+    assert_refused("'sign'", trainer.fit, VECTORS[rows], {"sum": y["sum"]}, verbose=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -40,27 +39,6 @@ def test_a_variant_that_cannot_run_has_the_reason():
     assert "kernel_quantizer" in reasons["config"]
 
 
-def jobs_in(out: Path) -> list[dict]:
-    return json.loads((out / "sweep.json").read_text())["jobs"]
-
-
-def test_jobs_are_recorded_and_none_is_made_twice(tmp_path):
-    out, lines = tmp_path / "out", []
-    jobs = {"a": ["recipe=bnn", "seed=0"], "b": ["recipe=bnn", "seed=13"]}
-    assert run_jobs(out, jobs, lines.append, script=FAKE) == 1
-    assert [(job["run"], job["status"], job["exit_code"]) for job in jobs_in(out)] == [
-        ("a", "completed", 0),
-        ("b", "failed", 1),
-    ]
-    began = (out / "a" / "summary.json").stat().st_mtime_ns
-    lines.clear()
-    jobs |= {"b": ["recipe=bnn", "seed=13"], "c": ["recipe=bnn", "seed=14"], "d": ["recipe=bnn", "seed=2"]}
-    assert run_jobs(out, jobs, lines.append, script=FAKE) == 130
-    assert lines[0].startswith("Sweep of 4 jobs in ")
-    assert (out / "a" / "summary.json").stat().st_mtime_ns == began
-    assert [job["status"] for job in jobs_in(out)] == ["completed", "failed", "interrupted", "completed"]
-
-
 def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkeypatch):
     asked = []
 
@@ -91,9 +69,6 @@ def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):
     monkeypatch.setattr(ablate, "reasons_against", lambda variants: dict.fromkeys(variants, "No such data."))
     for arguments, word in (
         (["recipe=bnn", "seed=1"], "seeds=0,1,2"),
-        (["recipe=bnn", "seeds=1,1"], "different whole numbers"),
-        (["recipe=bnn", "seeds=1", "seeds=2"], "once"),
-        (["recipe=bnnn"], "'bnn'"),
         (["recipe=baseline"], "no technique hook"),
         (["recipe=bnn"], "No such data."),  # the whole cannot run
     ):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookline.scripts.check_gradients import check, main, print_table
+from hookline.scripts.check_gradients import check, main
 from hookline.trainer.errors import UserError
-from hookline.trainer.step.gradient_probe import Compared
 
 SMALL = ["trainer.batch_size=32", "trainer.epochs=1", "model.units=[8,8]"]
 ON_LAYERS = ["recipe=baseline", "+hooks=gradient_override", *SMALL]
@@ -42,13 +41,6 @@ def test_a_wrong_gradient_fails_and_one_changed_on_purpose_does_not(tmp_path, mo
         assert "second_dense_2" in out
         assert out.count("on purpose") == 1
         assert ("2 wrong: gradient_override_activation_1, gradient_override_activation_2" in out) == (code == 1)
-
-
-def test_the_table_shows_distances_where_there_are_some(capsys):
-    print_table([Compared("sign", "Op", "declared", 1.0, 2e-7), Compared("half", "Op_1", "forward", None, None)])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["sign", "surrogate", "1.0e+00", "2.0e-07", "Op"]
-    assert lines[2].split() == ["half", "not", "measured", "Op_1"]
 
 
 def test_several_runs_and_mistakes_are_refused(capsys):

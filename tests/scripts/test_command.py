@@ -74,11 +74,3 @@ def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
     assert make_main("usage", lambda arguments: [*arguments, "parsed"], len)(["a", "b"]) == 3
     monkeypatch.setattr("sys.argv", ["script.py", "a", "b"])
     assert make_main("usage", list, len)() == 2
-
-
-def test_a_traceback_is_shown_where_the_arguments_ask_for_it(monkeypatch, capsys):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    main = make_main("usage", refuse, print, debug=lambda arguments: "debug=true" in arguments)
-    for argument, shown in (("debug=true", True), ("debug=false", False)):
-        assert main([argument]) == 2
-        assert ("Traceback" in capsys.readouterr().err) is shown

@@ -6,11 +6,10 @@ import csv
 import json
 import re
 
-import numpy as np
 import pytest
 
 from hookline.scripts.compare import main
-from hookline.scripts.comparison.chart import average, read_curves
+from hookline.scripts.comparison.chart import read_curves
 from tests.support.refusals import assert_one_line
 from tests.support.stored_runs import config_of, summary_of, write_run, write_sweep
 
@@ -102,12 +101,3 @@ def test_curves_are_read_by_split_and_damaged_lines_are_counted(tmp_path):
     found, damaged = read_curves(path, ["loss/cross_entropy", "none"])
     assert found == {(split, "loss/cross_entropy"): {10: 1.0, 20: 0.5} for split in ("train", "validation")}
     assert damaged == 3  # the line that was cut off at the end is not: the run was killed, or is running
-
-
-def test_a_mean_goes_as_far_as_all_curves_do():
-    steps, mean, deviation = average([{1: 1.0, 2: 2.0, 3: 9.0, 4: 8.0}, {1: 3.0, 2: 2.0}])
-    np.testing.assert_array_equal(steps, [1, 2])
-    np.testing.assert_allclose(mean, [2.0, 2.0])
-    np.testing.assert_allclose(deviation, [2**0.5, 0.0])
-    np.testing.assert_array_equal(average([{1: 1.0, 5: 2.0}])[2], [0.0, 0.0])
-    assert [part.size for part in average([{1: 1.0, 3: 1.0}, {2: 1.0}])] == [0, 0, 0]  # no step in common

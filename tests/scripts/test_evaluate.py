@@ -32,7 +32,6 @@ from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run.finished import read_config, restore
-from tests.support.command import run_small
 from tests.support.refusals import assert_one_line
 
 NAMES = ("cat", "dog", "bird")
@@ -77,26 +76,15 @@ def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
 
 @pytest.mark.full
 def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, capsys):
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
     path, export = tmp_path / "mine.npz", run / "export" / "model.keras"
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    np.savez(path, x_train=pixels, y_train=bunch.target, x_test=pixels[:300], y_test=bunch.target[:300])
+    pixels, labels = np.zeros((1000, 8, 8), np.uint8), np.arange(1000) % 10
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels[:300], y_test=labels[:300])
     capsys.readouterr()
     assert main([f"run={run}", "data=arrays", f"data.path={path}", "name=mine"]) == 0
     assert found(run / "evaluation" / "mine")["overall"]["examples"] == 300
     assert capsys.readouterr().err == ""
     assert main([f"model={export}", "split=validation", "data.validation_fraction=50"]) == 0
     assert found(run / "evaluation" / "model.keras_data_validation")["overall"]["examples"] == 50
-
-
-@pytest.mark.full
-def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
-    summary = run_small("retrieval", "trainer.epochs=1", run_dir=tmp_path / "retrieval")
-    assert main([f"run={tmp_path / 'retrieval'}"]) == 0
-    metrics = found(tmp_path / "retrieval" / "evaluation" / "test")["metrics"]
-    assert metrics["metric/recall@1"] == pytest.approx(summary["test"]["metric/recall@1"])
 
 
 @pytest.mark.full
@@ -109,15 +97,11 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
     for arguments, word in (
         ([], "run= nor model="),
         ([given, f"model={run}"], "Both"),
-        ([f"{given}/nothing"], "does not exist"),
         ([f"model={run}"], "is a run"),
         ([given, "split=tset"], "'test'"),
         ([given, "data=digit"], "'digits'"),
-        ([given, "data.sed=3"], "'seed'"),
-        ([given, "data.seed=[1"], "data.seed=[1"),
         ([given, "data=ring", "name=new"], "[8, 8, 1]"),
         ([given, "name=a/b"], "without a path"),
-        ([given, "bins=0"], "bins: 0"),
         ([f"model={run}/export/model.keras", "checkpoint=best"], "with model="),
         ([given, f"output={run}/checkpoints", "overwrite=true"], "holds something else"),
         ([given, f"output={run}/summary.json"], "exists already"),

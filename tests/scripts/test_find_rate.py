@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookline.scripts import find_rate
-from hookline.scripts.find_rate import Found, find, main, parse, smoothed
+from hookline.scripts.find_rate import Found, find, main, parse
 from hookline.trainer.errors import UserError
 
 
@@ -27,10 +27,3 @@ def test_rates_rise_until_the_loss_diverges(tmp_path, capsys, monkeypatch) -> No
         parse([*command, f"picture={picture}"])
     with pytest.raises(UserError, match="rising range"):
         parse(["recipe=baseline", "lowest=1", "highest=0.1"])
-
-
-def test_the_steepest_slope_lies_before_the_lowest_loss(tmp_path) -> None:
-    losses = [2.0, 1.9, 1.4, 1.2, 1.3, 0.9, 3.0]
-    found = Found([10.0**n for n in range(7)], losses, tmp_path)
-    assert (found.steepest, found.lowest) == (10.0, 1e5)
-    assert smoothed([1.0, 1.0, 1.0]) == pytest.approx([1.0, 1.0, 1.0])

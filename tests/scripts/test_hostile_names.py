@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from hookline.hooks.monitors.console import open_console
-from hookline.scripts import compare
 from hookline.scripts.evaluation.report import measure, print_evaluation, write_evaluation
 from hookline.scripts.prediction.results import Predictions, as_csv, as_table
-from tests.support.stored_runs import config_of, summary_of, write_run
 
 NAMES = ("\x1b[2Jcat\r\nok", "$dog\u202egnp$ $x^$", "=HYPERLINK()")
 SHOWN = (r"\x1b[2Jcat\r\nok", r"$dog\u202egnp$ $x^$", "=HYPERLINK()")
@@ -45,16 +43,6 @@ def test_an_evaluation_shows_classes_as_they_are_written(tmp_path: Path, capsys)
         text = (tmp_path / "found" / name).read_text()
         assert is_print(text)
         assert len(text.splitlines()) == 4
-
-
-def test_a_comparison_shows_settings_and_statuses_as_they_are_written(tmp_path: Path, capsys):
-    write_run(tmp_path / "a", config_of(model={"_target_": "\x1b[31mred"}), summary_of())
-    write_run(tmp_path / "b", config_of(), summary_of(status="\x1b[2J\nfine"))
-    assert compare.main([str(tmp_path), f"csv={tmp_path / 'table.csv'}"]) == 0
-    said = capsys.readouterr().out
-    assert is_print(said)
-    assert r"\x1b[2J\nfine" in said
-    assert is_print((tmp_path / "table.csv").read_text())
 
 
 def test_a_console_keeps_its_own_colours(monkeypatch, capsys):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import pytest
 from hookline import train
 from hookline.scripts.plan import main
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
 HOOKS = """
 import tensorflow as tf
@@ -102,24 +99,10 @@ def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
 
 
 def test_a_mistake_gets_the_very_line_of_the_door(plan, capfd):
-    for arguments in (
-        (),
-        ("recipe=basline",),
-        ("recipe=baseline", "seed=1,2"),
-        ("recipe=baseline", "trainer.batch_size=100000", *SMALL),
-    ):
+    for arguments in (("recipe=basline",), ("recipe=baseline", "trainer.batch_size=100000", *SMALL)):
         code, output, errors = plan(*arguments)
         assert (code, output, errors.count("\n")) == (2, "", 1)
         assert train.main(arguments) == 2
         assert capfd.readouterr().err == errors
     assert "A sweep (-m)" in plan("-m", "recipe=baseline,bnn")[2]
     assert "--dot and --mermaid" in plan("--dot", "--mermaid", "recipe=baseline")[2]
-
-
-def test_it_runs_as_a_file_and_can_be_piped(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "--dot", "recipe=bnn", *SMALL, f"run_dir={tmp_path}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("digraph step {")
-    assert '"project\\nhook bnn_rounding\\ndense_2/kernel"' in done.stdout
-    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -97,9 +95,8 @@ def test_images_that_cannot_be_read_are_named_and_left_out(export, images, tmp_p
 def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, images, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("night\n\nfog\nday\n")
     given = [f"images={images / '0_bright.png'}", "top=1"]
-    for names in (str(tmp_path / "names.txt"), "[night,fog,day]"):
-        assert main([f"model={export}", *given, f"class_names={names}"]) == 0
-        assert "day" in capsys.readouterr().out
+    assert main([f"model={export}", *given, f"class_names={tmp_path / 'names.txt'}"]) == 0
+    assert "day" in capsys.readouterr().out
     bare = tmp_path / "bare.keras"
     bare.write_bytes(export.read_bytes())
     write_card(bare, Card("model", "best", 1, (2, 2, 1), (), PIXELS))
@@ -118,11 +115,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, 
     for arguments, word in (
         ([], "No model"),
         ([model], "No images"),
-        ([model, "images=nothing"], "nothing"),
         ([f"model={images}/0_bright.png", given], "no format"),
         ([f"model={images}", given], "saved_model.pb"),
-        ([model, f"imags={images}"], "'images'"),
-        ([model, given, "top=0"], "top: 0"),
         ([model, given, "output=found.txt"], ".csv or .json"),
         ([model, given, f"output={images}.csv"], "exists already"),
         ([model, given, "class_names=[a,b]"], "2 class names for 3"),
@@ -139,13 +133,6 @@ def test_equally_likely_classes_come_in_the_order_of_their_labels():
     labels, values = rank(np.array([[1.0, 3.0, 3.0, 1.0]]), top=9)
     assert (labels.tolist(), values.sum()) == ([[1, 2, 0, 3]], pytest.approx(1.0))
     assert rank(np.arange(60)[None] % 2 == 1, top=60)[0].tolist() == [[*range(1, 60, 2), *range(0, 60, 2)]]
-
-
-def test_a_reader_that_leaves_early_is_no_failure():
-    code = "from hookline.scripts.prediction.results import print_whole; print_whole('example\\n' * 100_000)"
-    program = ["/bin/sh", "-c", '"$@" | head -1', "sh", sys.executable, "-c", code]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "example\n", "")
 
 
 @pytest.mark.full

@@ -11,8 +11,11 @@ import pytest
 
 from hookline.scripts import reproduce
 from hookline.scripts.reproduce import check
-from hookline.scripts.reproduction.table import FILE, TABLE, Point, points_of, read_results, render, write_chart
+from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.compose import open_composer, typed, with_values
+from hookline.trainer.config.schema import validate
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
@@ -46,16 +49,6 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
     assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
 
 
-def test_the_chart_shows_accuracy_against_bytes(tmp_path) -> None:
-    (row,) = (row for row in read_results(FILE) if row["name"] == "int8_lenet_5")
-    lone = {**row, "measures": row["measures"][:2]}
-    points = list(points_of([lone, {"name": "unknown"}], OURS))  # its other point lacks measures
-    error, size = (each["mean"] for each in row["measures"][:2])
-    assert points == [Point("MNIST", "LeNet-5, 8 bits", pytest.approx(1000 * size), pytest.approx(100 - error))]
-    write_chart(points, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_every_key_of_every_target_composes():
     """Check few command lines that have every choice (data=mnist) and every key (trainer.epochs) of all, by recipe."""
     runs = {name: each for target in OURS.values() for name, (each, _) in runs_of(target, target.seeds[:1]).items()}
@@ -67,7 +60,10 @@ def test_every_key_of_every_target_composes():
         if new := {(recipe, key) for key in keys} - seen:
             seen |= new
             chosen.append(variant)
-    check(chosen)
+    with open_composer(Command(())) as composer:
+        for each in chosen:
+            texts = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
+            validate(typed(with_values(composer.compose(texts), [])))
     wrong = replace(chosen[0], overrides=("recipe=bn",), needs={}, data=())
     with pytest.raises(UserError, match=f"^{wrong.name}: .*'bnn'"):
         check([wrong])

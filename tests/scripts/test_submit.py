@@ -57,22 +57,22 @@ class Executor:
         return type("Job", (), {"job_id": "77_1"})()
 
 
-def prepared(seeds: str) -> None:
-    """Make a sweep on disk, none of whose jobs has run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
-        submit(parse(["recipe=bnn", f"seed={seeds}", "--sweep", "s"]), FAKE)
+@pytest.fixture
+def prepared(monkeypatch):
+    """A function that makes a sweep on disk, none of whose jobs has run."""
+    monkeypatch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
+    return lambda *given: submit(parse(["--sweep", "s", *given]), FAKE)
 
 
-def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, capsys):
-    prepared("1,13")
+def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, prepared, capsys):
+    prepared("recipe=bnn", "seed=1,13")
     assert statuses() == ["waiting", "waiting"]
     assert read_sweep(Path("s")).threads == yaml.safe_load(RESOURCES.read_text())["cpus_per_task"] == 4
     assert [SweepTask(place / "s", number, place, FAKE)() for number in (2, 1)] == [2, 0]
     assert "trainer.threads=4" in Path("s/01.log").read_text()
     assert statuses() == ["completed", "failed"]
     capsys.readouterr()
-    prepared("1,13,2")
+    prepared("recipe=bnn", "seed=1,13,2")
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(".")[0] for line in lines[:2]] == [
         "Job 2: 77_1, recipe=bnn seed=13",
@@ -81,8 +81,8 @@ def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, cap
     assert lines[2].startswith("2 of 3 jobs submitted")
 
 
-def test_a_task_that_comes_twice_makes_nothing_twice(place, capsys):
-    prepared("1")
+def test_a_task_that_comes_twice_makes_nothing_twice(place, prepared, capsys):
+    prepared("recipe=bnn", "seed=1")
     task = SweepTask(place / "s", 1, place, FAKE)
     with (place / "s/.01.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -98,16 +98,14 @@ def trials() -> list[Any]:
     return optuna.load_study(study_name="s", storage=open_storage(str(Path("s/study.journal").absolute()))).trials
 
 
-def test_workers_share_the_trials_of_a_search(place, capsys, monkeypatch):
-    monkeypatch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
-    given = ["recipe=bnn", "seed=1,2,3", RATE, "--trials", "3", "--sweep", "s"]
-    assert len(submit(parse([*given, "--jobs", "2"]), FAKE)) == 2
+def test_workers_share_the_trials_of_a_search(place, prepared, capsys):
+    assert len(prepared("recipe=bnn", "seed=1,2,3", RATE, "--trials", "3", "--jobs", "2")) == 2
     assert capsys.readouterr().out.splitlines()[:3] == ["Worker 77_1", "Worker 77_1", "2 workers submitted"]
-    assert len(submit(parse(["--sweep", "s"]), FAKE)) == 3  # of 16, no more than trials
+    assert len(prepared()) == 3  # of 16, no more than trials
     assert [SweepTask(place / "s", None, place, FAKE)() for _ in range(2)] == [0, 0]
     assert [trial.state.name for trial in trials()] == ["COMPLETE"] * 3
     assert "trainer.threads=4" in Path("s/03.log").read_text()
-    assert submit(parse(["--sweep", "s"]), FAKE) == []
+    assert prepared() == []
 
 
 @pytest.mark.parametrize("searched", [[], [RATE, "--trials", "1"]], ids=["grid", "search"])
@@ -131,7 +129,7 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(searched, place, submiti
 @pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_workers_that_are_preempted_resume_to_the_bits_of_a_whole_run(compares, place, submitit):
     Path("r.yaml").write_text("tasks_per_node: 2")
-    common = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.epochs=null", "trainer.steps=1500"]
+    common = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.epochs=30", "trainer.evaluate_every_epochs=6"]
     common += ["model.units=[16,16]", "trainer.compile=off", "hooks.tensorboard=null", "hooks.early_stopping=null"]
     given = [*common, "trainer.threads=1", "--resources", "r.yaml", *LOCAL]
     (job,) = submit(parse([*given, "--sweep", "s"]))
@@ -145,7 +143,7 @@ def test_workers_that_are_preempted_resume_to_the_bits_of_a_whole_run(compares, 
     assert job.results() == [0, 0]
     assert "resume=" in Path("s/01.log").read_text()
     found = json.loads(Path("s/01/summary.json").read_text())
-    assert 0 < found["resumed_at"][0] < 1500
+    assert 0 < found["resumed_at"][0] < found["steps"]
     assert found["workers"] == {"count": 2, "equal": True}
     if compares:
         (whole,) = submit(parse([*given, "--sweep", "whole"]))
@@ -171,15 +169,12 @@ def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, c
             main, ["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL], "--resources", capsys
         )
     Path("r.yaml").write_text("tasks_per_node: 3")
+    workers = "trainer.strategy=multi_worker trainer.batch_size=64"
     for line, word in (
         ("recipe=bnn --jobs 3", "slurm_array_parallelism"),
         ("recipe=bnn --resources r.yaml --cluster local", "make 3 tasks"),
-        (
-            "recipe=bnn trainer.strategy=multi_worker trainer.batch_size=64 --resources r.yaml --cluster local",
-            "3 workers",
-        ),
+        (f"recipe=bnn {workers} --resources r.yaml --cluster local", "3 workers"),
         ("recipe=bnn --cluster slrum", "'slurm'"),
-        ("recipe=bnnn", "'bnn'"),
     ):
         assert_one_line(main, line.split(), word, capsys)
     assert [path.name for path in place.iterdir()] == ["r.yaml"]

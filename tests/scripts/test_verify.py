@@ -8,12 +8,11 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hookline.scripts.verify import main, rate_changes, train_again
+from hookline.scripts.verify import main, rate_changes
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint_files import (
     Checkpoint,
@@ -23,7 +22,6 @@ from hookline.trainer.run.checkpoint_files import (
     tensors_digest,
     write_checkpoint,
 )
-from hookline.trainer.run.control import Cadence
 from tests.support.command import run_small
 
 KERNEL = "network/model/dense_1/kernel"
@@ -102,7 +100,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda run: (run / "config.yaml").unlink(), "config.yaml cannot be read"),
     "config edited": (edited, "config.yaml has changed since step_.*, step_.* were written"),
     "environment cut off": (lambda run: os.truncate(run / "environment.json", 10), "environment.json is damaged"),
-    "no metrics": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl cannot be read"),
     "garbled line": (lambda run: line(run, "{"), "Line 2 of .* is damaged"),
     "line twice": (lambda run: line(run, None), "second one of train at"),
     "last line cut off": (lambda run: os.truncate(run / "metrics.jsonl", 1000), "Line .* is damaged|no validation"),
@@ -153,22 +150,6 @@ def test_steps_trained_again_give_the_same_bits_and_one_is_noticed(run, capsys):
     assert code == 1
     assert told.startswith(f"Damaged: Steps {first} to {last} give other bits, sha256 ")
     assert told.endswith(f": '{KERNEL}' differ.")
-
-
-def test_training_again_reports_and_leaves_out_what_the_run_did():
-    made, resets = [], []
-
-    class Loop:
-        accumulators = SimpleNamespace(reset=lambda: resets.append(made[-1]))
-
-        def run(self, start: int, steps: int) -> tuple[int, list[str]]:
-            end = 7 if start <= 7 < start + steps else start + steps  # step 7 is held back
-            made.append((start, end))
-            return end, ["gradient"] * (end == 7)
-
-    train_again(SimpleNamespace(loop=Loop(), cadence=Cadence(100, 50.0, 1, 5)), 3, 12)
-    assert made == [(3, 5), (5, 7), (8, 10), (10, 12)]
-    assert resets == [(3, 5), (8, 10)]
 
 
 def at(step: int, *returns: tuple[int, float]) -> Checkpoint:

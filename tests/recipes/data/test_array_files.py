@@ -14,15 +14,13 @@ from tests.support.refusals import assert_refused, refusal
 ONE = np.arange(12, dtype=np.uint16).reshape(4, 3)
 
 
-def folder(root, **arrays):
-    root.mkdir(exist_ok=True)
-    for name, array in arrays.items():
-        np.save(root / f"{name}.npy", array)
-    return root
+def write(folder, array, name="rows.npy"):
+    np.save(folder / name, array)
+    return folder / name
 
 
 def test_any_damage_to_the_header_of_an_npy_is_one_line_or_an_array(tmp_path):
-    path = folder(tmp_path, a=ONE) / "a.npy"
+    path = write(tmp_path, ONE)
     whole = path.read_bytes()
     np.savez(tmp_path / "own.npz", a=np.zeros(4000))  # longer than what is read before its checksum
     packed = (tmp_path / "own.npz").read_bytes()
@@ -44,11 +42,6 @@ def test_a_damaged_directory_of_an_npz_is_one_line(tmp_path):
     version = whole.index(b"PK\x01\x02") + 6  # that it takes to unpack it
     (tmp_path / "own.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
     assert "is not an npz file (" in refusal(find_arrays, str(tmp_path / "own.npz"), None)
-
-
-def write(folder, array, name="rows.npy"):
-    np.save(folder / name, array)
-    return folder / name
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("uint8", (50,)), (">f4", (50, 3)), ("float64", (50, 2, 3, 1))])

@@ -24,17 +24,11 @@ def package():
         yield pytest.importorskip("datasets", reason="data=hugging_face needs pip install datasets")
 
 
-def pixels(row: int, *, shape=(6, 5)) -> np.ndarray:
-    return np.full(shape, row, np.uint8)
-
-
 def images(package, rows, *, mode="L", offset=0):
     """A set of images whose pixels are their row, and of three classes."""
-    columns = {
-        "picture": [Image.fromarray(pixels(row + offset)).convert(mode) for row in range(rows)],
-        "kind": [row % 3 for row in range(rows)],
-        "note": ["x"] * rows,
-    }
+    pixels = [np.full((6, 5), row + offset, np.uint8) for row in range(rows)]
+    pictures = [Image.fromarray(each).convert(mode) for each in pixels]
+    columns = {"picture": pictures, "kind": [row % 3 for row in range(rows)], "note": ["x"] * rows}
     label, text = package.ClassLabel(names=NAMES), package.Value("string")
     return package.Dataset.from_dict(columns, features=package.Features(picture=package.Image(), kind=label, note=text))
 
@@ -78,25 +72,6 @@ def test_a_stream_of_parquet_files_gives_what_random_reading_gives(package, tmp_
     assert one.tolist() == [2, 0, 2]
 
 
-def test_colours_sizes_and_numbers_without_classes(package, tmp_path):
-    mixed = [Image.new("RGBA", (8, 4), (9, 9, 9, 5)), Image.new("L", (5, 6), 9), Image.new("1", (6, 6), 1)] * 4
-    values = np.linspace(0, 1, 24, dtype=np.float32).reshape(12, 2)
-    given = {"image": mixed, "vector": values, "label": values[:, 0]}
-    features = package.Features(
-        image=package.Image(), vector=package.List(package.Value("float32")), label=package.Value("float32")
-    )
-    package.Dataset.from_dict(given, features=features).save_to_disk(tmp_path / "mixed")
-    options = {"path": str(tmp_path / "mixed"), "validation": 2, "test": 2}
-    data = hugging_face(**options, image_size=[4, 6], mode="RGB", scale="none")
-    assert (data.input_shape, data.classes) == ((4, 6, 3), 0)
-    batch = data.train.source.gather(tf.range(3, dtype=tf.int64))
-    assert batch["inputs"].numpy()[:, 0, 0].tolist() == [[9, 9, 9], [9, 9, 9], [255, 255, 255]]
-    np.testing.assert_array_equal(batch["targets"].numpy(), values[:3, 0])
-    assert_refused("row 1: .*Set data.image_size .* or data.mode", hugging_face, **options, cache="memory")
-    vectors = hugging_face(**options, inputs="vector")
-    np.testing.assert_array_equal(vectors.train.source.gather(tf.range(12, dtype=tf.int64))["inputs"], values)
-
-
 def test_what_the_set_has_not_is_refused_in_one_line(saved, tmp_path):
     for options, message in (
         ({"path": str(tmp_path / "nowhere")}, "cannot open '.*nowhere'"),
@@ -127,16 +102,15 @@ SKIP = "skipped"
 class Source:
     """A split as `tfds.data_source` gives it; without decoding, images stay bytes."""
 
-    def __init__(self, size, features, shape, decoders):
-        self.size, self.shape, self.bare = size, shape, (decoders or {}).get("image") == SKIP
+    def __init__(self, size, features, decoders):
+        self.size, self.bare = size, (decoders or {}).get("image") == SKIP
         self.dataset_info = types.SimpleNamespace(features=features)
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, row):
-        height, width, channels = self.shape(row)
-        image = b"png" if self.bare else np.full([height, width, channels], row, np.uint8)
+        image = b"png" if self.bare else np.full([6, 5, 3], row, np.uint8)
         return {"image": image, "label": np.int64(row % 3), "id": b"x"}
 
 
@@ -147,7 +121,6 @@ def tfds_module(monkeypatch):
     module = types.SimpleNamespace(
         decode=types.SimpleNamespace(SkipDecoding=lambda: SKIP),
         sizes={"train": 60, "test": 9},
-        shape=lambda row: (6, 5, 3),
         features={"image": object(), "label": label, "id": object()},
         calls=[],
     )
@@ -156,7 +129,7 @@ def tfds_module(monkeypatch):
         module.calls.append((name, data_dir, builder_kwargs))
         if name == "tinny":
             raise LookupError("Dataset tinny not found.\nDid you mean: tinny -> tiny")
-        return {part: Source(size, module.features, module.shape, decoders) for part, size in module.sizes.items()}
+        return {part: Source(size, module.features, decoders) for part, size in module.sizes.items()}
 
     module.data_source = data_source
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
@@ -188,38 +161,3 @@ def test_what_a_tfds_set_has_not_is_refused_in_one_line(tfds_module):
         ({"inputs": "id"}, "tiny, train, row 0: inputs of dtype .S1"),
     ):
         assert_refused(message, tfds, **{"name": "tiny", **options})
-
-
-def test_a_set_of_the_real_package_is_prepared_once_and_read(tmp_path):
-    reason = "data=tfds needs pip install tensorflow-datasets array-record importlib-resources"
-    real = pytest.importorskip("tensorflow_datasets", reason=reason)
-    pytest.importorskip("array_record", reason=reason)
-
-    class GreyBugs(real.core.GeneratorBasedBuilder):
-        """Images whose pixels are their number."""
-
-        VERSION = real.core.Version("1.0.0")
-
-        def _info(self):
-            label = real.features.ClassLabel(names=["ant", "bee", "cat"])
-            return self.dataset_info_from_configs(
-                features=real.features.FeaturesDict({"image": real.features.Image(shape=(6, 5, 1)), "label": label})
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._generate_examples(60), "test": self._generate_examples(9)}
-
-        def _generate_examples(self, count):
-            for row in range(count):
-                yield row, {"image": np.full([6, 5, 1], row, np.uint8), "label": row % 3}
-
-    for cache in ("none", "memory"):
-        data = tfds(name="grey_bugs", data_dir=str(tmp_path), validation=6, cache=cache, scale="none")
-        assert [data.train.size, data.validation.size, data.test.size] == [54, 6, 9]
-        assert (data.input_shape, data.class_names) == ((6, 5, 1), ("ant", "bee", "cat"))
-        batch = data.test.source.gather(tf.range(9, dtype=tf.int64))
-        rows = batch["inputs"].numpy()[:, 0, 0, 0].astype(np.int64)
-        assert sorted(rows) == list(range(9))
-        np.testing.assert_array_equal(batch["targets"].numpy(), rows % 3)
-    small = tfds(name="grey_bugs", data_dir=str(tmp_path), image_size=4, validation=6)
-    assert small.input_shape == (4, 4, 1)

@@ -54,7 +54,7 @@ def test_split_folders_are_the_splits_and_class_folders_the_classes(tmp_path):
     assert data.input_shape == (8, 8, 3)
     assert data.train.source is data.test.source
     assert data.train.source.bytes == 33 * (8 * 8 * 3 + 8)  # a byte a value
-    for split in (data.train, data.validation, data.test):
+    for split in data.splits:
         batch = whole(split)
         assert (batch["inputs"].dtype, batch["targets"].dtype) == (np.float32, np.int64)
         np.testing.assert_array_equal(batch["targets"], np.repeat([0, 1, 2], split.size // 3))
@@ -136,9 +136,7 @@ def test_the_same_file_in_two_splits_is_refused_or_dropped_from_train(tmp_path):
     with pytest.warns(UserWarning, match="3 images of .* are in two splits"):
         data = load(path, duplicates="drop")
     assert sizes(data) == (18 + 1 - 2, 6 - 1, 9 + 3)
-    train, validation, test = (
-        {each.tobytes() for each in whole(split)["inputs"]} for split in (data.train, data.validation, data.test)
-    )
+    train, validation, test = ({each.tobytes() for each in whole(split)["inputs"]} for split in data.splits)
     assert not (train | validation) & test
 
 
@@ -164,17 +162,6 @@ def folder_of(root, *files):
 
 def names(listing):
     return [os.path.relpath(path, listing.folder) for path in listing.paths]
-
-
-def test_rows_run_through_splits_then_classes_then_names(tmp_path):
-    path = folder_of(tmp_path, "test/b/2.gif", "train/b/10.bmp", "train/a/x.jpg", "train/b/1.jpeg", "valid/c/0.PNG")
-    found = list_images(path)
-    assert names(found) == ["train/a/x.jpg", "train/b/1.jpeg", "train/b/10.bmp", "valid/c/0.PNG", "test/b/2.gif"]
-    assert (found.labels.tolist(), found.labels.dtype) == ([0, 1, 1, 2, 1], np.int64)
-    parts = {name: rows.tolist() for name, rows in found.parts.items()}
-    assert parts == {"train": [0, 1, 2], "validation": [3], "test": [4]}
-    assert found.class_names == ("a", "b", "c")
-    assert found.skipped == ()
 
 
 def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,43 +81,16 @@ SIZE = 40
 PIXELS = np.random.default_rng(0).integers(0, 256, (SIZE, 4, 4, 1), np.uint8)
 LABELS = np.arange(SIZE, dtype=np.int64) % 3
 
-SCRIPT = """
-import time
-import numpy as np, tensorflow as tf
-from hookline.recipes.data.input_form import HostRows
-from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
 
-def read(rows):
-    time.sleep(0.05)
-    return {"inputs": np.zeros([len(rows), 2], np.float32)}
-
-specs = {"inputs": tf.TensorSpec([2], tf.float32)}
-source = HostRows(read, specs, np.zeros(1000, np.int64), lambda batch: batch)
-ring = [TrainingBatches(Split("train", source, np.arange(1000)), batch_size=4, seed=0).iterator(0)]
-next(ring[0])
-ring.append(ring)
-del ring
-print("done")
-"""
-
-
-def scaled(batch):
-    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (1.0 / 255.0)}
-
-
-def make_source(fail=None):
+def make_split(fail=None):
     def read(rows):
         if fail in rows.tolist():
             raise UserError(f"Row {fail} cannot be read. Mend it.")
         return {"inputs": PIXELS[rows], "box": rows.astype(np.float32) * 2}
 
     specs = {"inputs": tf.TensorSpec([4, 4, 1], tf.uint8), "box": tf.TensorSpec([], tf.float32)}
-    return HostRows(read, specs, LABELS, scaled)
-
-
-def make_split(**options):
-    return Split("train", make_source(**options), np.arange(SIZE, dtype=np.int64))
+    source = HostRows(read, specs, LABELS, lambda b: {**b, "inputs": tf.cast(b["inputs"], tf.float32) * (1.0 / 255.0)})
+    return Split("train", source, np.arange(SIZE, dtype=np.int64))
 
 
 def test_a_batch_has_the_same_bits_however_it_is_made():
@@ -146,10 +115,3 @@ def test_an_error_is_the_one_that_was_raised_wherever_the_batch_was_made():
     with pytest.raises(UserError, match=message), python_errors():
         tf.function(evaluation.batch, autograph=False)(step_of(2))
     assert tf.function(evaluation.batch, autograph=False)(step_of(1))["inputs"].shape == (8, 4, 4, 1)
-
-
-def test_a_program_ends_while_batches_are_read():
-    """Nothing waits for a read that cannot come back."""
-    command = [sys.executable, "-c", SCRIPT]
-    found = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120)
-    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr[-2000:]

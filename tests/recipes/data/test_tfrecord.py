@@ -22,18 +22,12 @@ from tests.support.refusals import refusal
 
 def example(features):
     """Return a record."""
-    return tf.train.Example(
-        features=tf.train.Features(feature={name: _feature(value) for name, value in features.items()})
-    ).SerializeToString()
-
-
-def _feature(value):
-    values = value if isinstance(value, list) else [value]
-    if isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    feature = {}
+    for name, value in features.items():
+        values = value if isinstance(value, list) else [value]
+        kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(values[0])]
+        feature[name] = tf.train.Feature(**{kind: {"value": values}})
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
 def write_records(file, records, compression=""):
@@ -191,10 +185,8 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     ):
         (tmp_path / "a").write_bytes(content)
         assert expected in message_of(tmp_path / "a")
-    for kind in ("GZIP", "ZLIB"):
-        assert "expected a whole TFRecord file, uncompressed" in message_of(
-            write_records(tmp_path / "a", records, kind)
-        )
+    packed = write_records(tmp_path / "a", records, "GZIP")
+    assert "expected a whole TFRecord file, uncompressed" in message_of(packed)
     path = write_records(tmp_path / "a", [records[0], b"\xff\xff words"])
     assert "record 1 is not a tf.train.Example (" in message_of(path)
 
@@ -210,9 +202,6 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         features = pictures(6)
         features[4] = {**features[4], **change}
         assert expected in message_of(write(tmp_path / "a", features), **settings)
-    write(tmp_path / "a1", [{**each, "image/class/label": b"one"} for each in features])
-    write(tmp_path / "a0", pictures(6))
-    assert "numbers in some records and texts in others" in message_of(tmp_path / "a?")
 
 
 def test_raw_pixels_have_the_shape_that_is_given(tmp_path):

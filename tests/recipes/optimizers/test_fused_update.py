@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -22,14 +22,9 @@ PAIRS: dict[str, tuple[type, type]] = {
 Values = Sequence[np.ndarray]
 
 
-def variables_of(values: Values, dtype: str = "float32") -> list[keras.Variable]:
-    """Return trainable variables "variable_0", ... with these values."""
-    return [keras.Variable(value, dtype=dtype, name=f"variable_{place}") for place, value in enumerate(values)]
-
-
 def built(optimizer: keras.optimizers.Optimizer, values: Values, dtype: str = "float32") -> list[keras.Variable]:
-    """Build an optimizer on new variables, and return these."""
-    variables = variables_of(values, dtype)
+    """Build an optimizer on new variables "variable_0", ..., and return these."""
+    variables = [keras.Variable(value, dtype=dtype, name=f"variable_{place}") for place, value in enumerate(values)]
     optimizer.build(variables)
     return variables
 
@@ -45,16 +40,12 @@ def set_state(optimizer: Any, variables: Sequence[keras.Variable], state: Sequen
         each.assign(value)
 
 
-def traced(optimizer: Any, variables: Sequence[keras.Variable], *, xla: bool = False) -> Callable[..., None]:
-    """Return the apply as a traced function of a gradient for each variable."""
-    return tf.function(lambda *gradients: optimizer.apply(list(gradients), variables), autograph=False, jit_compile=xla)
-
-
 def operations(optimizer: Any, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[tf.Operation]:
     """Return the ops of a traced apply, without the gradients' placeholders."""
     variables = built(optimizer, [np.zeros(shape) for shape in shapes], dtype)
     specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
-    graph = traced(optimizer, variables).get_concrete_function(*specs).graph
+    apply = tf.function(lambda *gradients: optimizer.apply(list(gradients), variables), autograph=False)
+    graph = apply.get_concrete_function(*specs).graph
     return [each for each in graph.get_operations() if each.type != "Placeholder"]
 
 
@@ -164,14 +155,10 @@ def test_without_a_kernel_the_update_is_that_of_keras_bit_for_bit(name: str, opt
     assert not any(each.type.startswith("ResourceApply") for each in operations(PAIRS[name][1](**options), NET, dtype))
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_slices_are_updated_by_keras_beside_the_kernel(name: str) -> None:
-    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+def test_slices_are_updated_by_keras_beside_the_kernel() -> None:
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
-    found = [
-        applied(kind(0.1, **options), [slices, tf.constant([3.0])], [np.ones((3, 2)), np.ones(1)])
-        for kind in PAIRS[name]
-    ]
+    gradients, values = [slices, tf.constant([3.0])], [np.ones((3, 2)), np.ones(1)]
+    found = [applied(kind(0.1), gradients, values) for kind in PAIRS["Adam"]]
     assert_same_bits([[state[0]] for state in found])
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
     assert found[1][1] < 1.0
@@ -197,12 +184,6 @@ def test_an_apply_is_one_kernel_a_variable_and_little_else(kernel: str) -> None:
     assert len(operations(PAIRS[name][1](**options), NET * 2)) == len(ours) + len(NET)
 
 
-SLOTS: dict[str, dict[str, Any]] = {
-    "SGD": {"momentum": 0.9},
-    "Adam": {"use_ema": True},
-    "AdamW": {"amsgrad": True},
-    "RMSprop": {"momentum": 0.9, "centered": True},
-}
 FAST = {"SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {"weight_decay": 0.1}, "RMSprop": {"momentum": 0.9}}
 
 
@@ -234,13 +215,9 @@ def test_a_checkpoint_changes_hands_in_the_middle_of_training(name: str) -> None
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_config_makes_the_same_optimizer_again(name: str) -> None:
     theirs, ours = PAIRS[name]
-    rate = ScaledRate(Warmup(0.3, 4))
-    optimizer = ours(rate, weight_decay=0.1, global_clipnorm=2.0, **SLOTS[name])
+    rate, options = ScaledRate(Warmup(0.3, 4)), {**FAST[name], "global_clipnorm": 2.0}
+    optimizer = ours(rate, **options)
     assert isinstance(optimizer, theirs)
-    again = ours.from_config(optimizer.get_config())
-    assert type(again) is ours
-    assert again.get_config() == optimizer.get_config()
     loaded = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(loaded) is ours
-    of_keras = theirs(rate, name=loaded.name, weight_decay=0.1, global_clipnorm=2.0, **SLOTS[name])
-    assert loaded.get_config() == of_keras.get_config()
+    assert loaded.get_config() == theirs(rate, name=loaded.name, **options).get_config()

@@ -9,7 +9,6 @@ import pytest
 
 from hookline.scripts.comparison.runs import (
     Metric,
-    default_metrics,
     direction_of,
     find_runs,
     number,
@@ -28,17 +27,6 @@ def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
     found = find_runs([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")])
     assert [os.path.relpath(run.name, tmp_path) for run in found.runs] == ["a", "b/1", "b/2"]
     assert found.unreadable == []
-
-
-def test_damage_is_an_error_where_it_is_named_and_told_where_found(tmp_path):
-    write_run(tmp_path / "good")
-    bad = write_run(tmp_path / "bad", summary={})
-    with pytest.raises(UserError, match="another format"):
-        find_runs([str(bad)])
-    found = find_runs([str(tmp_path)])
-    assert [run.name for run in found.runs] == [str(tmp_path / "good")]
-    assert len(found.unreadable) == 1
-    assert str(bad) in found.unreadable[0]
 
 
 def test_places_without_a_run_are_one_clear_line(tmp_path):
@@ -70,14 +58,6 @@ def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
     assert len(find_runs([str(tmp_path)]).runs) == 4  # the sweep below a directory, and no run of it twice
 
 
-def test_metrics_of_the_test_split_are_compared_or_else_losses():
-    assert default_metrics([job()]) == [Metric("test", "metric/accuracy", "max")]
-    run = job()
-    run.summary["test"].pop("metric/accuracy")  # type: ignore[index]
-    assert default_metrics([run]) == [Metric("test", "loss/total", "min")]
-    assert default_metrics([]) == []
-
-
 def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():
     names = "accuracy, metric/accuracy,validation/loss,train/loss/total"
     assert [metric.label for metric in parse_metrics(names, [job()])] == [
@@ -94,24 +74,6 @@ def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():
     assert [direction_of(name, runs) for name in names] == ["min", "min", "max", "max", "min", None]
     runs = [job(monitor="metric/x", monitor_mode="max"), job(monitor="metric/x", monitor_mode="min")]
     assert direction_of("metric/x", runs) is None
-
-
-def test_a_complete_run_is_read_whole(tmp_path):
-    path = write_run(tmp_path / "a", config_of(seed=3), summary_of(0.97), ["recipe=[bnn,frozen_mask]"], written=77.0)
-    run = read_run(path)
-    assert (run.name, run.recipe, run.seed, run.status, run.written) == (
-        str(path),
-        "bnn+frozen_mask",
-        3,
-        "completed",
-        77,
-    )
-    assert run.is_complete
-    assert run.overrides == ("recipe=[bnn,frozen_mask]",)
-    values = [run.value(split, "metric/accuracy") for split in ("train", "validation", "test")]
-    assert values == [1.0, 0.95, 0.97]
-    assert run.value("test", "weights") is None
-    assert run.value("test", "metric/none") is None
 
 
 def test_a_run_without_its_end_is_not_complete(tmp_path):

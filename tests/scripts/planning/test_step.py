@@ -98,15 +98,9 @@ def test_each_objective_shows_its_copies_and_how_often_it_runs():
     assert ("objective_1_begin", "objective_1_forward") in {(arrow.start, arrow.end) for arrow in chart.arrows}
 
 
-ODD = (
-    'one " alone', "back\\slash", "\\n \\l", "a|b|c", "[x](y)", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "semi;colon",
-    "`md`", "end", "a->b --> c -.-> d", "two\nlines", "%% comment // # x", ":::kind",
-)  # fmt: skip
-"""Names that mean something in one of the languages."""
-
-
 def test_no_name_breaks_a_drawing():
-    for name in ODD:
+    """Names mean something in one of the languages."""
+    for name in ('one " alone', "\\n \\l", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "`md`", "two\nlines", "a --> b %% c"):
         objective = ObjectivePlan(
             name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Change(name, name, (name,)),),
             (Change(name, name, (name,)),), (Change(name, name, (name,)),),

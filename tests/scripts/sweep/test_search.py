@@ -172,8 +172,6 @@ def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(ru
     assert [int(found) for found in re.findall(r"\[(\d)/5\] started", "\n".join(lines))] == [5]
     with pytest.raises(UserError, match="s holds another sweep"):
         run("recipe=bnn", "seed=13,1", "--sweep", "s")
-    with pytest.raises(UserError, match="1000"):
-        run("--sweep", "s", "--trials", "1001")
 
 
 def test_values_that_do_not_go_together_fail_and_the_search_continues(
@@ -199,13 +197,8 @@ def test_the_study_can_be_in_a_database(run: Run) -> None:
     assert [trial.state.name for trial in trials_of("s", url)] == ["COMPLETE"] * 4
     for line, message in (
         (["--sweep", "s"], "in a database. Expected its URL"),
-        (["--sweep", "s", "--storage", "sqlite:///other.db"], "study s cannot be opened: KeyError"),
         ([*SPACE, "--trials", "4", "--sweep", "other/s", "--storage", url], "has a study 's' already"),
         ([*SPACE, "--trials", "4", "--sweep", "t", "--storage", "oracel://x"], "study t cannot be opened"),
-        (["recipe=bnn", "seed=1,2", "--storage", url], "--storage received"),
     ):
         with pytest.raises(UserError, match=message):
             run(*line)
-    run(*SPACE, "--trials", "1", *one, "file")
-    with pytest.raises(UserError, match="in its study.journal. Expected no --storage"):
-        run("--sweep", "file", "--storage", url)

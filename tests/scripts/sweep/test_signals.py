@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hookline.scripts.sweep.run import TETHER
 from tests.scripts.sweep.conftest import FAKE
+from tests.support.workers import is_gone
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP = """
@@ -66,14 +66,6 @@ def pids(directory: Path) -> list[int]:
     ]
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"  # one that has ended, and that nobody has asked about
-
-
 def statuses(directory: Path) -> list[str]:
     return [job["status"] for job in json.loads((directory / "s/sweep.json").read_text())["jobs"]]
 
@@ -88,7 +80,7 @@ def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_pa
     heard = signal.SIGTERM if number == signal.SIGHUP else number
     assert all(f"heard {heard}" in (tmp_path / f"s/0{job}.log").read_text() for job in (1, 2))
     assert "Run what is missing: python train.py -m --sweep s\n" in out
-    assert not any(map(alive, pids(tmp_path)))
+    assert all(map(is_gone, pids(tmp_path)))
 
 
 def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: Path) -> None:
@@ -100,7 +92,7 @@ def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: 
         process.communicate(timeout=30)
     assert process.returncode == 130
     assert statuses(tmp_path) == ["interrupted", "interrupted", "waiting"]
-    assert not any(map(alive, pids(tmp_path)))
+    assert all(map(is_gone, pids(tmp_path)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
@@ -109,27 +101,10 @@ def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
         jobs = pids(tmp_path)
         (left,) = re.findall(r"^left (\d+)$", (tmp_path / "s/02.log").read_text(), re.MULTILINE)
         assert len(jobs) == 2
-        assert all(map(alive, jobs))
+        assert not any(map(is_gone, jobs))
         assert [os.getsid(pid) for pid in jobs] == jobs  # Ctrl-C on the terminal reaches the sweep only
         process.kill()
         process.communicate(timeout=30)
-        wait_until(lambda: not any(map(alive, [*jobs, int(left)])), seconds=10)
+        wait_until(lambda: all(map(is_gone, [*jobs, int(left)])), seconds=10)
     assert statuses(tmp_path) == ["running", "running"]
     assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked
-
-
-WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
-
-
-def test_a_tethered_script_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(WAIT)
-    read, write = os.pipe()
-    command = [sys.executable, str(TETHER), str(read), str(tmp_path / "job.py")]
-    with subprocess.Popen(command, pass_fds=(read,), stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        os.kill(child, 0)  # it is there
-        os.close(read)
-        os.close(write)
-        assert process.wait(60) == -signal.SIGKILL
-        assert process.stdout.read() == b""  # its child held the other end of this pipe, and is gone, too

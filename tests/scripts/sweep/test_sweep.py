@@ -122,19 +122,16 @@ def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Reco
 @pytest.mark.full
 def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
     Path("file").touch()
-    for name, content in (("broken", {"version": 1, "jobs": [{"run": 3}]}), ("newer", {"version": 2})):
-        Path(name).mkdir()
-        Path(name, "sweep.json").write_text(json.dumps(content))
+    Path("broken").mkdir()
+    Path("broken/sweep.json").write_text(json.dumps({"version": 1, "jobs": [{"run": 3}]}))
     before = sorted(Path().rglob("*"))
     for line, message in (
         ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker"),
         ("recipe=bnn run_dir=a,b", "'run_dir=a,b' .*--sweep <directory>"),
-        ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0"),
         ("--sweep none", "none is not a sweep yet"),
         ("recipe=bnn --sweep file", "cannot be written"),
         ("recipe=bnn --sweep .", "no sweep.json"),
         ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep"),
-        ("recipe=bnn --sweep newer", "version 2"),
     ):
         with pytest.raises(UserError, match=message):
             run(*line.split())
