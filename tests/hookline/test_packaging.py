@@ -130,7 +130,6 @@ def test_the_module_runs_beside_files_of_the_same_names(site, place):
     assert json.loads((place / "runs" / "a" / "environment.json").read_text())["git_commit"] is None
     command("export", "run=runs/a")
     assert (place / "runs" / "a" / "export" / "model.keras").is_file()
-    command("evaluate", "run=runs/a")
 
 
 @pytest.mark.full
@@ -141,8 +140,8 @@ def test_processes_that_it_starts_run_there_too(site, place):
     own = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
     shared = [each for each in SHORT if not each.startswith("model.")]
     program = [sys.executable, "-m", "hookline"]
-    said = run([*program, "train", "-m", *shared, *own, "seed=1,2", "--jobs", "1", "--sweep", "sweep"], place, site)
+    said = run([*program, "train", "-m", *shared, *own, "seed=1", "--jobs", "1", "--sweep", "sweep"], place, site)
     assert "hookline compare sweep" in said
-    assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"] * 2
+    assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"]
     run([*program, "launch", "workers=2", *SHORT, "run_dir=two"], place, site)
     assert summary_of(place / "two")["workers"] == {"count": 2, "equal": True}

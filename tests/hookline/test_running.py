@@ -86,8 +86,8 @@ PAIRS = (("bnn_rounding", "prune"), ("center_loss", "ema"), ("clip_gradients", "
 
 def cases():
     paired = {name for pair in PAIRS for name in pair}
-    every = [*((name,) for name in FEW), (), *PAIRS, *((name,) for name in techniques() if name not in paired)]
-    tiers = [()] + [pytest.mark.full] * (len(FEW) + len(PAIRS))
+    every = [*((name,) for name in FEW), *PAIRS, (), *((name,) for name in techniques() if name not in paired)]
+    tiers = [()] + [pytest.mark.full] * 3
     tiers += [pytest.mark.long] * (len(every) - len(tiers))
     return [
         pytest.param(each, id="+".join(each) or "none", marks=tier) for each, tier in zip(every, tiers, strict=True)

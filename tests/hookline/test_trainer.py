@@ -203,11 +203,11 @@ def test_trainers_and_fits_leave_nothing_behind():
 
     for make in (lambda: by_python("bnn_rounding", "ema", epochs=1)[0], again):
         found = []
-        for _ in range(4):
+        for _ in range(3):
             trainer = make()
             trainer.evaluate(*held_out())
             trainer.predict(held_out()[0])
             assert trainer.model.count_params()
             del trainer
             found.append(alive())
-        assert found[1] == found[3]
+        assert found[1] == found[2]
