@@ -49,14 +49,6 @@ def _slope(function: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
     return tape.gradient(y, given).numpy()
 
 
-def _clipped(x: tf.Tensor) -> tf.Tensor:
-    return modify_gradients(clip(limit=0.5), [x])[0]
-
-
-def _reversed(x: tf.Tensor) -> tf.Tensor:
-    return modify_gradients(reverse(), [x])[0]
-
-
 def all_panels() -> dict[str, Panels]:
     """Return the panels of each technique, by its name."""
     x, limits, steps = tf.constant(X), tf.constant([-0.5, 1.25]), np.arange(2000)
@@ -68,8 +60,12 @@ def all_panels() -> dict[str, Panels]:
     }
     weights = tf.random.stateless_normal([2000], [0, 1])
     clusters = {init: clustered(x, initial_centroids(weights, 8, init)) for init in ("linear", "density")}
-    overrides = {"identity": round_through, "hard_tanh_through": ste_sign}
-    overrides |= {"clip, limit=0.5": _clipped, "reverse": _reversed}
+    overrides: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+        "identity": round_through,
+        "hard_tanh_through": ste_sign,
+        "clip, limit=0.5": lambda x: modify_gradients(clip(limit=0.5), [x])[0],
+        "reverse": lambda x: modify_gradients(reverse(), [x])[0],
+    }
     shares = np.linspace(0.005, 0.995, 199, dtype=np.float32)
     logits = tf.constant(np.log(shares / (1.0 - shares)).reshape(-1, 1, 1, 1))
     penalties = {f"target {target}": keep_rate_penalty(logits, target=target) for target in (0.5, 0.3)}
