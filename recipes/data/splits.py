@@ -116,7 +116,10 @@ def check_group_option(split: str, option: str, value: object) -> None:
     """Check that the option is given if the way to split needs it, and only then."""
     check_split(split)
     if (split == "group") == (value is None):
-        raise UserError(f"data.split={split} received with data.{option}={value}. Expected it with data.split=group.")
+        raise UserError(
+            f"data.split={split} received with data.{option}={'null' if value is None else value}. Expected "
+            f"data.{option} with data.split=group, and only there."
+        )
 
 
 def hold_out(
