@@ -32,6 +32,8 @@ class Loss:
         kind: SPARSE, ONE_HOT or BINARY where it is a cross-entropy that is computed from logits; None for another.
         name: under which it is reported.
         of_keras: whether Keras defines it.
+        label_smoothing: share of each target that is spread over the classes.
+        from_logits: whether the model's outputs are meant as logits.
     """
 
     def __init__(self, given: Any) -> None:
@@ -43,18 +45,10 @@ class Loss:
             raise UserError(f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'.")
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
+        self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
+        self.from_logits = bool(getattr(self.function, "from_logits", False))
         own = type(self.function) if isinstance(self.function, keras.losses.Loss) else self.function
         self.of_keras = str(getattr(own, "__module__", "")).partition(".")[0] == "keras"
-
-    @property
-    def label_smoothing(self) -> float:
-        """Return the share of each target that is spread over the classes."""
-        return float(getattr(self.function, "label_smoothing", 0.0))
-
-    @property
-    def from_logits(self) -> bool:
-        """Return whether the model's outputs are meant as logits."""
-        return bool(getattr(self.function, "from_logits", False))
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
         """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""

@@ -300,8 +300,5 @@ def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int
     if not isinstance(example, tf.Tensor):
         return 1
     if loss is not None and loss.kind == SPARSE:
-        raise UserError(
-            f"loss={SPARSE} received for targets {example.dtype.name} of shape {list(example.shape[1:])}. Set "
-            "task.outputs to the number of classes of each."
-        )
+        raise UserError(f"loss={SPARSE} received for targets {list(example.shape[1:])}. Set task.outputs.")
     return 1 if example.shape.rank == 1 else int(example.shape[-1])

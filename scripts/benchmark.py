@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from hookline.scripts.command import check_output, make_main, new_figure, parse_
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.directory import cpu_name
 
+_say = partial(print, flush=True)
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
   what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
@@ -254,10 +256,6 @@ def _command(options: Options) -> None:
     if any(row["use"] for row in rows):
         _say("peak: share of peak=; 2 operations for each multiply-accumulate of dense layers and convolutions")
     _say(", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 main = make_main(USAGE, parse, _command)

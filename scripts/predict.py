@@ -111,10 +111,7 @@ def _command(options: Options) -> int:
         preparation = model.card.preparation or Preparation(model.card.shape)
         examples = find_examples(options.paths, preparation, array=options.array)
     else:
-        raise UserError(
-            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
-            "Expected an export of scripts/export.py with its card."
-        )
+        raise UserError(f"{options.model} has no card beside it. Expected its {Path(options.model).name}.json, too.")
     found = predict(model, examples, options)
     for line in examples.skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)

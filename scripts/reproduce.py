@@ -75,11 +75,7 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    options = parse_options([FLAGS.get(each, each) for each in arguments], Options)
-    for name in ("out", "results", "targets"):
-        if not getattr(options, name):
-            raise UserError(f"{name}= received. Expected {name}=<path>.")
-    return options
+    return parse_options([FLAGS.get(each, each) for each in arguments], Options)
 
 
 def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:

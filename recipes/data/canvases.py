@@ -138,10 +138,7 @@ def _cluttered(
 
 def _check_pool(split: str, images: np.ndarray, clutter: Clutter) -> None:
     if clutter.fragments and len(images) < 2:
-        raise UserError(
-            f"Received {len(images)} {split} image for canvases with fragments of others; expected 2 or more. Set "
-            f"data.{split}_examples higher, or the number of fragments to 0."
-        )
+        raise UserError(f"{len(images)} {split} image for fragments of others. Set more examples, or fragments to 0.")
 
 
 def _with_map(peak: int, canvas: int) -> Callable[[Batch], Batch]:

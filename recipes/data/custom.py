@@ -44,10 +44,7 @@ class ExampleReader:
         """Take an object, and read its first example; without classes, `classes` is 0."""
         check_whole("data.threads", threads, 1, MOST_THREADS)
         if not hasattr(examples, "__len__") or not (hasattr(examples, "gather") or hasattr(examples, "__getitem__")):
-            raise UserError(
-                f"{name} is a {type(examples).__name__}; expected a class with __len__ and __getitem__(row), or "
-                "__len__ and gather(rows). Add them."
-            )
+            raise UserError(f"{name} is a {type(examples).__name__}; expected __len__ with __getitem__ or gather.")
         self.name, self._examples, self.size = name, examples, len(examples)
         if self.size < 1:
             raise UserError(f"{name} has {self.size} examples; expected at least one. Give it some.")

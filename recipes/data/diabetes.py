@@ -25,7 +25,7 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     inputs, targets = read_diabetes()
     parts = split_indices(len(targets), {"validation": validation, "test": test}, seed)
     known = [(each, each[parts["train"]]) for each in (inputs, targets)]
-    inputs, targets = (((all_ - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for all_, own in known)
+    inputs, targets = (((whole - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for whole, own in known)
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     shape = (inputs.shape[1],)

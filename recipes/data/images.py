@@ -70,7 +70,6 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-ON_ITS_SIDE = (5, 6, 7, 8)
 
 
 def decode_image(data: bytes, form: Preparation) -> np.ndarray:
@@ -102,7 +101,7 @@ def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _fitted(image: Image.Image, form: Preparation, orientation: int) -> np.ndarray:
-    on_its_side = orientation in ON_ITS_SIDE
+    on_its_side = orientation in (5, 6, 7, 8)
     height, width, channels = form.shape
     size = (height, width) if on_its_side else (width, height)
     _decode_smaller(image, size, form.fit)

@@ -31,6 +31,8 @@ AUTO_BYTES = 2**30
 """Cache "auto" holds data up to this size."""
 TASKS = 64
 """Tasks for a pool of threads: a task for each of many files would take longer to manage than to read."""
+SHARE = 0.5
+"""How much of the machine's memory examples may take; TensorFlow copies them once."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -46,7 +48,7 @@ def is_held(cache: str, size: int) -> bool:
 def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > total / 2:  # TensorFlow copies them once
+    if size > SHARE * total:
         raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; expected half. {remedy}")
 
 
@@ -146,6 +148,8 @@ def _end_reading() -> None:
 class HostRows:
     """Let a Python function read rows; only their targets lie in memory, or nothing where it reads them, too."""
 
+    host_only = True
+
     def __init__(
         self,
         read: ReadRows,
@@ -156,14 +160,10 @@ class HostRows:
         """Take the targets of all rows, or the number of rows where `read` returns the targets."""
         self._read, self._specs, self._transform = read, dict(specs), transform
         self._targets: tf.Tensor | None = None
-        self._size = targets if isinstance(targets, int) else len(targets)
+        self.size = targets if isinstance(targets, int) else len(targets)
         if not isinstance(targets, int):
             with tf.init_scope(), tf.device(HOST):
                 self._targets = tf.constant(targets)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def bytes(self) -> int:
@@ -174,10 +174,6 @@ class HostRows:
     @property
     def labels(self) -> np.ndarray:
         return labels_of(self._targets)
-
-    @property
-    def host_only(self) -> bool:
-        return True
 
     def on_accelerator(self) -> HostRows:
         return self

@@ -102,9 +102,7 @@ def _base(
             warnings.filterwarnings("ignore", ".*input_shape. is undefined or non-square")  # of weights for 224 pixels
             return function(include_top=False, weights=IMAGENET if downloads else None, **given, **options)
     except TypeError as error:
-        raise UserError(
-            f"model.options: {error}. Expected arguments of keras.applications.{function.__name__}."
-        ) from error
+        raise UserError(f"model.options: {error}. Expected those of keras.applications.{function.__name__}.") from error
     except ValueError as error:
         shape = list(given["input_shape"])
         raise UserError(

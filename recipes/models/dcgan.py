@@ -39,9 +39,7 @@ def dcgan(
     """
     latent = check_role("dcgan", role, latent_size)
     if stacked is not None:
-        raise UserError(
-            "dcgan cannot be stacked: convolutions in groups have no gradient on a CPU. Expected task.stacked=false."
-        )
+        raise UserError("dcgan cannot be stacked: grouped convolutions lack a CPU gradient. Set task.stacked=false.")
     check_choice("batch_norm", batch_norm, NORMALIZED)
     check_sizes("filters", filters, least=1)
     shape, step = tuple(input_shape), 2 ** len(filters)

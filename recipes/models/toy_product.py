@@ -74,6 +74,6 @@ class ToyProduct(keras.layers.Layer):
 def toy_product(input_shape: Sequence[int], classes: int, *, route: str = "override_gradient") -> keras.Model:
     """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry."""
     if tuple(input_shape) != (classes,):
-        raise UserError(f"toy_product got inputs {tuple(input_shape)}. Expected {classes} numbers, one for each class.")
+        raise UserError(f"toy_product got inputs {tuple(input_shape)}. Expected {classes} numbers, as data=toy_points.")
     inputs = keras.Input((classes,), name="b")
     return keras.Model(inputs, ToyProduct(route, name="product")(inputs), name="toy_product")

@@ -64,19 +64,13 @@ def check_data(
 ) -> list[str]:
     """Refuse data that a network was not trained for, and return warnings, a line each."""
     if tuple(data.input_shape) != tuple(shape):
-        raise UserError(
-            f"Data '{data.name}' has inputs of shape {list(data.input_shape)}, and the network takes {list(shape)}. "
-            "Expected data of its shape."
-        )
+        raise UserError(f"Data '{data.name}' has inputs {list(data.input_shape)}, the network takes {list(shape)}.")
     if classes and len(classes) != data.classes:
         raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
     numbered = [str(label) for label in range(data.classes)]
     if classes and data.class_names and list(classes) not in (list(data.class_names), numbered):
         first = next((a, b) for a, b in zip(classes, data.class_names, strict=True) if a != b)
-        raise UserError(
-            f"Data '{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same "
-            "classes in the same order."
-        )
+        raise UserError(f"Data '{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'.")
     import numpy as np
 
     found = input_range(data)

@@ -80,11 +80,6 @@ class Measures:
     confusion: np.ndarray  # int64 [classes, classes]: examples of the row's class predicted as the column's
     reliability: Reliability  # of the predictions
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON values of the file."""
-        bins = {name: values.tolist() for name, values in vars(self.reliability).items()}
-        return {**vars(self), "confusion": self.confusion.tolist(), "reliability": bins}
-
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
     """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first."""
@@ -210,7 +205,10 @@ def write_evaluation(
     """Write a folder under another name and rename it, so that it exists as a whole or not at all."""
     with put_in_place(directory) as temporary:
         temporary.mkdir()
-        content = {**facts, **({} if measures is None else measures.as_json())}
+        content = dict(facts)
+        if measures is not None:
+            bins = {name: values.tolist() for name, values in vars(measures.reliability).items()}
+            content |= {**vars(measures), "confusion": measures.confusion.tolist(), "reliability": bins}
         (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if measures is not None:
             rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]

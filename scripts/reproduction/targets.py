@@ -144,7 +144,7 @@ def _target(name: str, entry: Mapping[str, Any], content: Mapping[str, Any]) -> 
     exports = {key: Export(**value) for key, value in entry.get("exports", {}).items()}
     measures = {key: _measure(key, **value) for key, value in entry["measures"].items()}
     target = Target(name=name, **{**entry, "runs": runs, "exports": exports, "measures": measures})
-    _check(target, content)
+    _check(target)
     return target
 
 
@@ -172,21 +172,19 @@ def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
     return Measure(name, unit if decimals is None else unit._replace(decimals=decimals), **value)
 
 
-def _check(target: Target, content: Mapping[str, Any]) -> None:
+def _check(target: Target) -> None:
     """Refuse a target that refers to what does not exist."""
     measures, exports = target.measures.values(), target.exports.values()
-    named = {"measure": {each["measure"] for each in target.goals}}
-    named["measure"] |= {each for pair in target.points.values() for each in pair} - {SIZE}
     relations = [key for goal in target.goals for key in goal if key not in ("measure", "source")]
-    figures = [goal[key] for goal in target.goals for key in goal if key in RELATIONS]
-    named["measure"] |= {each for each in figures if isinstance(each, str)}
+    named = {goal["measure"] for goal in target.goals} | {name for pair in target.points.values() for name in pair}
+    named |= {goal[key] for goal in target.goals for key in RELATIONS if isinstance(goal.get(key), str)}
     for what, names, known in (
         ("needs", target.needs, DATA),
         ("run", [*(each.run for each in exports), *(each.run for each in measures if each.run)], target.runs),
         ("export", [each.export for each in measures if not each.run], target.exports),
         ("value", [each.value for each in measures if each.export], EXPORT_VALUES),
         ("relation", relations, RELATIONS),
-        ("measure", named["measure"], target.measures),
+        ("measure", named - {SIZE}, target.measures),
     ):
         if unknown := [each for each in names if each not in known]:
             raise ValueError(f"{what}: '{unknown[0]}' does not exist")

@@ -52,7 +52,11 @@ class SweepTask:
             return self._run.run()
         job = next(each for each in sweep.jobs if each.number == number)
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
-        worker = _worker(checked)
+        worker = 0  # which one of the run this task is
+        if checked.config["trainer"]["strategy"] == MULTI_WORKER:  # its processes shall find each other
+            submitit: Any = importlib.import_module("submitit")
+            here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
+            worker = int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
         if (descriptor := claim(directory, number, worker)) is None:
             print_line(f"Job {number} runs already, by another task.")
             return 0
@@ -73,15 +77,6 @@ class SweepTask:
         if self._run is not None:
             self._run.stop()
         return submitit.helpers.DelayedSubmission(SweepTask(*self._named))
-
-
-def _worker(job: Job) -> int:
-    """Return which worker of a run this task is, whose processes shall find each other."""
-    if job.config["trainer"]["strategy"] != MULTI_WORKER:
-        return 0
-    submitit: Any = importlib.import_module("submitit")
-    here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
-    return int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
 
 
 Say = Callable[[str], None]

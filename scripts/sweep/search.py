@@ -96,7 +96,7 @@ class Search(SweepRun):
                 (self.checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
                 return job
             except UserError as error:  # values that are right one by one, but not together
-                self.worst = WRONG
+                self.worst = max(self.worst, WRONG)
                 write_whole(self.sweep.log(job), f"Error: {error}\n")
                 self.say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {self.label(job)}: Error: {error}")
                 self.record(replace(job, status=FAILED))
