@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hookline.scripts.check_gradients import check, main, print_table
+from hookline.scripts.gradient_probe import Compared
 from hookline.trainer.errors import UserError
-from hookline.trainer.step.gradient_probe import Compared
 
 SMALL = ["trainer.batch_size=32", "trainer.epochs=1", "model.units=[8,8]"]
 ON_LAYERS = ["recipe=baseline", "+hooks=gradient_override", *SMALL]
