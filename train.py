@@ -84,7 +84,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
     from hookline.trainer.config.command import parse_command
     from hookline.trainer.config.compose import show
-    from hookline.trainer.config.preflight import check_display, preflight
+    from hookline.trainer.config.preflight import check_display, check_early, preflight
 
     command = parse_command(arguments)
     if command.explain:
@@ -103,8 +103,6 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
             say(shown.getvalue(), end="")
         return []
     jobs = preflight(command)
-    from hookline.trainer.run.early import check_early
-
     for job in jobs:
         check_early(job, directories=directories)
     return jobs

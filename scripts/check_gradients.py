@@ -19,7 +19,7 @@ from hookline.scripts.command import make_main, one_job, plain_table
 from hookline.train import DONE, FAILED
 
 if TYPE_CHECKING:
-    from hookline.trainer.step.gradient_probe import Compared
+    from hookline.scripts.gradient_probe import Compared
 
 USAGE = """python scripts/check_gradients.py recipe=<name> [key=value ...]
 
@@ -47,8 +47,8 @@ def check(arguments: Sequence[str]) -> list[Compared]:
 
     job = one_job(arguments)
     with quiet_start():
+        from hookline.scripts.gradient_probe import compare_gradients
         from hookline.trainer.run.session import prepare
-        from hookline.trainer.step.gradient_probe import compare_gradients
     with plain_warnings():
         run = prepare(job.config, job.recipe)
         return compare_gradients(run.trainer, run.training.batch)

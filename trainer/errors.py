@@ -134,10 +134,7 @@ def user_path(text: str | Path, key: str) -> Path:
     try:
         path.exists()
     except OSError as error:
-        raise UserError(
-            f"{key} '{path}' cannot be looked at ({error.strerror}). Check its spelling, and who may enter its "
-            "directories."
-        ) from error
+        raise UserError(f"{key} '{path}' cannot be opened ({error.strerror}). Check name and permissions.") from error
     return path
 
 

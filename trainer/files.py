@@ -104,9 +104,7 @@ def check_folders(directory: Path, key: str) -> None:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except OSError as error:
-            raise UserError(
-                f"{key}={directory} cannot be read: {error.strerror}. Expected a directory that can."
-            ) from error
+            raise UserError(f"{key}={directory} cannot be read: {error.strerror}. Expected a readable one.") from error
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> bytes:

@@ -77,8 +77,7 @@ def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:
 def _node(model: keras.Model, layer: keras.Layer) -> Any:
     if not is_graph(model):
         raise UserError(
-            f"The model '{model.name}' is a {type(model).__name__}, whose inner tensors are not known. "
-            "Expected a functional or Sequential model."
+            f"The model '{model.name}' is a {type(model).__name__}. Expected a functional or Sequential model."
         )
     nodes = [node for node in _nodes(model) if node.operation is layer]
     if len(nodes) != 1:

@@ -44,15 +44,9 @@ class Network:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, keras.Model):
-            raise UserError(
-                f"The model of network '{self.name}' is a {type(self.model).__name__}. Expected a keras.Model: let "
-                "model._target_ name a function or class that returns one."
-            )
+            raise UserError(f"The model of '{self.name}' is a {type(self.model).__name__}. Expected a keras.Model.")
         if not self.model.built:
-            raise UserError(
-                f"The model '{self.model.name}' of network '{self.name}' is not built, so it has no variables. "
-                "Expected one that begins with keras.Input(input_shape), or that was called once."
-            )
+            raise UserError(f"The model of '{self.name}' is not built. Expected one that begins with keras.Input.")
 
     @property
     def variables(self) -> dict[str, keras.Variable]:

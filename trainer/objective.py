@@ -230,14 +230,9 @@ def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
 def _check_objective(objective: Objective, networks: Sequence[str]) -> None:
     for name in objective.trains:
         if name not in networks:
-            raise UserError(
-                f"Objective '{objective.name}' changes the network '{name}'. Expected: {', '.join(networks)}."
-            )
+            raise UserError(f"Objective '{objective.name}' changes network '{name}'. Expected: {', '.join(networks)}.")
     if type(objective.updates) is not int or objective.updates < 1:
-        raise UserError(
-            f"Objective '{objective.name}' has updates={objective.updates!r}. Expected how often a step runs it: "
-            "an integer of at least 1."
-        )
+        raise UserError(f"Objective '{objective.name}' has updates={objective.updates!r}. Expected an integer above 0.")
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
@@ -256,32 +251,17 @@ def _check_apart(networks: Sequence[Network]) -> None:
         for name, variable in network.variables.items():
             other, _ = variables.setdefault(id(variable), (network.name, name))
             if other != network.name:
-                raise UserError(
-                    f"The networks '{other}' and '{network.name}' share the variable '{name}', so each would change "
-                    "the other. Expected models with variables of their own: build each, then copy with copy_network."
-                )
+                raise UserError(f"'{other}' and '{network.name}' share the variable '{name}'. Expected separate ones.")
         other = optimizers.setdefault(id(network.optimizer), network.name)
         if other != network.name:
-            raise UserError(
-                f"The networks '{other}' and '{network.name}' share one optimizer. Expected one for each: call "
-                "build_optimizer once for each network."
-            )
+            raise UserError(f"The networks '{other}' and '{network.name}' share one optimizer. Expected one for each.")
 
 
 def _check_owners(network: Network, owners: Sequence[str]) -> None:
     if network.fixed and owners:
-        raise UserError(
-            f"The network '{network.name}' is fixed, but the objective '{owners[0]}' changes it. Take the network out "
-            "of the objective's `trains`, or do not declare it fixed."
-        )
+        raise UserError(f"The network '{network.name}' is fixed. Expected it outside `trains` of '{owners[0]}'.")
     if not owners and not network.fixed:
-        raise UserError(
-            f"No objective changes the network '{network.name}', so it would never be trained. Put it into the "
-            "`trains` of one, or declare it with Network(..., fixed=True)."
-        )
+        raise UserError(f"No objective changes the network '{network.name}'. Give one, or Network(..., fixed=True).")
     if len(owners) > 1 and not network.shared:
         names = " and ".join(f"'{name}'" for name in owners)
-        raise UserError(
-            f"The objectives {names} change the network '{network.name}', which one objective alone may own. Take it "
-            "out of the `trains` of the others, or declare it with Network(..., shared=True)."
-        )
+        raise UserError(f"{names} change the network '{network.name}'. Expected one, or Network(..., shared=True).")

@@ -58,9 +58,7 @@ def _refuse_attributes(hook: Hook) -> None:
     for attribute in ("before", "after", "conflicts", "reads"):
         names = getattr(hook, attribute, ())
         if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
-            raise UserError(
-                f"The hook '{hook.name}' declares {attribute} = {names!r}. Expected a tuple of names, such as ('ema',)."
-            )
+            raise UserError(f"The hook '{hook.name}' declares {attribute}={names!r}. Expected names, such as ('ema',).")
 
 
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
@@ -70,10 +68,7 @@ def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
             apart = isinstance(hook, GraphHook) and isinstance(other, GraphHook) and hook.network != other.network
             watching = isinstance(hook, HostHook) or isinstance(other, HostHook)
             if other.key in hook.conflicts and (watching or not apart):
-                raise UserError(
-                    f"The hooks '{hook.name}' and '{other.name}' cannot run together. "
-                    f"Remove one of them, for example with hooks.{other.key}=null."
-                )
+                raise UserError(f"Hooks '{hook.name}' and '{other.name}' cannot run together: hooks.{other.key}=null.")
 
 
 def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:

@@ -22,10 +22,7 @@ def _check_warmup(warmup_steps: int, warmup_fraction: float) -> None:
     if warmup_steps < 0:
         raise UserError(f"schedule.warmup_steps={warmup_steps} received. Expected a whole number of at least 0.")
     if warmup_steps and warmup_fraction:
-        raise UserError(
-            f"schedule.warmup_steps={warmup_steps} and schedule.warmup_fraction={warmup_fraction} are both set. "
-            "Expected one of them."
-        )
+        raise UserError("schedule.warmup_steps and schedule.warmup_fraction are both set. Expected one of them.")
 
 
 def _check_cosine(final_fraction: float, warmup_steps: int, warmup_fraction: float) -> None:
@@ -58,10 +55,7 @@ def step(
     """
     starts = [round(milestone * total_steps) for milestone in milestones]
     if any(not 0 < start < total_steps for start in starts) or sorted(set(starts)) != starts:
-        raise UserError(
-            f"schedule.milestones={milestones} received for {total_steps} steps. "
-            "Expected rising shares in (0, 1), each at a step of its own."
-        )
+        raise UserError(f"schedule.milestones={milestones} for {total_steps} steps. Expected rising shares in (0, 1).")
     if factor <= 0:
         raise UserError(f"schedule.factor={factor} received. Expected a number above 0.")
     warmup = _warmup_length(total_steps, warmup_steps, warmup_fraction)
@@ -155,7 +149,5 @@ def _warmed(schedule: float | Schedule, warmup: int) -> float | Schedule:
 def _warmup_length(total_steps: int, warmup_steps: int, warmup_fraction: float) -> int:
     """Return the steps of the warm-up."""
     if warmup_steps >= total_steps:
-        raise UserError(
-            f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer than all steps."
-        )
+        raise UserError(f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer steps.")
     return warmup_steps or int(warmup_fraction * total_steps)

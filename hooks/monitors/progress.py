@@ -65,16 +65,11 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {epoch:.1f}/{epochs:.1f}"
 
     def speed(self) -> str:
-        """Return what is known, such as "12,345 examples/s, waiting for data 12 %, queue 8/8, 0:31 left".
-
-        The queue is the batches that were ready when the latest chunk ended; an empty one slows training down.
-        """
+        """Return what is known, such as "12,345 examples/s, waiting for data 12 %, 0:31 left"."""
         run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
             texts.append(f"waiting for data {results.format_share(waiting)}")
-        if run.times.queue is not None:
-            texts.append("queue {}/{}".format(*run.times.queue))
         if seconds is not None and run.step < run.total_steps:
             texts.append(f"{results.format_seconds(seconds)} left")
         return ", ".join(texts)

@@ -16,11 +16,10 @@ from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
 from hookline.scripts.sweep.space import Dimension, read_space
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.plugins import KEY as PLUGINS
-from hookline.trainer.config.preflight import Job, preflight, preflight_each
+from hookline.trainer.config.preflight import Job, check_early, preflight, preflight_each
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import LOCK
-from hookline.trainer.run.early import check_early
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""

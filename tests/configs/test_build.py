@@ -12,10 +12,9 @@ import pytest
 
 from hookline.trainer.config.build import bind, build
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import preflight
+from hookline.trainer.config.preflight import check_early, preflight
 from hookline.trainer.config.schema import fits, is_interpolation, like
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.early import check_early
 
 SOURCE = """
 from __future__ import annotations

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
+from hookline.scripts.gradient_probe import compare_gradients
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.gradient_probe import compare_gradients
 from tests.support.hooked import hooked
 from tests.support.toy import build_context, toy_batch, toy_network
 

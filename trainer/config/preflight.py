@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from hookline.trainer.config.build import parameters_of, resolve
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, Composer, open_composer, typed, with_values
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
@@ -20,8 +24,10 @@ from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
 from hookline.trainer.config.stored import FREE, check_plugins, is_free, is_place, read_stored, recipe_name, recipe_of
+from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import plain_warnings, quiet_start
+from hookline.trainer.replicas.cluster import NONE
 
 RESUME = "resume"
 Bases = dict[tuple[str, ...], DictConfig]
@@ -125,8 +131,6 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
 
 def _refused(node: Mapping[str, Any], names: Sequence[str], group: str, plugins: Sequence[str]) -> list[str]:
     """Return those of the arguments that a node's target does not take; none if it is not known: `bind` says why."""
-    from hookline.trainer.config.build import parameters_of, resolve
-
     try:
         with quiet_start():  # a part of Keras needs it imported
             taken, takes_any = parameters_of(resolve(node[TARGET], group=group, plugins=plugins))
@@ -225,3 +229,59 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
             "and of where the data lies, such as data.path. For another run from its weights, use init_from=."
         )
     return OmegaConf.to_container(node)  # type: ignore[return-value]
+
+
+def check_early(job: Job, *, directories: bool = True) -> None:
+    """Check what needs neither TensorFlow nor Keras; constructors of hooks and augmentations check their arguments."""
+    config, plugins = job.config, job.config["plugins"]
+    with without_frameworks():
+        from hookline.trainer.run.blueprint import build_augments, part_checks
+
+        checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
+        checks += part_checks(config)
+        checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
+        checks += [partial(build_augments, {name: node}, plugins) for name, node in config.get("augment", {}).items()]
+        checks.append(partial(_build_hooks, config["hooks"], plugins))
+        for check in checks:
+            _unless_it_needs_frameworks(check)
+
+
+def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
+    """Return the result of a check; None if it has to wait for TensorFlow or Keras."""
+    before = set(sys.modules)
+    try:
+        return check()
+    except NeedsFramework:
+        for name in sorted(set(sys.modules) - before):  # a package before its modules
+            above = name.rpartition(".")[0]
+            if above and above not in sys.modules:  # a later import would not bind the module to its package
+                del sys.modules[name]
+        return None
+
+
+def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
+    """Check where a run writes and what it starts from, and the devices of this machine."""
+    from hookline.trainer.replicas.strategy import check_number
+    from hookline.trainer.run.directory import check_initial, choose_directory
+
+    if config["resume"] is None:  # else its directory has been read
+        choose_directory(config["run_dir"], recipe, datetime.now())
+        if config["init_from"] is not None:
+            check_initial(config["init_from"])
+    settings = config["trainer"]
+    check_number(settings.get("strategy", NONE), settings.get("replicas"))
+
+
+def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    target = resolve(node[TARGET], group=part, plugins=plugins)
+    run_precheck(target, {name: each for name, each in node.items() if name != TARGET})
+
+
+def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    """Construct every hook, and look for conflicts among those that could be constructed."""
+    from hookline.trainer.order import order_hooks
+    from hookline.trainer.run.blueprint import build_hook
+
+    named = [(name, node) for name, node in nodes.items() if node is not None]
+    found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in named]
+    order_hooks([hook for hook in found if hook is not None])

@@ -309,10 +309,7 @@ def _check_class_settings(trainer: Mapping[str, Any]) -> None:
     _check_numbers("class_sampling", trainer["class_sampling"], "a share above 0 and below 1, such as {0:0.5}", 1.0)
     given = [key for key in ("class_sampling", "classes_per_batch") if trainer[key] is not None]
     if len(given) > 1:
-        raise UserError(
-            f"trainer.{given[0]} and trainer.{given[1]} received: both say which classes a batch holds. Expected one, "
-            "the other null."
-        )
+        raise UserError(f"trainer.{given[0]} and {given[1]} both say which classes a batch holds. Expected one.")
     if given and trainer["class_weights"] == BALANCED:
         raise UserError(
             f"trainer.class_weights=balanced received with trainer.{given[0]}, which changes how often classes come: "

@@ -59,7 +59,6 @@ class TrainingBatches:
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
         self._order = self._ordered(classes_per_batch, class_shares)
-        self._made: tf.Variable | None = None
         self.augmentation = augmentation
         if augmentation is not None:
             augmentation.check(self.read(tf.constant(split.indices[:batch_size])))
@@ -123,30 +122,15 @@ class TrainingBatches:
 
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
         """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order, in a queue."""
-        with tf.init_scope(), tf.device(HOST):
-            made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
-
-        def counted(batch: Batch) -> Batch:
-            with tf.control_dependencies([made.assign_add(1)]):
-                return tf.nest.map_structure(tf.identity, batch)
-
-        plain = tf.autograph.experimental.do_not_convert
+        pure = tf.autograph.experimental.do_not_convert(partial(self.batch, replica=replica, replicas=replicas))
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
-            pure = plain(partial(self.batch, replica=replica, replicas=replicas))
-            batches = steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-            return batches.map(plain(counted)).prefetch(QUEUE)
+            return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(QUEUE)
 
     def iterator(self, start: int) -> Iterator[Batch]:
         """Return a `tf.data` iterator over `queued(start)`."""
         with tf.device(HOST):
             return iter(self.queued(start))
-
-    def queue(self, step: int) -> tuple[int, int] | None:
-        """Return how many batches are ready in the queue of the latest iterator, and how many fit."""
-        if self._made is None:
-            return None
-        return min(max(int(self._made.numpy()) - step, 0), QUEUE), QUEUE
 
 
 class EvaluationBatches:

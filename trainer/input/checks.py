@@ -61,8 +61,7 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
         first = int(np.argmax(bad))
         row = first if rows is None else rows[first]
         raise UserError(
-            f"{where}: {int(bad.sum())} labels lie outside 0..{classes - 1}, the first is {targets[first]} in row "
-            f"{row}. Fix the labels, or the number of classes."
+            f"{where}: {bad.sum()} labels lie outside 0..{classes - 1}, the first is {targets[first]} in row {row}."
         )
 
 
@@ -75,8 +74,5 @@ def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))
     if low < 0 or high > 255 or high <= 1 or not whole:
         kind = "whole values" if whole else "values with fractions"
-        raise UserError(
-            f"{where}: {inputs.dtype} {kind} within {low:g}..{high:g}; expected whole grey values within 0..255. Give "
-            "the images unscaled."
-        )
+        raise UserError(f"{where}: {kind} within {low:g}..{high:g}; expected whole grey values 0..255, unscaled.")
     return inputs.astype(np.uint8)

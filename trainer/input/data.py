@@ -32,8 +32,7 @@ class Split:
             raise UserError(f"Split '{self.name}' is empty; expected at least one example. Give it a larger share.")
         if rows.min() < 0 or rows.max() >= self.source.size:
             raise UserError(
-                f"Split '{self.name}' names rows {rows.min()}..{rows.max()}; expected rows within "
-                f"0..{self.source.size - 1}. Make the indices from the source's size."
+                f"Split '{self.name}': {rows.min()}..{rows.max()}; expected rows within 0..{self.source.size - 1}."
             )
         if repeated := rows.size - np.count_nonzero(_named(self)):
             raise UserError(f"Split '{self.name}' repeats {repeated} rows; expected each once. Remove the repeats.")
@@ -91,8 +90,7 @@ class Data:
                 continue
             if overlap := np.count_nonzero(_named(first)[second.indices]):
                 raise UserError(
-                    f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
-                    "expected none. Split the indices once, before any shuffling."
+                    f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples."
                 )
         for split in self.splits if self.classes else ():
             labels, where = split.source.labels, f"Data '{self.name}', {split.name}"

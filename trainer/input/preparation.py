@@ -49,10 +49,8 @@ class Preparation:
             raw = np.moveaxis(raw, 1, -1)
         elif raw.shape[1:] != self.shape:
             expected = [list(each) for each in dict.fromkeys((self.raw_shape, self.shape))]
-            raise UserError(
-                f"Received examples of shape {list(raw.shape[1:])}. Expected {' or '.join(map(str, expected))} for "
-                "each, with an axis of examples before it."
-            )
+            shapes = " or ".join(map(str, expected))
+            raise UserError(f"Received examples of shape {list(raw.shape[1:])}. Expected {shapes} for each.")
         if raw.dtype.kind == "f" and not np.isfinite(raw).all():
             raise UserError("Received examples with NaN or infinite values. Expected finite numbers.")
         if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak):

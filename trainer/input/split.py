@@ -109,10 +109,7 @@ def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -
     """Return parts as intervals of a hash, in the order of their names in `held_out`; "train" has the last one."""
     counts = [f"{name}: {amount}" for name, amount in held_out.items() if not isinstance(amount, float)]
     if counts:
-        raise UserError(
-            f"Received a number of examples with keys ({', '.join(counts)}); expected shares such as 0.1, so that an "
-            "example that arrives later moves no other."
-        )
+        raise UserError(f"Received numbers of examples with keys ({', '.join(counts)}); expected shares such as 0.1.")
     hashes = np.array([_hash(key, seed) for key in keys.tolist()], np.uint64)
     parts: dict[str, np.ndarray] = {TRAIN: hashes}
     taken, low = 0.0, 0
@@ -136,10 +133,7 @@ def _hash(key: object, seed: int) -> int:
 def _check(size: int, held_out: Mapping[str, float | int], seed: int) -> None:
     for name, amount in held_out.items():
         if not _is_share(amount) and not (is_whole_number(amount) and amount >= 1):
-            raise UserError(
-                f"Received {name} fraction {amount!r}; expected a number above 0 and below 1, or a whole number of "
-                "examples of 1 or more."
-            )
+            raise UserError(f"Received {name} fraction {amount!r}; expected one in (0, 1), or a number of examples.")
     shares = sum(amount for amount in held_out.values() if _is_share(amount))
     if shares >= 1 or sum(_count(amount, size) for amount in held_out.values()) >= size:
         raise UserError(f"Received {_listing(held_out)} for {size} examples; expected some left to train on.")

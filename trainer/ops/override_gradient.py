@@ -265,10 +265,7 @@ def check_gradients(what: str, gradients: Any, inputs: Sequence[tf.Tensor]) -> l
     listed = list(gradients) if isinstance(gradients, list | tuple) else [gradients]
     if len(listed) != len(inputs):
         expected = ", ".join(_describe(each) for each in inputs)
-        raise UserError(
-            f"{what} returned {len(listed)} gradient(s) for {len(inputs)} input(s). Expected one for each, in their "
-            f"order: {expected}."
-        )
+        raise UserError(f"{what} returned {len(listed)} gradients for {len(inputs)} inputs. Expected: {expected}.")
     return [
         _check_gradient(what, gradient, tensor, f"input {position} of {len(inputs)}")
         for position, (gradient, tensor) in enumerate(zip(listed, inputs, strict=True), start=1)
@@ -309,10 +306,7 @@ def _watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
     with tf.GradientTape() as tape:  # it sees every trainable variable that is read
         yield
     if variables := sorted(variable.name for variable in tape.watched_variables()):
-        raise UserError(
-            f"{what} reads the trainable variable {variables[0]}, and no gradient would reach it. {REMEDY}: give it "
-            "as an argument."
-        )
+        raise UserError(f"{what} reads the trainable variable {variables[0]}, which gets no gradient. {REMEDY}.")
     if graph is not None and (tensor := _undeclared(graph, before, declared)) is not None:
         raise UserError(f"{what} uses the tensor {tensor.name}, {_describe(tensor)}, of the outer graph. {REMEDY}.")
 
@@ -358,10 +352,7 @@ def _run_numpy(
         returned = function(*views)
         listed = list(returned) if several and isinstance(returned, list | tuple) else [returned]
         if len(listed) != len(specs):
-            raise UserError(
-                f"The NumPy forward of '{name}' returned {len(listed)} arrays. Expected {len(specs)}, as declared in "
-                "numpy_output."
-            )
+            raise UserError(f"The NumPy forward of '{name}' returned {len(listed)} arrays. Expected {len(specs)}.")
         return [_check_array(each, spec, name) for each, spec in zip(listed, specs, strict=True)]
 
     tensors = tf.numpy_function(call, list(inputs), [spec.dtype for spec in specs], name="numpy_forward")
@@ -372,10 +363,7 @@ def _run_numpy(
 
 def _check_array(value: Any, spec: tf.TensorSpec, name: str) -> np.ndarray:
     if tf.is_tensor(value) or not isinstance(value, np.ndarray | np.generic):
-        raise UserError(
-            f"The NumPy forward of '{name}' returned a {type(value).__name__}. Expected a NumPy array, "
-            f"{_describe(spec)}."
-        )
+        raise UserError(f"'{name}' returned a {type(value).__name__}. Expected a NumPy array, {_describe(spec)}.")
     array = np.asarray(value)
     found = tf.TensorSpec(array.shape, array.dtype)
     if found.dtype != spec.dtype or not found.shape.is_compatible_with(spec.shape):

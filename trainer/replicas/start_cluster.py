@@ -150,6 +150,4 @@ def _line(other: socket.socket) -> bytes:
 def _check_time(deadline: float, missing: list[int], cluster: Cluster) -> None:
     if time.monotonic() > deadline:
         names = ", ".join(f"worker {n} ({cluster.addresses[n]})" for n in missing)
-        raise WorkersError(
-            f"Timed out waiting for {names}. Expected all {len(cluster.addresses)} workers to be started."
-        )
+        raise WorkersError(f"Timed out waiting for {names}. Expected all {len(cluster.addresses)} workers to start.")

@@ -26,18 +26,14 @@ def check_number(strategy: str, replicas: int | None) -> None:
     """Refuse a number of replicas where the strategy has one alone."""
     if strategy == NONE and replicas is not None:
         raise UserError(
-            f"trainer.replicas={replicas} received with trainer.strategy=none, which has one. Expected "
-            "trainer.strategy=mirrored, or trainer.replicas=null."
+            f"trainer.replicas={replicas} received. Expected trainer.strategy=mirrored, or trainer.replicas=null."
         )
 
 
 def check_shared(batch_size: int, replicas: int) -> None:
     """Refuse a batch that replicas cannot share equally."""
     if batch_size % replicas:
-        raise UserError(
-            f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected a multiple "
-            f"of {replicas}: it is the batch of all replicas together."
-        )
+        raise UserError(f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas.")
 
 
 def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:
@@ -50,15 +46,10 @@ def mirrored_devices(count: int | None) -> list[str | None]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if count is not None and count > len(gpus):
-            raise UserError(
-                f"trainer.replicas={count} received, but there are {len(gpus)} GPUs. Expected at most these."
-            )
+            raise UserError(f"trainer.replicas={count} received for {len(gpus)} GPUs. Expected at most these.")
         return [f"/GPU:{index}" for index in range(len(gpus) if count is None else count)]
     if count is None:
-        raise UserError(
-            "trainer.strategy=mirrored received, but there is no GPU. Expected trainer.replicas=<number> to divide the "
-            "CPU, or trainer.strategy=none."
-        )
+        raise UserError("trainer.strategy=mirrored needs a GPU, or trainer.replicas=<number> to divide the CPU.")
     _divide_cpu(count)
     return [f"/CPU:{index}" for index in range(count)]
 
@@ -74,10 +65,7 @@ def share_of_devices(place: int, workers: int) -> list[str | None]:
     if os.environ.get("CUDA_VISIBLE_DEVICES") or workers == 1:
         return gpus
     if len(gpus) < workers:
-        raise UserError(
-            f"{workers} workers are on this host, which has {len(gpus)} GPUs. Expected at most one worker a GPU, or "
-            "CUDA_VISIBLE_DEVICES for each worker."
-        )
+        raise UserError(f"{workers} workers share this host's {len(gpus)} GPUs. Expected at most one for each GPU.")
     each = len(gpus) // workers
     return gpus[place * each : (place + 1) * each]
 
@@ -92,7 +80,4 @@ def _divide_cpu(count: int) -> None:
         have = len(tf.config.list_logical_devices("CPU"))
         if have >= count:
             return
-        raise UserError(
-            f"trainer.replicas={count} comes too late: TensorFlow has started with {have} CPU devices. Give every run "
-            "of a process the same number."
-        ) from error
+        raise UserError(f"trainer.replicas={count} comes too late: TensorFlow has started with {have} CPUs.") from error

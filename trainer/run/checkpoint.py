@@ -16,7 +16,6 @@ from hookline.trainer.files import remove
 from hookline.trainer.run.checkpoint_files import (
     DAMAGED,
     INDEX,
-    LAST,
     Checkpoint,
     DamagedError,
     Index,
@@ -39,10 +38,7 @@ from hookline.trainer.run.checkpoint_files import (
 
 
 class BackgroundWriter:
-    """Write one snapshot after another in a thread that exists only while there is something to write.
-
-    One is being written, one may wait. A waiting one that is only the "last" gives way to a later one, which takes its
-    tag; any other is waited for. So memory holds two copies of a run at most besides the run.
+    """Write snapshots in a thread, one at a time: the next one waits until the one before is written.
 
     What could not be written is kept in `unwritten`, one more copy for each tag, until a later snapshot has its tags,
     and tried again before the next one. Nothing is written past it: the disk always holds what a kill could have left.
@@ -50,30 +46,22 @@ class BackgroundWriter:
 
     def __init__(self, write: Callable[[Snapshot], bool]) -> None:
         self._write = write
-        self._changed = threading.Condition()
-        self._waiting: Snapshot | None = None
         self.unwritten: list[Snapshot] = []
         self._thread: threading.Thread | None = None
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot written soon. Its tensors are read here, once there is room for them."""
-        with self._changed:
-            while self._waiting is not None and self._waiting.tags != {LAST}:
-                self._changed.wait()
-            if self._waiting is not None:
-                snapshot = replace(snapshot, tags=snapshot.tags | {LAST})
-            self._waiting = None  # before the next one is read: two copies, not three
-            self.unwritten = _without(self.unwritten, snapshot.tags)
-            self._waiting = replace(snapshot, tensors=dict(snapshot.tensors))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="checkpoints")  # an exit waits for it
-                self._thread.start()
+        """Have a snapshot written soon. Its tensors are read here."""
+        self.wait()
+        self.unwritten = _without(self.unwritten, snapshot.tags)
+        snapshots = [*self.unwritten, replace(snapshot, tensors=dict(snapshot.tensors))]
+        self._thread = threading.Thread(target=self._write_all, args=[snapshots], name="checkpoints")  # an exit waits
+        self._thread.start()
 
     def wait(self) -> None:
         """Return when nothing is left to write."""
-        with self._changed:
-            while self._thread is not None:
-                self._changed.wait()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def retry(self) -> None:
         """Try once more to write what could not be written, and return when nothing is being written."""
@@ -85,25 +73,11 @@ class BackgroundWriter:
         self.wait()
         self.unwritten = []
 
-    def _work(self) -> None:
-        while (snapshot := self._next()) is not None:
-            self._write_all([*_without(self.unwritten, snapshot.tags), snapshot])
-
     def _write_all(self, snapshots: list[Snapshot]) -> None:
         written = 0
         while written < len(snapshots) and self._write(snapshots[written]):
             written += 1
-        with self._changed:
-            self.unwritten = snapshots[written:]
-
-    def _next(self) -> Snapshot | None:
-        """Return the waiting snapshot; if there is none, this thread ends."""
-        with self._changed:
-            snapshot, self._waiting = self._waiting, None
-            if snapshot is None:
-                self._thread = None
-            self._changed.notify_all()
-            return snapshot
+        self.unwritten = snapshots[written:]
 
 
 def _without(snapshots: list[Snapshot], tags: frozenset[str]) -> list[Snapshot]:

@@ -224,10 +224,7 @@ def read_manifest(path: Path) -> Manifest:
     if digest is not None and digest != _digest(content):
         raise damaged
     if type(number) is int and number != FORMAT:
-        raise UserError(
-            f"The checkpoint {path} is in format {number}. Expected format {FORMAT}: use the version of this project "
-            "that wrote it, or train again."
-        )
+        raise UserError(f"The checkpoint {path} is in format {number}, not {FORMAT}: use the version that wrote it.")
     if digest is None or not _is_manifest(content):
         raise damaged
     return Manifest(path, **{name: content[name] for name in FIELDS})

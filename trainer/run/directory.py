@@ -34,9 +34,7 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             run = (path / "config.yaml").is_file()
             more = f" To continue the run in it: resume={run_dir}, or fit(..., resume=True) in Python." if run else ""
-            raise UserError(
-                f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.{more}"
-            )
+            raise UserError(f"run_dir={run_dir} exists already. Expected a new one: a run is never overwritten.{more}")
     else:
         path = base = Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S")
         numbers = itertools.count(1)
@@ -44,9 +42,7 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
             path = base.with_name(f"{base.name}_{next(numbers)}")
     parent = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(
-            f"The run directory {path} cannot be made: {parent} is not writable. Give another with run_dir=."
-        )
+        raise UserError(f"The run directory {path} cannot be made: {parent} is not writable. Give another run_dir=.")
     return path
 
 
@@ -58,9 +54,7 @@ def check_initial(init_from: str) -> None:
     """Refuse anything but a run and a file of weights."""
     given = user_path(init_from, "init_from")
     if given.is_file() and given.suffix not in WEIGHTS:
-        raise UserError(
-            f"init_from={init_from} is a file. Expected the directory of a run, or one of: {', '.join(WEIGHTS)}."
-        )
+        raise UserError(f"init_from={init_from} is a file. Expected a run directory, or one of: {', '.join(WEIGHTS)}.")
     if not given.is_file():
         initial_checkpoints(init_from)
 
@@ -89,9 +83,7 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
         os.rename(partial, path)  # an empty directory gives way
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise UserError(
-            f"The run directory {path} cannot be made: {error.strerror}. Give another with run_dir=."
-        ) from error
+        raise UserError(f"The run directory {path} cannot be made: {error.strerror}. Give another run_dir=.") from error
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -156,18 +148,13 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         descriptor = open_lock(directory / LOCK)
     except OSError as error:
-        raise UserError(
-            f"{directory} cannot be written: {error.strerror}. Expected a run directory of one's own."
-        ) from error
+        raise UserError(f"{directory} cannot be written: {error.strerror}. Expected your own run directory.") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            raise UserError(
-                f"{directory} is in use: the process {holder} trains in it. Expected one process for a run; wait for "
-                "it, or end it."
-            ) from error
+            raise UserError(f"{directory} is in use: the process {holder} trains in it. Wait, or end it.") from error
         with suppress(OSError):  # on a full disk: the process number only serves a message
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)

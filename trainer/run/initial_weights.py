@@ -27,10 +27,7 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
     """Give the only network the weights of a file, before hooks change its model."""
     if len(networks) > 1:
         names = ", ".join(each.name for each in networks)
-        raise UserError(
-            f"init_from={init_from} holds one model, and there are the networks {names}. Expected the directory of a "
-            "run."
-        )
+        raise UserError(f"init_from={init_from} holds one model, and there are the networks {names}. Expected a run.")
     with open_weights(user_path(init_from, "init_from")) as given:
         networks[0].started_from = take_weights(networks[0], given, f"init_from={init_from}")
 
@@ -50,10 +47,7 @@ def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> 
         if found is None and len(stored) == len(networks) == 1:
             (found,) = stored.values()
         if found is None:
-            raise UserError(
-                f"init_from={init_from} has no network '{network.name}'. Expected a run with it, and not only with "
-                f"{', '.join(stored)}."
-            )
+            raise UserError(f"init_from={init_from} has no network '{network.name}', only {', '.join(stored)}.")
         given = by_path({path: held(value) for path, value in found.items()})
         network.started_from = take_weights(network, given, f"init_from={init_from}")
 

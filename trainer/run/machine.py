@@ -30,9 +30,6 @@ BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 def computing_in(precision: str) -> Iterator[None]:
     """Build layers with the Keras policy of a precision; afterwards the policy is what it was."""
     before = keras.config.dtype_policy()
-    if before.name == POLICIES[precision]:
-        yield
-        return
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,12 +24,13 @@ from hookline.trainer.run.control import Best, Cadence, Control, Journal, Report
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.resume import roll_back, run_state
 from hookline.trainer.run.state import (
-    ShippedWeights,
     VariableValues,
+    Weights,
     assign_variables,
     evaluation_keys,
     run_variables,
     trainer_variables,
+    weights_reader,
 )
 from hookline.trainer.run.times import EVALUATION, HOOKS, SAVE, Times, time_names
 from hookline.trainer.run.views import HeldOut, Views
@@ -119,9 +120,9 @@ class Run:
         return run_variables(self.loop)
 
     @cached_property
-    def shipped(self) -> ShippedWeights:
+    def shipped(self) -> Callable[[int], Weights]:
         """Return a function that reads the weights that evaluation uses."""
-        return ShippedWeights(self.trainer)
+        return weights_reader(self.trainer)
 
     @cached_property
     def views(self) -> Views:
@@ -225,7 +226,6 @@ class Run:
         with self._workers.watching():
             self.step, self.control.vetoes = self.loop.run(before, end - before)
         self.times.chunk(time.perf_counter() - start, self.step - before, self.loop.waited)
-        self.times.queue = self.training.queue(self.step)
         if self.control.vetoes:
             self._answer_vetoes()
         if self.step < end:

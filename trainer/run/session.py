@@ -167,10 +167,7 @@ def _set_threads(threads: int | None) -> None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         except RuntimeError as error:
-            raise UserError(
-                f"trainer.threads={threads} comes too late: TensorFlow has started with another number. "
-                "Expected the same number for all runs of a process."
-            ) from error
+            raise UserError(f"trainer.threads={threads} comes too late: TensorFlow has another number.") from error
 
 
 def complete(run: Run, interruption: Interruption | None = None, *, writes: bool = True) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -74,13 +74,11 @@ def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str,
     for key, variable in variables.items():
         if key not in tensors:
             raise UserError(
-                f"{source} has no variable '{key}'.{did_you_mean(key, tensors)} Expected a run of the same network: "
-                "give the same model and hooks."
+                f"{source} has no variable '{key}'.{did_you_mean(key, tensors)} Expected the same model and hooks."
             )
         if not variable.shape.is_compatible_with(tensors[key].shape):
             raise UserError(
-                f"'{key}' has the shape {list(tensors[key].shape)} in {source}, but {list(variable.shape)} here. "
-                "Expected a run of the same network: give the same model values."
+                f"'{key}' has the shape {list(tensors[key].shape)} in {source}, but {list(variable.shape)} here."
             )
     for key, variable in variables.items():
         variable.assign(tensors[key])
@@ -101,29 +99,25 @@ class Forms:
     input_bits: Mapping[str, int] = field(default_factory=dict)  # of a layer's input, by its path
 
 
-class ShippedWeights:
-    """Read what evaluation uses in place of each weight and moving statistic, after every hook; traced once."""
+Weights = dict[str, dict[str, np.ndarray]]
+"""By network name, then by variable name."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._read: Any = None
 
-    def __call__(self, step: int) -> dict[str, dict[str, np.ndarray]]:
-        """Return the current values, by network name, then by variable name."""
-        if self._read is None:
-            self._read = tf.function(self._used, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
-        read = self._read(tf.constant(step, tf.int64))
-        return {name: {key: value.numpy() for key, value in found.items()} for name, found in read.items()}
+def weights_reader(trainer: Trainer) -> Callable[[int], Weights]:
+    """Return a function that reads what evaluation uses at a step: `shipped_weights`, traced once."""
 
-    def _used(self, step: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-        passes = self._trainer.forward(step, {}, objective="", training=False).passes
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
+    def used(step: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+        passes = trainer.forward(step, {}, objective="", training=False).passes
         values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
-        return {name: {key: values[name][key] for key in self._trainer.networks[name].weights} for name in passes}
+        return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
+
+    return lambda step: tf.nest.map_structure(lambda value: value.numpy(), used(tf.constant(step, tf.int64)))
 
 
-def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
+def shipped_weights(trainer: Trainer, step: int) -> Weights:
     """Return what evaluation uses in place of each weight and moving statistic, after every hook."""
-    return ShippedWeights(trainer)(step)
+    return weights_reader(trainer)(step)
 
 
 def shipped_forms(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Forms]:

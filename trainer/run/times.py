@@ -89,7 +89,6 @@ class Times:
     waited_seconds: float = 0.0  # the part of it spent waiting for batches
     first_step_seconds: float = 0.0  # set-up and XLA's compilation included
     seconds_per_step: float | None = None  # in the latest chunk
-    queue: tuple[int, int] | None = None  # batches ready when the latest chunk ended, and how many fit
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by EVALUATION, SAVE or HOOKS + <hook>
     before: float = 0.0  # wall time of the run in earlier processes
     start: StartTime = field(default_factory=StartTime)

@@ -105,10 +105,7 @@ def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
             was, is_ = facts[0].get(name, "missing"), theirs.get(name, "missing")
             if was != is_:
                 values = f": {is_} there, {was} on worker 0" if len(was) + len(is_) < 120 else ""
-                return (
-                    f"Worker {worker} differs from worker 0 in {name}{values}. Expected the same project, config and "
-                    "data on all workers."
-                )
+                return f"Worker {worker} differs from worker 0 in {name}{values}. Expected the same on all."
     return None
 
 

@@ -219,10 +219,7 @@ def _joined(array: tf.TensorArray) -> tf.Tensor:
 def _with_examples(value: Any) -> tf.Tensor:
     tensor = tf.convert_to_tensor(value)
     if tensor.shape.rank == 0:
-        raise UserError(
-            f"The outputs or taps of a network hold a scalar ({tensor.name}), which differs between micro batches. "
-            "Expected tensors [batch, ...] with trainer.accumulation_steps, or trainer.accumulation_steps=1."
-        )
+        raise UserError(f"Outputs or taps hold a scalar ({tensor.name}). Expected trainer.accumulation_steps=1.")
     return tensor
 
 

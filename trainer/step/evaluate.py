@@ -135,10 +135,7 @@ class Evaluator:
         for objective in self.trainer.objectives:
             sampled, own = objective.sample(_apart(untouched)), whole[objective.name]
             if repeated := own.keys() & sampled.keys():
-                raise UserError(
-                    f"The objective '{objective.name}' returns {', '.join(sorted(repeated))} from sample, and its "
-                    "compute collects the same. Expected names that differ."
-                )
+                raise UserError(f"'{objective.name}' collects and samples {sorted(repeated)}. Expected other names.")
             own |= {name: tf.convert_to_tensor(value) for name, value in sampled.items()}
         means = dict(zip(names, tf.unstack(sums / tf.gather(sizes, sizing)), strict=True))
         means |= self._split_metrics(whole, means)

@@ -90,10 +90,7 @@ def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor
     seeds = seed_names(context.network)
     for name, value in context.new_state.items():
         if name not in seeds and not value.dtype.is_floating:
-            raise UserError(
-                f"The forward pass writes '{name}', {value.dtype.name}, of which {replica.count} replicas cannot take "
-                "a mean. Expected a float32 variable, or trainer.strategy=none."
-            )
+            raise UserError(f"The forward pass writes '{name}' as {value.dtype.name}. Expected float32.")
     return shared_seeds(context.new_state, seeds, replica)
 
 

@@ -102,7 +102,4 @@ class LossScale:
 def refuse_second_scale(network: Network) -> None:
     """Refuse an optimizer that divides gradients by a scale of its own."""
     if isinstance(network.optimizer, keras.optimizers.LossScaleOptimizer):
-        raise UserError(
-            f"The optimizer of '{network.name}' is a LossScaleOptimizer, but trainer.precision=float16 scales the loss "
-            "itself: gradients would be divided twice. Expected its inner optimizer alone."
-        )
+        raise UserError(f"The optimizer of '{network.name}' is a LossScaleOptimizer. Expected its inner optimizer.")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
 
 import tensorflow as tf
 
+from hookline.trainer.select import unique_name
 from hookline.trainer.step.writes import READING_OPS
 
 VARIABLES = "variables"
@@ -133,8 +133,7 @@ class _Nodes:
         taken: set[str] = set()
         for name in sorted(self.found, key=lambda each: each in self.shown):
             short = self.shown.get(name, name).removeprefix(LOOP)
-            wanted = chain([short], (f"{short}_{number}" for number in count(1)))
-            names[name] = next(each for each in wanted if each not in taken)
+            names[name] = unique_name(short, taken)
             taken.add(names[name])
         return names
 

@@ -40,10 +40,10 @@ def begun(run, **options):
     return hook
 
 
-def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, capsys, monkeypatch):
+def test_plain_lines_say_position_speed_time_left_and_metrics(make_run, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")
-    run = make_run(times=Times(queue=(3, 8)))
+    run = make_run(times=Times())
     hook = begun(run)
     advance(hook, run, 10)
     advance(hook, run, 20)
@@ -51,7 +51,7 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert not CONTROL.search(output)
     first, _, line = output.splitlines()  # not wrapped
     assert str(run.directory) in first
-    assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 examples/s, queue 3/8, 0:0")
+    assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 examples/s, 0:0")
     assert "left, train loss 0.0500 accuracy 0.5000, validation loss 0.1000 accuracy 0.9000" in line
     assert line.endswith("best accuracy 0.9000 at step 20")
 

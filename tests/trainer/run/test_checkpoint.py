@@ -30,7 +30,7 @@ def tensors(value):
 
 
 def save(store, tags, step):
-    """Save, and return when it is written: a later save would give way to it otherwise."""
+    """Save, and return when it is written."""
     store.save(tags, step, tensors(step), {"run": {"step": step}})
     store.wait()
 
@@ -165,37 +165,24 @@ class Disk:
         self.gate.release(100)
 
 
-def busy():
-    disk = Disk()
-    writer = BackgroundWriter(disk.write)
-    writer.submit(snapshot(1, "last"))
-    assert disk.begun.acquire(timeout=SECONDS)
-    return disk, writer
-
-
 def snapshot(step, *tags):
     return Snapshot(frozenset(tags), step, {}, b"{}")
 
 
-def test_a_waiting_last_gives_way_to_a_later_save_and_a_best_does_not():
-    disk, writer = busy()
-    for step in (2, 3):
-        writer.submit(snapshot(step, "last"))
-    writer.submit(snapshot(4, "best"))
+def test_a_save_waits_for_the_one_before_and_for_no_disk_of_its_own():
+    disk = Disk()
+    writer = BackgroundWriter(disk.write)
+    writer.submit(snapshot(1, "best"))
+    assert disk.begun.acquire(timeout=SECONDS)
     assert disk.written == []  # submitting does not wait for the disk
-    disk.open()
-    writer.wait()
-    assert disk.written == [(1, {"last"}), (4, {"best", "last"})]
-    disk, writer = busy()
-    writer.submit(snapshot(2, "best", "last"))
-    later = threading.Thread(target=writer.submit, args=[snapshot(3, "last")])
+    later = threading.Thread(target=writer.submit, args=[snapshot(2, "last")])
     later.start()
     later.join(0.05)
     assert later.is_alive()
     disk.open()
     later.join(SECONDS)
     writer.wait()
-    assert disk.written == [(1, {"last"}), (2, {"best", "last"}), (3, {"last"})]
+    assert disk.written == [(1, {"best"}), (2, {"last"})]
 
 
 def test_failed_writes_are_kept_and_nothing_is_written_past_them():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.scripts.gradient_probe import compare_gradients
 from hookline.trainer.ops import estimators
 from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.override_gradient import override_gradient
-from hookline.trainer.step.gradient_probe import compare_gradients
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import small_network
 from tests.support.toy import FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
