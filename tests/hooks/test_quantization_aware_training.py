@@ -13,7 +13,6 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.hooks.options import decays_weight
-from hookline.hooks.prune import Prune
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
@@ -155,13 +154,6 @@ def test_logits_whose_softmax_ships_inside_of_their_layer_are_not_rounded() -> N
     assert len(np.unique(shipped(inputs))) > 180  # 64 x 3 logits
     before = shipped(inputs)
     np.testing.assert_allclose(with_final(shipped, finals)(inputs), keras.ops.softmax(before), atol=1e-6)
-
-
-def test_zeros_of_a_pruned_network_stay_zeros() -> None:
-    loop = loop_of(Ema(decay=0.9), Prune(schedule="constant", final_sparsity=0.5), QuantizationAwareTraining())
-    loop.run(0, 10)
-    for name, value in used_by(loop, 10).items():
-        assert "kernel" not in name or 0.5 <= (value == 0.0).mean() < 0.6
 
 
 def mixed(**options: Any) -> ChunkLoop:
