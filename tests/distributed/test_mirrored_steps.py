@@ -108,34 +108,6 @@ def test_the_scale_of_the_loss_is_the_same_on_all_replicas():
     assert int(loop.trainers[1].loss_scale.overflow_steps) == 1
 
 
-class Veto(GraphHook):
-    name = "careful"
-
-    def declare(self):
-        return Declaration()
-
-    def veto(self, context):
-        return {"not finite": tf.logical_not(tf.reduce_all(tf.math.is_finite(context.batch["inputs"])))}
-
-
-def test_a_veto_in_the_part_of_one_replica_holds_back_all():
-    def poisoned(step):
-        batch = toy_batch(step)
-        place = tf.where(step == 2, 0, tf.where(step == 4, 15, -1))  # in the part of the first, then of the second
-        nan = tf.where(tf.range(16) == place, float("nan"), 0.0)
-        return {**batch, "inputs": batch["inputs"] + nan[:, tf.newaxis]}
-
-    loop = replica_loop(2, hooks=lambda network: [Veto()], batch=poisoned)
-    assert loop.run(0, 5) == (2, ["not finite"])
-    held_back = values(loop)
-    before, _ = trained(2, steps=2)
-    assert {key: value.tobytes() for key, value in held_back.items()} == {k: v.tobytes() for k, v in before.items()}
-    assert loop.run(3, 1) == (4, [])
-    before = values(loop)
-    assert loop.run(4, 5) == (4, ["not finite"])
-    assert {k: v.tobytes() for k, v in values(loop).items()} == {key: value.tobytes() for key, value in before.items()}
-
-
 class Count(GraphHook):
     name = "count"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,7 +12,7 @@ from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import small_network
-from tests.support.toy import FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
+from tests.support.toy import FEATURES, StatelessHook, ToyObjective, toy_batch
 
 WRONG_MARK = "TestProbeTwice"
 
@@ -114,11 +113,3 @@ def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
     assert all(each.declared < 1e-6 for each in quantized)
     assert scaled.true == pytest.approx(0.5, abs=0.01)
     assert (half.verdict, half.true) == ("not measured", None)
-
-
-def test_nothing_is_trained():
-    assert compared(tf.tanh) == []
-    network = network_of()
-    before = values_of(network)
-    compare_gradients(Trainer([network], [ToyObjective()], [Probe(estimators.ste_sign)], seed=0), toy_batch)
-    np.testing.assert_equal(values_of(network), before)

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hookline.trainer.deferred import prechecked, run_precheck
-from hookline.trainer.errors import UserError
-from tests.support.refusals import assert_refused
-
 ROOT = Path(__file__).resolve().parents[2]
 WAITS = """
 import sys, threading
@@ -96,20 +92,3 @@ def test_the_import_waits_for_the_first_use_or_has_not_happened(code):
 def test_every_hook_and_data_source_can_be_inspected_without_tensorflow():
     sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
     run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")
-
-
-def refuse(path, size):
-    raise UserError(f"{path} {size}")
-
-
-@prechecked(refuse)
-def opened(*, path, size=3, seed=0):
-    return size + seed
-
-
-def test_given_arguments_and_defaults_reach_the_check_once_all_are_there():
-    for given, said in (({"path": "here", "seed": 4}, "here 3"), ({"path": "here", "size": 5}, "here 5")):
-        assert_refused(f"^{said}$", run_precheck, opened, given)
-    run_precheck(opened, {"size": 5})  # an argument is still to come
-    run_precheck(lambda path: path, {"path": 1})  # no check
-    assert_refused("^x 3$", opened, path="x")

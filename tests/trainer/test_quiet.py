@@ -24,7 +24,7 @@ def test_a_warning_is_one_line_without_its_place_in_the_code():
     assert warnings.formatwarning is before
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed):
     code = (
         "import sys, warnings; from hookline import train; code = train.main(['recipe=bn']); "

@@ -87,23 +87,6 @@ class AddDraw(Augment):
         return {**batch, "inputs": batch["inputs"] + uniform(seeds, "add", [1, 1, 1])}
 
 
-def test_the_draws_of_an_example_are_those_of_its_step_and_place():
-    augmentation = Augmentation([AddDraw()], classes=10)
-    batches = TrainingBatches(make_split(30), batch_size=7, augmentation=augmentation, seed=4)
-    batch = batches.batch(step_of(9))
-    plain = batches.read(batch["index"])
-    added = (batch["inputs"] - plain["inputs"]).numpy()[:, 0, 0, 0]
-    assert len(np.unique(added.round(6))) == added.size
-    np.testing.assert_array_equal(plain["targets"], batch["targets"])
-    np.testing.assert_array_equal(plain["targets"], batch["index"].numpy() % 10)  # rows of the source
-    other = TrainingBatches(make_split(30), batch_size=7, seed=5)
-    assert not np.array_equal(other.indices(step_of(9)), batch["index"])
-    np.testing.assert_array_equal(batches.drawn(batch["index"], step_of(9))["inputs"], batch["inputs"])
-    part = batches.drawn(batch["index"][:3], step_of(9))
-    np.testing.assert_array_equal(part["inputs"], batch["inputs"][:3])
-    assert not np.isclose(batches.drawn(batch["index"], step_of(10))["inputs"], batch["inputs"]).any()
-
-
 def test_no_op_of_a_batch_is_stateful_and_no_data_is_in_the_graph():
     split = make_split(30_000)
     for batches in (TrainingBatches(split, batch_size=8, seed=0), EvaluationBatches(split, batch_size=8)):

@@ -33,17 +33,6 @@ def test_gather_returns_transformed_rows_and_holds_bytes():
     np.testing.assert_array_equal(made[0].gather(tf.constant([5], tf.int64))["targets"], [5])
 
 
-def test_labels_are_the_targets_of_every_row_and_need_no_transform():
-    def refuse(batch):
-        raise AssertionError("an input was made")
-
-    targets = np.array([2, 0, 1, 2], np.uint8)
-    source = ArraySource({"inputs": np.zeros((4, 3), np.uint8), "targets": targets}, refuse)
-    assert source.labels.dtype == np.int64
-    source.labels[0] = 7  # a copy: nobody can change the data by it
-    np.testing.assert_array_equal(source.labels, [2, 0, 1, 2])
-
-
 def test_arrays_that_make_no_examples_are_refused():
     for arrays, found in (
         ({"inputs": np.zeros((3, 1)), "targets": np.zeros(2)}, "inputs: 3, targets: 2"),

@@ -58,16 +58,6 @@ def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real)
     np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_the_update_is_stable_where_the_form_without_one_plus_n_diverges():
-    features, labels = np.ones((10, WIDTH), np.float32), np.zeros(10, np.int64)
-    centers, wrong = (np.zeros((1, WIDTH), np.float32) for _ in range(2))
-    for _ in range(40):
-        centers = centers - 0.5 * changed(centers, features, labels)
-        wrong = wrong - 0.5 * (wrong - features).sum(axis=0)  # facenet and its copies: duplicates added up
-    np.testing.assert_allclose(centers, features[:1], atol=1e-3)
-    assert np.abs(wrong).min() > 1e6
-
-
 def class_distances_oracle(features, labels):
     means = {k: features[labels == k].mean(axis=0) for k in np.unique(labels)}
     within = np.mean([np.linalg.norm(x - means[y]) for x, y in zip(features, labels, strict=True)])

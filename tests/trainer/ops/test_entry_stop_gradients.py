@@ -11,11 +11,6 @@ from hookline.trainer.ops.backward import entry_stop_gradients
 CORNERS = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 3.4e38, 1.0, -2.5], np.float32)
 
 
-def seed_form(target, mask):
-    """The classic form of the technique, in a sum of two parts."""
-    return tf.stop_gradient(tf.abs(mask - 1) * target) + mask * target
-
-
 def value_and_gradient(op, target, mask, upstream, *, jit=False):
     @tf.function(autograph=False, jit_compile=jit)
     def run(target, mask, upstream):
@@ -38,16 +33,6 @@ def test_the_value_stays_bit_for_bit_and_a_stopped_entry_gets_0(dtype, jit):
         value, gradient = value_and_gradient(entry_stop_gradients, CORNERS, mask.astype(dtype), upstream, jit=jit)
         np.testing.assert_array_equal(bits(value), bits(CORNERS))
         np.testing.assert_array_equal(gradient, np.where(mask, upstream, 0))
-
-
-def test_the_classic_form_would_lose_infinity_and_round_under_a_soft_mask():
-    target = np.concatenate([[np.inf, -np.inf], np.linspace(0.1, 0.9, 50)]).astype(np.float32)
-    mask = np.concatenate([[0.0, 1.0], np.full(50, 0.3)]).astype(np.float32)
-    classic, _ = value_and_gradient(seed_form, target, mask, np.ones_like(target))
-    assert np.isnan(classic[:2]).all()
-    assert np.any(classic[2:] != target[2:])
-    value, _ = value_and_gradient(entry_stop_gradients, target, mask, np.ones_like(target))
-    np.testing.assert_array_equal(bits(value), bits(target))
 
 
 def test_a_mask_may_broadcast_and_scale_and_gets_no_gradient():

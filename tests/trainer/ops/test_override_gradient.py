@@ -73,16 +73,6 @@ def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op):
     np.testing.assert_allclose(gradient, [[0, 0, 0], 5.0 * X[1]])
 
 
-@pytest.mark.parametrize("op", [cube, cube_of_numpy])
-def test_the_gradient_goes_through_a_traced_loop(op):
-    def loop(x):
-        return tf.while_loop(lambda step, _: step < 2, lambda step, y: (step + 1, op(y)), [0, x])[1]
-
-    y, gradient = with_gradients(loop, X)
-    np.testing.assert_allclose(y, X**9, rtol=1e-5)
-    np.testing.assert_allclose(gradient, 5.0 * X**3 * 5.0 * X, rtol=1e-5)
-
-
 def test_every_input_gets_its_own_gradient_and_integers_none():
     def backward(upstream, inputs, outputs):
         rows = inputs[1]

@@ -104,13 +104,7 @@ def test_the_offset_of_a_replica_comes_off_exactly(dtype, seed):
     assert len(seen) == 3
 
 
-def test_replicas_drop_other_entries_and_seeds_of_runs_do_not_meet():
+def test_seeds_of_runs_do_not_meet():
     """Seed s of one run plus the offset of a replica must not be a seed that another run starts from."""
     offsets = {int(own_seeds(state(), [SEED], replica(index))[SEED].numpy()[0]) - 5 for index in range(1, 4)}
     assert min(abs(a - b) for a in offsets | {0} for b in offsets | {0} if a != b) > 2**28
-    dropped = set()
-    for index in range(4):
-        seed = own_seeds(state(), [SEED], replica(index))[SEED]
-        mask = tf.random.stateless_uniform([64], tf.cast(seed, tf.int64)) < 0.5
-        dropped.add(mask.numpy().tobytes())
-    assert len(dropped) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hookline.hooks.ema import Ema
 from hookline.trainer.run.blueprint import bind_hooks, build_hook
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
@@ -35,24 +34,6 @@ def test_each_network_that_matches_has_an_instance():
 
 EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
 PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
-
-
-class Own(StatelessHook):
-    def __init__(self, *, objective="given"):
-        super().__init__()
-        self.objective = f"{objective}_*"
-
-
-def test_network_and_objective_bind_a_hook():
-    hook = build_hook("slow", {**EMA, "network": "gen*", "objective": "global_*"})
-    assert isinstance(hook, Ema)
-    assert (hook.name, hook.key, hook.network, hook.objective) == ("slow", "slow", "gen*", "global_*")
-    plain = build_hook("ema", EMA)
-    assert (plain.network, plain.objective, plain.decay) == ("model", "*", 0.5)
-    own = {"_target_": "tests.trainer.run.test_blueprint.Own", "objective": "local"}
-    assert build_hook("own", own, plugins=("tests",)).objective == "local_*"
-    stateless = {"_target_": "tests.support.toy.StatelessHook", "network": "critic"}
-    assert build_hook("own", stateless, plugins=("tests",)).network == "critic"
 
 
 def test_a_mistake_is_one_line_with_the_key():

@@ -75,15 +75,6 @@ def test_a_second_signal_is_one_while_python_waits_for_a_computation():
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_the_budget_is_wall_time(monkeypatch):
-    now = [129.9]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    interruption = Interruption(30.0, _since=100.0)
-    assert interruption.reason is None
-    now[0] = 130.0
-    assert (interruption.reason, interruption.signal_number) == ("trainer.max_seconds=30", None)
-
-
 def test_a_termination_is_an_interruption_in_the_main_thread_alone():
     before = signal.getsignal(signal.SIGTERM)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.machine import check_precision, computing_in, estimated, memory_errors, released_graphs
+from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
 from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -33,16 +33,6 @@ def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path)
     check_precision("float16", allow_slow=False)
     with pytest.raises(UserError, match="Tesla V100 has compute capability 7.0, and bfloat16 is fast from 8.0"):
         check_precision("bfloat16", allow_slow=False)
-
-
-def test_layers_get_the_policy_and_nothing_of_it_stays():
-    with computing_in("bfloat16"):
-        layer = keras.layers.Dense(2)
-        layer.build((None, 3))
-    assert (layer.compute_dtype, layer.kernel.dtype) == ("bfloat16", "float32")
-    with pytest.raises(ZeroDivisionError), computing_in("float16"):
-        raise ZeroDivisionError
-    assert keras.config.dtype_policy().name == "float32"
 
 
 @pytest.mark.full

@@ -27,7 +27,6 @@ from hookline.trainer.run.views import (
     Views,
     first_filters,
     training_sheet,
-    weight_distributions,
 )
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
@@ -103,18 +102,6 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated():
         np.testing.assert_allclose(found["probe"].vectors, observed, atol=1e-5)
         mean = np.full((2, 2, 1), 1 / (1 + np.exp(-observed.mean())))
         np.testing.assert_allclose(made["probe/mean"], mean, atol=1e-5)
-
-
-def test_latent_weights_stand_beside_used_ones_where_they_differ():
-    inputs = keras.Input((6, 5, 1))
-    outputs = layers.Dense(2, name="d")(layers.Flatten()(layers.Conv2D(2, 3, name="conv")(inputs)))
-    network = Network("model", keras.Model(inputs, outputs), keras.optimizers.SGD())
-    used, latent = ({name: each.value.numpy() for name, each in network.weights.items()} for _ in range(2))
-    used["conv/kernel"] = np.sign(used["conv/kernel"])
-    found = weight_distributions({"model": network}, {"model": used})
-    assert list(found) == ["weights/conv/kernel/latent", "weights/conv/kernel/forward", "weights/d/kernel/latent"]
-    np.testing.assert_array_equal(found["weights/conv/kernel/forward"], used["conv/kernel"])
-    np.testing.assert_array_equal(found["weights/conv/kernel/latent"], latent["conv/kernel"])
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -292,19 +292,6 @@ ROUTES = {
 }
 
 
-def test_no_byte_of_a_network_changes_but_by_its_own_objective():
-    """The real traced step: what the local objectives own stays in a global one, and the other way round."""
-    networks, objectives = sgan()
-    local, whole = networks[:2], networks[2:]
-    for running, still in ((objectives[2:], local), (objectives[:2], whole)):
-        for network in networks:
-            network.fixed = network in still
-        before = {network.name: fingerprint(network) for network in networks}
-        pairs_loop(networks, running).run(0, 3)
-        after = {network.name: fingerprint(network) for network in networks}
-        assert {name for name in after if after[name] == before[name]} == {network.name for network in still}
-
-
 def test_a_write_is_found_by_every_route_and_a_read_is_none():
     variable = tf.Variable([1.0, 2.0])
     for name, route in ROUTES.items():
