@@ -62,12 +62,7 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
-    "one output": (
-        VECTORS,
-        SUMS[:, 0],
-        lambda: dense(1),
-        {"loss": "huber", "metrics": ["mae", "R2Score"]},
-    ),
+    "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
     "several labels": (
         *(VECTORS, SIGNS, lambda: dense(3, "sigmoid")),
         {"loss": "binary_crossentropy", "metrics": ["binary_accuracy", "AUC"]},

@@ -28,11 +28,8 @@ def test_each_technique_hook_is_taken_away_alone_with_its_values():
 def test_a_variant_that_cannot_run_has_the_reason():
     small = ["model.units=[8]", "trainer.epochs=1", "trainer.compile=off", "hooks.tensorboard=null", "seed=0"]
     variants = variants_of(["recipe=frozen_mask", *small])
-    variants["config"] = [
-        "recipe=bnn",
-        "trainer.monitor=${hooks.bnn_rounding.kernel_quantizer}",
-        "hooks.bnn_rounding=null",
-    ]
+    monitor = "trainer.monitor=${hooks.bnn_rounding.kernel_quantizer}"
+    variants["config"] = ["recipe=bnn", monitor, "hooks.bnn_rounding=null"]
     reasons = _reasons({name: overrides for name, overrides in variants.items() if name != "whole"})
     assert reasons.keys() == {"without prune", "config"}
     assert reasons["without prune"].startswith(NEEDED)

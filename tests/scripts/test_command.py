@@ -1,7 +1,8 @@
-"""What the scripts share: arguments, exit codes."""
+"""What the scripts share: arguments, exit codes, and one line for paths that lead nowhere, whatever they look like."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,3 +75,28 @@ def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
     assert make_main("usage", lambda arguments: [*arguments, "parsed"], len)(["a", "b"]) == 3
     monkeypatch.setattr("sys.argv", ["script.py", "a", "b"])
     assert make_main("usage", list, len)() == 2
+
+
+PATHS = ("~no-such-user/x", "a" * 300, "nowhere/at/all")
+OPTIONS = {
+    "benchmark": ["what=training chart={}/a.png", "what=training environments={}", "what=training out={}/a.json"],
+    "compare": ["{}", "{} metrics=[{}]"],
+    "evaluate": ["run={}", "model={}"],
+    "export": ["run={}"],
+    "predict": ["model={}.keras images=.", "model={}.packed.safetensors images={}.npy"],
+    "reproduce": ["mnist={}", "targets={}"],
+    "sensitivity": ["run={}"],
+    "verify": ["run={}"],
+}
+
+
+@pytest.mark.parametrize("script", OPTIONS)
+def test_a_path_that_leads_nowhere_is_one_line(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for arguments in OPTIONS[script]:
+        for path in PATHS:
+            assert importlib.import_module(f"scripts.{script}").main(arguments.replace("{}", path).split()) == 2
+            (line,) = capsys.readouterr().err.strip().splitlines()
+            assert line.startswith("Error: ")
+            assert path in line
+            assert not list(tmp_path.iterdir())

@@ -53,8 +53,11 @@ def wait(run, seed):
     if seed == 16:
         leave()
     (run / "ready").touch()
+    say("waiting")
     for _ in range(1200):
         time.sleep(0.05)
+        if (run / "summary.json").exists():
+            sys.exit(128 + signal.SIGTERM)  # the first worker of this run has saved: the others end with it
     sys.exit("nobody has sent a signal")
 
 
@@ -68,7 +71,9 @@ def main():
     resumed = "resume" in values
     run = Path(values.get("resume") or values["run_dir"])
     if not resumed:
-        run.mkdir(parents=True)
+        while values.get("trainer.strategy") == "multi_worker" and len(list(run.parent.glob("*.log"))) < 2:
+            time.sleep(0.05)  # the workers of a run meet before its directory is made
+        run.mkdir(parents=True, exist_ok=values.get("trainer.strategy") == "multi_worker")
         (run / "config.yaml").write_text(json.dumps(values))
     seed = seed_in((run / "config.yaml").read_text())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

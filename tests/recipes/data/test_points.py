@@ -1,12 +1,15 @@
-"""Rings and grids of Gaussians: where they stand, how wide they are, and that they are the same every time."""
+"""Data that needs no file: rings, grids and lines of points, and the embedded digits, in splits that share nothing."""
 
 from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from sklearn.datasets import load_digits
 
+from hookline.recipes.data.digits import digits
 from hookline.recipes.data.points import grid, ring, toy_points
 from hookline.trainer.input.data import Data
+from tests.support.batches import whole
 from tests.support.refusals import assert_refused
 
 
@@ -45,3 +48,25 @@ def test_points_lie_on_the_side_of_the_line_that_their_class_says() -> None:
     assert_refused("data.examples=3", toy_points, examples=3)
     np.testing.assert_allclose(points.mean(axis=0), [1, 2], atol=0.15)
     np.testing.assert_allclose(points.std(axis=0), [1, 1], atol=0.15)
+
+
+def rows_of(data):
+    return {split.name: split.indices for split in (data.train, data.validation, data.test)}
+
+
+def test_splits_cover_the_set_and_share_nothing():
+    rows = rows_of(digits())
+    assert {name: part.size for name, part in rows.items()} == {"train": 1258, "validation": 180, "test": 359}
+    np.testing.assert_array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(1797))
+    labels = load_digits().target
+    share = np.bincount(labels) / labels.size
+    for part in rows.values():
+        np.testing.assert_allclose(np.bincount(labels[part]), share * part.size, atol=2)
+    again, other = rows_of(digits(seed=0)), rows_of(digits(seed=1))
+    assert all(np.array_equal(rows[name], again[name]) for name in rows)
+    assert not np.array_equal(rows["test"], other["test"])
+    data = digits(validation_fraction=0.25, test_fraction=0.5)
+    assert (data.validation.size, data.test.size, data.input_shape, data.classes) == (449, 898, (8, 8, 1), 10)
+    batch = whole(data.test)
+    np.testing.assert_array_equal(batch["inputs"][..., 0], load_digits().images[data.test.indices] / 8 - 1)
+    np.testing.assert_array_equal(batch["targets"], labels[data.test.indices])

@@ -1,4 +1,4 @@
-"""The networks: their layers, sizes and shapes, what their configs name, and what they refuse."""
+"""The networks: their layers, sizes, shapes, ranges and gradients, what their configs name, and what they refuse."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from hookline.recipes.models.cnn import larq_tutorial_cnn, plain_cnn
+from hookline.recipes.models.dcgan import dcgan
+from hookline.recipes.models.gan_mlp import gan_mlp
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.resnet import resnet
+from hookline.recipes.models.toy_product import ROUTES, product, product_gradients, toy_product
 from hookline.trainer.graph import layer_input, layer_output
 from tests.support.refusals import assert_refused
 
@@ -132,3 +136,102 @@ def test_a_wrong_argument_is_one_clear_line():
         (plain_cnn, (2,), {}, "Use fewer filters"),
     ):
         assert_refused(message, network, shape, 10, **options)
+
+
+GENERATOR = {"role": "generator", "latent_size": 5}
+DISCRIMINATOR = {"role": "discriminator", "latent_size": 5}
+
+
+def draw(shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(2,), (8, 8, 1)])
+@pytest.mark.parametrize("stacked", [None, 3])
+def test_dense_networks_map_noise_to_examples_and_examples_to_scores(shape, stacked):
+    leading = (None,) if stacked is None else (stacked, None)
+    generator = gan_mlp(shape, stacked=stacked, units=[6], **GENERATOR)
+    discriminator = gan_mlp(shape, stacked=stacked, units=[6], **DISCRIMINATOR)
+    assert generator.input_shape == (*leading, 5)
+    assert generator.output_shape == discriminator.input_shape == (*leading, *shape)
+    assert discriminator.output_shape == (*leading, 1)
+    inputs = draw((7, 5) if stacked is None else (stacked, 7, 5))
+    outputs = generator(100.0 * inputs)
+    assert (np.abs(outputs).max() <= 1.0) == (len(shape) == 3)  # images alone are held in their range
+    assert outputs.shape[-len(shape) :] == shape
+    assert discriminator(outputs).shape == (*inputs.shape[:-1], 1)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (16, 12, 3)])
+def test_dcgan_doubles_and_halves_images(shape):
+    generator, discriminator = (dcgan(shape, filters=[4, 8], **role) for role in (GENERATOR, DISCRIMINATOR))
+    images = generator(100.0 * draw((6, 5)))
+    assert images.shape == (6, *shape)
+    assert np.abs(images).max() <= 1.0
+    assert discriminator(images).shape == (6, 1)
+    height, width = shape[0] // 4, shape[1] // 4
+    assert discriminator.get_layer("flatten").output.shape[1:] == (height * width * 8,)
+    assert generator.get_layer("reshape").output.shape[1:] == (height, width, 8)
+
+
+@pytest.mark.parametrize(("batch_norm", "expected"), [("both", (2, 1)), ("generator", (2, 0)), ("none", (0, 0))])
+def test_batch_norm_is_where_it_is_asked_for_and_never_at_images(batch_norm, expected):
+    models = [dcgan((8, 8, 1), filters=[4, 8], batch_norm=batch_norm, **role) for role in (GENERATOR, DISCRIMINATOR)]
+    norms = [[x.name for x in model.layers if isinstance(x, keras.layers.BatchNormalization)] for model in models]
+    assert tuple(map(len, norms)) == expected
+    assert models[0].layers[-2].name == "image"
+    followed = {"both": {"project", "conv_transpose_1", "conv_2"}, "generator": {"project", "conv_transpose_1"}}
+    layers = [layer for model in models for layer in model.layers if hasattr(layer, "use_bias")]
+    without = {layer.name for layer in layers if not layer.use_bias}
+    assert without == followed.get(batch_norm, set())  # a bias is where no batch norm follows
+
+
+def test_a_wrong_option_is_one_clear_line():
+    for model, options, message in (
+        (gan_mlp, {}, "model=gan_mlp received, .*recipe=gan"),
+        (gan_mlp, {**GENERATOR, "activation": "rleu"}, "'rleu'"),
+        (dcgan, {**GENERATOR, "stacked": 2}, "dcgan cannot be stacked"),
+        (dcgan, {**GENERATOR, "filters": [1, 2, 3, 4]}, "multiples of 16, for 4 filters"),
+        (dcgan, {**GENERATOR, "batch_norm": "bot"}, "'both'"),
+    ):
+        assert_refused(message, model, (8, 8, 1), **options)
+    assert_refused("model=gan_mlp", dcgan, (2,), **GENERATOR)
+
+
+B = np.array([[1.0, 2.0], [-0.5, 0.25], [2.0, -1.0]], np.float32)
+C, K = np.array([0.06, -0.03], np.float32), np.array([-0.08, 0.11], np.float32)
+LABELS = np.array([1, 1, 0])
+
+
+def chain_rule() -> list[np.ndarray]:
+    d, e = B + C, C + K
+    exponentials = np.exp(d * e)
+    to_a = exponentials / exponentials.sum(axis=1, keepdims=True) - np.eye(2)[LABELS]
+    return [e * to_a, ((e + d) * to_a).sum(axis=0), (d * to_a).sum(axis=0)]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_has_the_gradients_of_the_chain_rule(route: str) -> None:
+    def traced(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        logits = ROUTES[route](*inputs)
+        assert logits.shape == B.shape
+        return tf.gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS, logits), list(inputs))
+
+    found = tf.function(traced, autograph=False)(*map(tf.constant, (B, C, K)))
+    for gradient, expected in zip(found, chain_rule(), strict=True):
+        np.testing.assert_allclose(gradient, expected, atol=1e-6, rtol=0)
+
+
+def test_the_model_has_four_weights_loads_again_and_refuses_others() -> None:
+    np.testing.assert_allclose(product(B, C, K), (B + C) * (C + K))
+    found = product_gradients(tf.ones([3, 2]), list(map(tf.constant, (B, C, K))))
+    np.testing.assert_allclose(found[2], (B + C).sum(axis=0), rtol=1e-6)
+    model = toy_product((2,), 2, route="numpy")
+    model.set_weights([C, K])
+    again = keras.Model.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    assert model.count_params() == 4
+    assert again.get_layer("product").route == "numpy"
+    np.testing.assert_allclose(again(B), product(B, C, K), rtol=1e-6)
+    assert_refused("data=toy_points", toy_product, (8, 8, 1), 10)
+    assert_refused("'numpy'", toy_product, (2,), 2, route="nunpy")

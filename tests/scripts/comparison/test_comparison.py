@@ -1,8 +1,10 @@
-"""Runs in groups: what is averaged, what is not, in which order they stand, and as which tables."""
+"""Which runs paths stand for, and their groups: what is averaged, what is not, and in which order they stand."""
 
 from __future__ import annotations
 
 import io
+import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,9 @@ from rich.console import Console
 
 from hookline.scripts.comparison.comparison import compare, difference, spread
 from hookline.scripts.comparison.report import print_comparison
-from hookline.scripts.comparison.runs import Metric
-from tests.support.stored_runs import failed, job
+from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, number, parse_metrics, read_run
+from hookline.trainer.errors import UserError
+from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
 
 ACCURACY = Metric("test", "metric/accuracy", "max")
 ROUNDING = {"bnn_rounding": {"_target_": "hookline.hooks.bnn_rounding.BnnRounding", "clip": 1.0}}
@@ -85,3 +88,87 @@ def test_the_best_is_named_and_what_else_differs():
     assert "Best" not in text(compare([job()]))
     other = job("b", 0, monitor="metric/accuracy", monitor_mode="max")
     assert "Best by validation" not in text(compare([job("a", 0), other]))  # by different metrics, none is
+
+
+def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
+    for name in ("b/2", "b/1", "a"):
+        write_run(tmp_path / name, summary=summary_of())
+    write_run(tmp_path / ".a.123.partial")
+    write_run(tmp_path / "a" / "export" / "inner")
+    found = find_runs([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")])
+    assert [os.path.relpath(run.name, tmp_path) for run in found.runs] == ["a", "b/1", "b/2"]
+    assert found.unreadable == []
+
+
+def test_places_without_a_run_are_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, line in (("none", "does not exist"), ("file", "is a file"), ("empty", "holds no run")):
+        with pytest.raises(UserError, match=f"{name} {line}. Expected the directory of a run"):
+            find_runs([str(tmp_path / name)])
+
+
+def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
+    elsewhere = write_run(tmp_path / "elsewhere", summary=summary_of())
+    sweep = tmp_path / "sweep"
+    write_run(sweep / "1", summary=summary_of(), overrides=["recipe=bnn", "trainer.threads=1"])
+    write_run(sweep / "2")
+    write_sweep(
+        sweep,
+        {"run": "1", "overrides": ["recipe=bnn"], "status": "interrupted"},
+        {"run": "2", "overrides": ["recipe=bnn"], "status": "failed", "exit_code": 1},
+        {"run": str(elsewhere), "overrides": ["recipe=bnn"], "status": "completed", "exit_code": 0},
+        {"run": "4", "overrides": ["recipe=[a,b]", "seed=3"], "status": "waiting"},
+    )
+    runs = find_runs([str(sweep)]).runs
+    assert [run.status for run in runs] == ["completed", "failed (exit code 1)", "completed", "waiting"]
+    assert [run.is_complete for run in runs] == [True, False, True, False]
+    assert runs[0].overrides == ("recipe=bnn",)  # what the user gave, without what the sweep set
+    assert (runs[3].name, runs[3].recipe, runs[3].directory) == ("job 4", "a+b", None)
+    assert [run.name.partition(",")[0] for run in runs] == ["job 1", "job 2", "job 3", "job 4"]
+    assert len(find_runs([str(tmp_path)]).runs) == 4  # the sweep below a directory, and no run of it twice
+
+
+def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():
+    names = "accuracy, metric/accuracy,validation/loss,train/loss/total"
+    assert [metric.label for metric in parse_metrics(names, [job()])] == [
+        "test accuracy",
+        "validation loss",
+        "train loss",
+    ]
+    assert parse_metrics("[loss]", [job()]) == [Metric("test", "loss/total", "min")]
+
+
+def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():
+    runs = [job(monitor="metric/map@r", monitor_mode="max"), job(monitor="metric/frechet", monitor_mode="min")]
+    names = ("loss/total", "generator/loss/total", "metric/accuracy", "metric/map@r", "metric/frechet", "metric/within")
+    assert [direction_of(name, runs) for name in names] == ["min", "min", "max", "max", "min", None]
+    runs = [job(monitor="metric/x", monitor_mode="max"), job(monitor="metric/x", monitor_mode="min")]
+    assert direction_of("metric/x", runs) is None
+
+
+def test_a_run_without_its_end_is_not_complete(tmp_path):
+    run = read_run(write_run(tmp_path / "a"))
+    assert (run.status, run.is_complete, run.seed) == ("unfinished", False, 0)
+    for status in ("failed", "interrupted", "paused"):
+        assert not read_run(write_run(tmp_path / status, summary=summary_of(status=status))).is_complete
+    assert [number(value) for value in (2, True, float("nan"), "1", None)] == [2.0, None, None, None, None]
+
+
+def test_damaged_runs_are_one_line(tmp_path):
+    path = write_run(tmp_path / "a", summary={})
+    for text, told in (
+        ("{", "damaged"),
+        ("\xff", "damaged"),
+        ("[" * 100_000, "damaged"),
+        ("[]", "another format"),
+        (json.dumps(summary_of(seconds="x")), "another format: it lacks .*seconds"),
+        (json.dumps(summary_of(bytes={"deployed": None})), "another format: it lacks .*bytes.deployed"),
+    ):
+        (path / "summary.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(UserError, match=f"summary.json .*{told}"):
+            read_run(path)
+    for change in ({"trainer": 3}, {"trainer": {}}, {"seed": [1]}):
+        path = write_run(tmp_path / f"b{len(str(change))}", {**config_of(), **change})
+        with pytest.raises(UserError, match="config.yaml is "):
+            read_run(path)
