@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import socket
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import hookline
 from hookline.hooks.monitors.mlflow import _allowed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,17 +116,3 @@ def test_a_killed_run_is_one_run_of_mlflow(tmp_path):
     finally:
         server.terminate()
         server.wait()
-
-
-@pytest.mark.filterwarnings("ignore:.*sends nothing more:UserWarning")
-def test_a_server_that_never_answers_costs_the_loop_under_one_percent(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow", reason="mlflow is an extra, not among the test requirements")
-    own = ["recipe=bnn", "trainer.epochs=null", "trainer.steps=2000", "hooks.tensorboard=null", "trainer.compile=off"]
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.getsockname()[1]}")
-        logger = ["+hooks=mlflow", "hooks.mlflow.timeout=0.1"]
-        run = hookline.run(*own, *logger, f"run_dir={tmp_path}/run")
-    curves = run.history["train"]
-    trained = [now - before for before, now in itertools.pairwise(curves["step"])]
-    took = sum(steps * each for steps, each in zip(trained, curves["time/step_ms"][1:], strict=True))
-    assert sum(curves["time/hooks_ms/mlflow"][1:]) < 0.01 * took

@@ -37,9 +37,6 @@ def activated(*, input_shape, classes, end):
 def no_model(*, input_shape, classes):
     return input_shape
 
-def unbuilt(*, classes):
-    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(classes)])
-
 def recurrent(*, input_shape, classes):
     return keras.Sequential([
         keras.Input(input_shape),
@@ -56,12 +53,9 @@ def ended(*, input_shape, classes, end="two", name="hidden", size=None):
     others = [keras.Input(input_shape)] if end == "inputs" else []
     x = keras.layers.Flatten()(keras.layers.Add()([first, *others]) if others else first)
     logits, more = keras.layers.Dense(classes, name=name)(x), keras.layers.Dense(3)(x)
-    ends = {"two": [logits, more], "dict": {"logits": logits, "more": more}}
-    return keras.Model([first, *others], ends.get(end, logits))
+    return keras.Model([first, *others], [logits, more] if end == "two" else logits)
 
-def raises(*, input_shape, classes, units=0):
-    if units:
-        return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(int(units))])
+def raises(*, input_shape, classes):
     raise RuntimeError("nothing\\nhere")
 """
 CUSTOM = ["recipe=bnn", "model=custom", "hooks.progress=null", "trainer.steps=3", "trainer.epochs=null"]
@@ -78,14 +72,6 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module):
-    assert main([*CUSTOM, *OWN, "+model.width=8", "run_dir=run"]) == 0
-    summary = json.loads((own_module / "run" / "summary.json").read_text())
-    layers = {row["layer"]: row for row in summary["networks"]["model"]["layers"]}
-    assert layers["conv_1"]["output"] == [6, 6, 8]
-    assert (layers["conv_1"]["weight_bits"], layers["conv_2"]["weight_bits"]) == (32, 1)
-
-
 def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch):
     def fail(*_, **__):
         raise KeyError("unknown")
@@ -100,21 +86,17 @@ def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch
 
 
 def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
-    raises = [OWN[0], "model._target_=my_models.raises"]
     for given, word in (
         ([], "model has no _target_"),
         (OWN[1:], "_target_=my_models.small_cnn is not allowed"),
         ([OWN[0], "model._target_=my_models.small_cn"], "'small_cnn'"),
         ([*OWN, "+model.widht=8"], "'width'"),
         ([OWN[0], "model._target_=my_models.no_model"], "type tuple"),
-        ([OWN[0], "model._target_=my_models.unbuilt"], "is not built"),
         ([*ENDED, "+model.end=inputs"], "takes 2 inputs"),
         ([*ENDED, "+model.end=two"], "a list (0: [None, 10], 1: [None, 3])"),
-        ([*ENDED, "+model.end=dict"], "a dict (logits: [None, 10], more: [None, 3])"),
         ([*ENDED, "+model.end=one", "+model.size=9"], "[9, 9, 1]. Expected [8, 8, 1]"),
         ([*ENDED, "+model.end=one", "+model.name=my layer"], "'my layer'"),
-        (raises, "raised RuntimeError: nothing here"),
-        ([*raises, "+model.units=1e19"], "raised ValueError"),
+        ([OWN[0], "model._target_=my_models.raises"], "raised RuntimeError: nothing here"),
         ([OWN[0], "model._target_=my_models.sequence", "data=arrays", "data.path=rows.npz"], "[7, 5, 1]"),
     ):
         assert main([*CUSTOM, *given, "run_dir=never"]) == 2
@@ -123,14 +105,11 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         assert not (own_module / "never").exists()
 
 
-def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module, capfd):
+def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module):
     options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.activated"]
     with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
         assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0
     assert main([*options, "+model.end=linear", "run_dir=linear"]) == 0
-    capfd.readouterr()
-    assert plan([*options, "+model.end=softmax"]) == 0
-    assert "trained from the logits before its final softmax ('dense')" in " ".join(capfd.readouterr().out.split())
     test = {end: json.loads((own_module / end / "summary.json").read_text())["test"] for end in ("softmax", "linear")}
     assert test["softmax"] == test["linear"]
     assert export(["run=softmax", OWN[0]]) == 0
@@ -142,18 +121,17 @@ def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module,
     np.testing.assert_allclose(shipped(images), keras.ops.softmax(logits), rtol=1e-5)
 
     (own_module / "bare.keras").write_bytes((own_module / "softmax/export/model.keras").read_bytes())
-    judged = ["run=softmax"], ["model=softmax/export/model.keras"], ["model=bare.keras", "data=digits"]
-    for number, each in enumerate(judged):
+    for number, each in enumerate((["run=softmax"], ["model=bare.keras", "data=digits"])):
         assert evaluate([*each, OWN[0], f"output=judged_{number}"]) == 0
         overall = json.loads((own_module / f"judged_{number}/evaluation.json").read_text())["overall"]
         assert overall["negative_log_likelihood"] == pytest.approx(test["linear"]["loss/cross_entropy"], rel=1e-5)
 
     np.save(own_module / "images.npy", (images[..., 0] + 1.0) * 8.0)
     tables = []
-    for model in ("softmax", "softmax/export/model.keras", "linear"):
+    for model in ("softmax/export/model.keras", "linear"):
         assert predict([f"model={model}", "images=images.npy", OWN[0], "output=found.csv", "overwrite=true"]) == 0
         tables.append(np.genfromtxt(own_module / "found.csv", delimiter=",", skip_header=1))
-    np.testing.assert_allclose(tables[:2], [tables[2]] * 2, atol=2e-6)
+    np.testing.assert_allclose(*tables, atol=2e-6)
 
 
 CLASSES = """
@@ -243,7 +221,6 @@ def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_classes,
     assert export(["run=run", PLUGIN, "format=keras", "tolerance=9"]) == 2
     assert "outputs differ from the run's" in capsys.readouterr().err
     assert not list(own_classes.glob("run/export/*"))
-    assert export(["run=run", PLUGIN, "format=saved_model"]) == 0
 
 
 def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path):
@@ -281,7 +258,7 @@ def test_several_inputs_and_outputs_train_evaluate_and_predict_from_files(tmp_pa
     (tmp_path / "own_networks.py").write_text(NETWORK)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    given = ["recipe=regression", "data=arrays", "data.path=patients.npz", "run_dir=run", "trainer.epochs=8"]
+    given = ["recipe=regression", "data=arrays", "data.path=patients.npz", "run_dir=run", "trainer.epochs=1"]
     network = ["model=custom", "model._target_=own_networks.patient", "plugins=[own_networks]"]
     losses = ["task.loss={age: mean_squared_error, ill: binary_crossentropy}", "task.metrics={ill: [AUC]}"]
     assert main([*given, *losses, "model=mlp"]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,6 @@ SOURCE = ROOT / "tests" / "support" / "moons_plugin"
 INSTALL = ("install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
 SHORT = ("trainer.epochs=2", "trainer.compile=off", *QUIET)
-KERAS_AND_NUMPY = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 MADE = 12
 """Steps of two epochs of 240 points in batches of 40."""
 
@@ -105,32 +103,3 @@ def test_another_version_of_the_package_is_told_where_the_run_uses_it(run, site,
     (other / "config.yaml").write_text(config)
     shutil.copy(run / "environment.json", other)
     assert changed_environment(other) == []
-
-
-@pytest.mark.long
-def test_processes_of_their_own_know_it(site, tmp_path):
-    """The commands as users type them: help, sweep, workers, resume, scripts; from a directory of their own."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-
-    def python(script, *arguments, code=0):
-        command = [sys.executable, "-W", "error", "-W", KERAS_AND_NUMPY, str(ROOT / script), *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600
-        )
-        assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
-
-    assert "Noise on every kernel in training [moons]" in python("train.py", "--help")
-    assert "Did you mean 'moons'?" in python("train.py", "recipe=mons", code=2)
-    python("train.py", "-m", "recipe=moons", "seed=1,2", *SHORT, "--sweep", "sweep")
-    assert "2 need nothing more" in python("train.py", "-m", "--sweep", "sweep")
-    python("train.py", "recipe=moons", *SHORT, "trainer.max_seconds=0", "run_dir=run")
-    python("train.py", "resume=run", "trainer.max_seconds=null")
-    python("scripts/launch.py", "workers=2", "recipe=moons", *SHORT, "run_dir=two")
-    assert summary_of(tmp_path / "two")["workers"] == {"count": 2, "equal": True}
-    python("scripts/verify.py", "run=run", "replay=4")
-    python("scripts/export.py", "run=run")
-    python("scripts/evaluate.py", "run=run")
-    python("scripts/plan.py", "recipe=moons", "--mermaid")
-    python("scripts/compare.py", "sweep")
-    python("scripts/ablate.py", "recipe=moons", "seeds=0", *SHORT)

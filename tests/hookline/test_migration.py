@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.documentation import Block, read_page
+from tests.support.documentation import read_page
 from tests.support.images import write_mnist
 
 PAGE = Path(__file__).parents[2] / "hookline" / "MIGRATION.md"
-PORTS = [each for each in read_page(PAGE.name, PAGE.read_text()) if isinstance(each, Block)]
+PORTS = [each for each in read_page(PAGE.name, PAGE.read_text()) if each.language]
 
 
 def is_pruned(kernel):
@@ -37,7 +37,7 @@ def is_binary(kernel):
 def test_a_port_runs(port, model, is_right, others, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_mnist(tmp_path / "mnist.npz", train=1200)
-    (tmp_path / "port.py").write_text("\n".join(port.lines))
+    (tmp_path / "port.py").write_text(port.text)
     keras.utils.set_random_seed(0)
     found = runpy.run_path(str(tmp_path / "port.py"))
     assert found["trainer"].evaluate(found["x_test"], found["y_test"])["accuracy"] > 0.5

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("configs", "deploy", "hooks", "recipes", "scripts", "trainer")
 LEFT_OUT = ("scripts/benchmark", "scripts/catalogue", "scripts/documentation/", "scripts/kill_runs", "scripts/repro")
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
-SHORT = ("recipe=baseline", "trainer.epochs=1", "trainer.compile=off", "model.units=[16]", *QUIET)
+SHORT = ("recipe=baseline", "trainer.epochs=1", "trainer.compile=off", *QUIET)
 FOREIGN = ("trainer.py", "train.py", "hooks.py", "cli.py", "running.py", "deploy.py", "recipes/__init__.py")
 FOREIGN += ("scripts/__init__.py", "scripts/export.py", "errors.py", "schema.py")
 
@@ -80,20 +80,6 @@ def site(wheel, tmp_path_factory):
     return place
 
 
-@pytest.fixture
-def place(tmp_path):
-    for name in FOREIGN:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')\n")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "train.yaml").write_text("x: [\n")
-    return tmp_path
-
-
-def summary_of(directory):
-    return json.loads((directory / "summary.json").read_text())
-
-
 @pytest.mark.full
 def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(wheel, packaged, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
@@ -114,34 +100,36 @@ def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(whee
 
 
 @pytest.mark.full
-def test_the_module_runs_beside_files_of_the_same_names(site, place):
+def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, tmp_path):
     def command(*arguments, code=0):
-        return run([sys.executable, "-m", "hookline", *arguments], place, site, code)
+        return run([sys.executable, "-m", "hookline", *arguments], tmp_path, site, code)
 
-    seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], place, site)
+    def summary_of(directory):
+        return json.loads((tmp_path / directory / "summary.json").read_text())
+
+    for name in FOREIGN:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')\n")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "train.yaml").write_text("x: [\n")
+    own = (ROOT / "recipes" / "OWN.md").read_text().split("# my_models.py\n")[1].split("```")[0]
+    (tmp_path / "my_models.py").write_text(own)
+    seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], tmp_path, site)
     assert Path(seen.strip()).is_relative_to(site)
-    script = [sys.executable, str(site / "bin" / "hookline")]
-    assert command("--version") == run([*script, "--version"], place, site) == f"hookline {project()['version']}\n"
+    version = run([sys.executable, str(site / "bin" / "hookline"), "--version"], tmp_path, site)
+    assert version == f"hookline {project()['version']}\n"
     assert "hookline train --help" in command("train", "seed=1", code=2)
-    said = command("train", *SHORT, "trainer.max_seconds=0", "run_dir=runs/a")
-    assert "hookline train resume=runs/a" in said
-    command("resume", "runs/a", "trainer.max_seconds=null")
-    assert summary_of(place / "runs" / "a")["status"] == "completed"
-    assert json.loads((place / "runs" / "a" / "environment.json").read_text())["git_commit"] is None
-    command("export", "run=runs/a")
-    assert (place / "runs" / "a" / "export" / "model.keras").is_file()
-
-
-@pytest.mark.full
-def test_processes_that_it_starts_run_there_too(site, place):
-    (place / "my_models.py").write_text(
-        (ROOT / "recipes" / "OWN.md").read_text().split("# my_models.py\n")[1].split("```")[0]
-    )
-    own = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
-    shared = [each for each in SHORT if not each.startswith("model.")]
-    program = [sys.executable, "-m", "hookline"]
-    said = run([*program, "train", "-m", *shared, *own, "seed=1", "--jobs", "1", "--sweep", "sweep"], place, site)
+    model = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
+    said = command("train", *SHORT, *model, "trainer.max_seconds=0", "run_dir=own")
+    assert "hookline train resume=own" in said
+    command("resume", "own", "trainer.max_seconds=null", model[0])
+    assert summary_of("own")["status"] == "completed"
+    assert json.loads((tmp_path / "own" / "environment.json").read_text())["git_commit"] is None
+    said = command("train", "-m", *SHORT, "model.units=[16]", "seed=1", "--jobs", "1", "--sweep", "sweep")
     assert "hookline compare sweep" in said
-    assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"]
-    run([*program, "launch", "workers=2", *SHORT, "run_dir=two"], place, site)
-    assert summary_of(place / "two")["workers"] == {"count": 2, "equal": True}
+    (swept,) = (tmp_path / "sweep").glob("0*/")
+    assert summary_of(swept)["status"] == "completed"
+    command("export", f"run={swept}")
+    assert (swept / "export" / "model.keras").is_file()
+    command("launch", "workers=2", *SHORT, "model.units=[16]", "run_dir=two")
+    assert summary_of("two")["workers"] == {"count": 2, "equal": True}

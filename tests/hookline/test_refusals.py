@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import keras
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from tests.support.door import images, small_model, small_trainer
 X, Y = images()["x_train"], images()["y_train"]
 
 
+shared = cache(small_trainer)  # what is refused leaves it as it was
+
+
 def fit(*arguments, trainer=None, **more):
     given = arguments or (X, Y)
-    return (trainer or small_trainer()).fit(*given, **{"batch_size": 16, "verbose": 0, **more})
+    return (trainer or shared()).fit(*given, **{"batch_size": 16, "verbose": 0, **more})
 
 
 def endless():
