@@ -77,6 +77,15 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
     assert "workers" not in summary_of(run)
 
 
+@pytest.mark.long
+def test_four_and_eight_workers_are_the_run_of_two(tmp_path):
+    for workers in (2, 4, 8):
+        run = tmp_path / str(workers)
+        launch("recipe=bnn", *GENTLE, *SMALL, f"run_dir={run}", log=tmp_path / "log", workers=workers)
+        check_same_run(run, tmp_path / "2")
+        assert summary_of(run)["workers"] == {"count": workers, "equal": True}
+
+
 def endless(directory):
     run = Launched(*ENDLESS, f"run_dir={directory}", log=directory.with_suffix(".log"))
     metrics = directory / "metrics.jsonl"
