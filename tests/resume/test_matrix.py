@@ -187,14 +187,6 @@ def curves(run, split):
     return found
 
 
-def refusal(error, case):
-    """Return the one line that says why a recipe does not take a hook, which must name it."""
-    line, shown = str(error), "".join(traceback.format_exception_only(error))
-    assert "\n" not in line
-    assert case.hook in shown or "trainer.accumulation_steps" in line, shown
-    return line
-
-
 MASKS = ("frozen_mask", "incremental_quantization", "prune")
 ALL = [Case(recipe, hook, parts) for parts in (1, 2) for recipe in RECIPES for hook in ("alone", *TECHNIQUES)]
 
@@ -223,7 +215,10 @@ def test_a_recipe_with_a_hook_resumes_from_every_cut(case, directory):
         whole = make_whole(case, directory)
     except UserError as error:
         assert not (directory / "whole").exists()
-        pytest.skip(f"refused: {refusal(error, case)}")
+        line, shown = str(error), "".join(traceback.format_exception_only(error))
+        assert "\n" not in line
+        assert case.hook in shown or "trainer.accumulation_steps" in line, shown
+        pytest.skip(f"refused: {line}")
     cuts = choose_cuts(whole)
     assert case.hook not in MASKS or any(CHANGE in kind for kind in cuts.values())
     for (name, step), kind in cuts.items():

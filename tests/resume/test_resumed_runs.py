@@ -21,7 +21,7 @@ from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
-"""The largest loss is the best, so that the best step lies before all cuts but the first."""
+"""The largest loss is the best, so that the best step lies before all cuts."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
 
 
 CUTS = [
-    ([1, 9, 25], False, ()),  # first step, around the end of an epoch, between reports
+    ([9, 25], False, ()),  # before the end of an epoch, between reports
     pytest.param([20], True, ("trainer.placement=host",), marks=pytest.mark.full),  # its queue resumes, too
 ]
 
@@ -57,8 +57,21 @@ def left_at(steps, directory, *overrides):
 
 
 @pytest.mark.full
-def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path):
+def test_an_interrupted_run_keeps_its_config_and_is_completed_by_one_process_once(tmp_path, monkeypatch):
+    refused, send = [], Signal.on_chunk_end
+
+    def try_and_send(hook, run, report):
+        with pytest.raises(UserError, match="is in use"), locked(run.directory):
+            pass
+        refused.append(run.step)
+        send(hook, run, report)
+
+    monkeypatch.setattr(Signal, "on_chunk_end", try_and_send)
     directory = left_at(5, tmp_path / "run")
+    monkeypatch.undo()
+    assert refused[-1] == 5
+    with locked(directory), pytest.raises(UserError, match="is in use"):
+        go_on(directory)
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["digest"], summary["test"]) == ("interrupted", 5, None, {})
     assert "SIGTERM after step 5" in summary["stop_reason"]
@@ -78,25 +91,20 @@ def test_an_interrupted_run_keeps_its_config_and_is_completed_once(tmp_path):
 
 
 @pytest.mark.full
-def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path):
+def test_out_of_time_is_no_error_and_without_a_checkpoint_a_run_starts_again(whole, tmp_path):
+    directory = tmp_path / "run"
     with pytest.raises(Interrupted) as error:
-        run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
+        run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=directory)
     assert error.value.signal_number is None
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("paused", 1)
-    check_same(tmp_path / "run", go_on(tmp_path / "run", "trainer.max_seconds=null"), *whole)
-
-
-@pytest.mark.full
-def test_a_run_killed_before_its_first_checkpoint_starts_again(whole, tmp_path):
-    directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
     with (directory / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "split": "tr')  # as a kill in the middle of a line leaves it
-    with pytest.raises(Interrupted):  # comes to step 5 once more
+    with pytest.raises(Interrupted):  # out of time again, after the same step
         go_on(directory)
-    summary = go_on(directory)
-    assert summary["resumed_at"] == [0, 5]
+    summary = go_on(directory, "trainer.max_seconds=null")
+    assert summary["resumed_at"] == [0, 1]
     check_same(directory, summary, *whole)
 
 
@@ -136,22 +144,6 @@ def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_pa
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
     with pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"):
         assert go_on(directory, moved)["status"] == "completed"
-
-
-def test_a_run_in_use_is_refused(tmp_path, monkeypatch):
-    refused, send = [], Signal.on_chunk_end
-
-    def try_and_send(hook, run, report):
-        with pytest.raises(UserError, match="is in use"), locked(run.directory):
-            pass
-        refused.append(run.step)
-        send(hook, run, report)
-
-    monkeypatch.setattr(Signal, "on_chunk_end", try_and_send)
-    directory = left_at(5, tmp_path / "run")
-    assert refused[-1] == 5
-    with locked(directory), pytest.raises(UserError, match="is in use"):
-        go_on(directory)
 
 
 @pytest.mark.full

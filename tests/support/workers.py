@@ -46,11 +46,6 @@ def launched(*overrides, log, workers=2):
     return run.end(600.0), run.text
 
 
-def trained(arguments):
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-
-
 def is_gone(process):
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
