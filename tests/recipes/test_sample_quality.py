@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import shutil
 from pathlib import Path
@@ -106,18 +105,8 @@ def expected(first: np.ndarray, second: np.ndarray) -> float:
     return float(means @ means + np.trace(one) + np.trace(two) - 2.0 * roots.sum())
 
 
-@functools.cache
-def traced(width: int):
-    spec = tf.TensorSpec([None, width], tf.float32)
-    return tf.function(
-        lambda first, second: frechet_distance(moments(first), moments(second)),
-        autograph=False,
-        input_signature=[spec, spec],
-    )
-
-
 def distance(first: np.ndarray, second: np.ndarray) -> float:
-    return float(traced(first.shape[1])(tf.constant(first, tf.float32), tf.constant(second, tf.float32)))
+    return float(frechet_distance(moments(tf.constant(first, tf.float32)), moments(tf.constant(second, tf.float32))))
 
 
 def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarray:
