@@ -15,10 +15,9 @@ from hookline.callbacks import check_callbacks
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import PROGRESS, hook_makers
 from hookline.inputs import evaluation_split, is_count, training_data
-from hookline.recipes.supervised import MODEL
 from hookline.running import History
 from hookline.shipping import Shipped
-from hookline.spec import Spec, resolve_optimizers, trainer_settings
+from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
@@ -74,16 +73,8 @@ class Trainer:
         Raises:
             UserError: something that cannot be trained, in one line. It is a ValueError.
         """
-        models = _models(model, networks)
-        if (loss is None) == (not objectives):
-            received = "No loss" if loss is None else "loss and objectives"
-            raise UserError(f"{received} received. Expected loss= or objectives=.")
-        if networks is not None and loss is not None:
-            raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
-        if not is_count(seed, least=0) or seed >= 2**31:
-            raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
-        if init_from is not None:
-            check_initial(str(init_from))
+        models = checked_models(model, networks)
+        _check_given(loss, objectives, networks, seed, init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
@@ -197,35 +188,12 @@ class Trainer:
         """
         self._check_fit(callbacks, epochs, resume=resume)
         self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
-        with self._spec.working(), ExitStack() as stack:
+        with self._spec.working():
             data, size = training_data(
                 x, y, sample_weight, validation_data, validation_split, batch_size, form=self._spec.form
             )
-            if restore_best and not data.held_out:
-                raise UserError("restore_best=True received without validation data. Expected validation_data=.")
-            interruption = Interruption(max_seconds)
-            state = begin(
-                stack,
-                self._spec,
-                self._state,
-                data,
-                epochs=int(epochs),
-                batch_size=size,
-                class_weight=class_weight,
-                resume=resume,
-                run_dir=self.run_dir,
-            )
-            watch, run = state.watch, state.run
-            assert run is not None
-            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
-            before = {} if resume else {name: len(each) for name, each in watch.history.items()}
-            first = 0 if resume else len(watch.epochs)
-            self._state, self._kept = state, None
-            summary = train(run, interruption, writes=self.run_dir is not None, quiet=verbose == 0)
-            if restore_best:
-                run.put_best()
-        values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
-        return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
+            options = {"epochs": int(epochs), "batch_size": size, "class_weight": class_weight, "resume": resume}
+            return self._fit(data, options, callbacks, restore_best, Interruption(max_seconds), verbose == 0)
 
     def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
         if self._fixed:
@@ -235,6 +203,31 @@ class Trainer:
             raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
+
+    def _fit(
+        self,
+        data: Data,
+        options: dict[str, Any],
+        callbacks: Sequence[Any],
+        restore_best: bool,
+        interruption: Interruption,
+        quiet: bool,
+    ) -> History:
+        if restore_best and not data.held_out:
+            raise UserError("restore_best=True received without validation data. Expected validation_data=.")
+        with ExitStack() as stack:
+            state = begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
+            watch, run = state.watch, state.run
+            assert run is not None
+            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
+            before = {} if options["resume"] else {name: len(each) for name, each in watch.history.items()}
+            first = 0 if options["resume"] else len(watch.epochs)
+            self._state, self._kept = state, None
+            summary = train(run, interruption, writes=self.run_dir is not None, quiet=quiet)
+        if restore_best:
+            run.put_best()
+        values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
+        return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 
     def prepare(self, x: Any, y: Any = None, *, epochs: int = 1, batch_size: int | None = None) -> None:
         """Build hooks and optimizers for steps of one's own, and train nothing; see `compute_gradients`.
@@ -381,16 +374,18 @@ class Trainer:
         return network or next(iter(models))
 
 
-def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | None) -> dict[str, keras.Model]:
-    if (model is None) == (networks is None):
-        raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
-    models = {MODEL: model} if networks is None else dict(networks)
-    for name, each in models.items():
-        if not isinstance(each, keras.Model):
-            raise UserError(f"The {name} is of type {type(each).__name__}. Expected a built keras.Model.")
-        if not each.built:
-            raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
-    return models
+def _check_given(
+    loss: Any, objectives: Sequence[Objective], networks: Any, seed: Any, init_from: str | Path | None
+) -> None:
+    if (loss is None) == (not objectives):
+        received = "No loss" if loss is None else "loss and objectives"
+        raise UserError(f"{received} received. Expected loss= or objectives=.")
+    if networks is not None and loss is not None:
+        raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+    if not is_count(seed, least=0) or seed >= 2**31:
+        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+    if init_from is not None:
+        check_initial(str(init_from))
 
 
 def _mode(verbose: int | str) -> str | None:

@@ -51,6 +51,19 @@ OF_COMMAND_LINE = (
 )
 
 
+def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model] | None) -> dict[str, keras.Model]:
+    """Return the networks by name."""
+    if (model is None) == (networks is None):
+        raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
+    models = {MODEL: model} if networks is None else dict(networks)
+    for name, each in models.items():
+        if not isinstance(each, keras.Model):
+            raise UserError(f"The {name} is of type {type(each).__name__}. Expected a built keras.Model.")
+        if not each.built:
+            raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
+    return models
+
+
 def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
     """Return an optimizer; a schedule in it can be lowered afterwards."""
     if isinstance(given, str) and given.lower() in FUSED:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,22 +26,6 @@ def find_batch_norms(model: keras.Model, patterns: str | Sequence[str]) -> dict[
     if patterns == "*":
         return {path: layer for path, layer in layer_paths(model).items() if accept(layer)}
     return select_layers(model, patterns, accept=accept, kind="batch norm layer")
-
-
-@contextmanager
-def calls_replaced(calls: Iterable[tuple[keras.Layer, Call]]) -> Iterator[None]:
-    """Replace the `call` of layers inside the block, past Keras, which would look for variables in it."""
-    calls = list(calls)
-    before = [vars(layer).get("call") for layer, _ in calls]
-    try:
-        for layer, call in calls:
-            vars(layer)["call"] = call
-        yield
-    finally:
-        for (layer, _), call in zip(calls, before, strict=True):
-            vars(layer).pop("call", None)
-            if call is not None:
-                vars(layer)["call"] = call
 
 
 def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_batch: bool) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.attention import options
 from hookline.hooks.attention.place import Place, find_place, insert_gated, refuse_sign_after
-from hookline.hooks.graphs import nodes_in_order
+from hookline.hooks.graphs import nodes_in_order, write_out
 from hookline.hooks.kernels import mark_added
 from hookline.hooks.options import check_choice, check_layer, check_number, epoch_start
 from hookline.trainer.errors import UserError
@@ -172,9 +172,9 @@ class BernoulliAttention(GraphHook):
             raise UserError(
                 f"hooks.{self.key}.eval_mode=sample draws in every evaluation, which no export does. Expected another."
             )
-        from hookline.hooks.attention.gate import write_out_attention
+        from hookline.hooks.attention.gate import OWN
 
-        return write_out_attention(model)
+        return write_out(model, OWN)
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         if self.mode == "none":

@@ -10,14 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks.graphs import write_out
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
 from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
-from hookline.hooks.quantization.input_quantizers import (
-    dropout_advice,
-    insert_input_quantizers,
-    layers_to_precede,
-    write_out_input_quantizers,
-)
+from hookline.hooks.quantization.input_quantizers import dropout_advice, insert_input_quantizers, layers_to_precede
 from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import choose_kernel_layers
@@ -137,7 +133,9 @@ class BnnRounding(GraphHook):
         return insert_input_quantizers(model, missing, self.input_quantizer) if missing else model
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        return write_out_input_quantizers(model)
+        from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+
+        return write_out(model, InputQuantizer)
 
     def build(self, context: BuildContext) -> None:
         self._selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)

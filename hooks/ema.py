@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -151,11 +151,12 @@ class Ema(GraphHook):
         averages = {name: self._averages[name] for name in context.latent}
         variables = context.network.trainable_variables
         latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
-        away = _length(latent[name] - average for name, average in averages.items())
+        away = [tf.cast(latent[name] - average, tf.float32) for name, average in averages.items()]
+        length = tf.linalg.global_norm([tf.cast(each, tf.float32) for each in latent.values()])
         decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the previous one
         prefix = self.key
         return {
-            f"{prefix}/distance": decay * tf.math.divide_no_nan(away, _length(latent.values())),
+            f"{prefix}/distance": decay * tf.math.divide_no_nan(tf.linalg.global_norm(away), length),
             f"{prefix}/decay": decay,
         }
 
@@ -178,8 +179,3 @@ class Ema(GraphHook):
             f"decay={self.decay:g} over {steps} steps leaves {100 * left:.0f} % of the first weights in the average "
             f"that evaluations use. Set hooks.{self.key}.warm_up=true, or decay={decay:.2g}.",
         )
-
-
-def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Return the length of all tensors together, as one vector."""
-    return tf.sqrt(2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(tensor), tf.float32) for tensor in tensors]))

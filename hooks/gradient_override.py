@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,10 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.batch_norm import calls_replaced
-from hookline.hooks.graphs import nodes_in_order, with_upstream_layers
-from hookline.hooks.options import check_number, check_patterns
-from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.hooks.graphs import calls_replaced, nodes_in_order, with_upstream_layers
+from hookline.hooks.options import check_number, check_patterns, parse_named
+from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
@@ -232,19 +230,8 @@ def parse_backward(given: Any) -> Backward:
     """Return the backward pass that a config names."""
     if isinstance(given, Backward):
         return given
-    arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
-    name = arguments.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(
-            f"Invalid backward: {given!r}. Expected a name such as reverse, {{name: reverse, factor: 0.5}}, or "
-            "{_target_: my_package.my_backward}, where that returns a Backward."
-        )
-    if name not in BACKWARDS:
-        raise unknown_name("backward", name, BACKWARDS)
-    known = inspect.signature(BACKWARDS[name]).parameters
-    for argument in arguments:
-        if argument not in known:
-            raise unknown_name(f"argument of backward {name}", str(argument), known)
+    expected = "a name such as reverse, {name: reverse, factor: 0.5}, or a _target_ that returns a Backward"
+    name, arguments = parse_named("backward", given, BACKWARDS, expected)
     return BACKWARDS[name](**arguments)
 
 

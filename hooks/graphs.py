@@ -1,8 +1,9 @@
-"""Functional models: called anew with other layers, and walked with facts in place of tensors."""
+"""Functional models: called anew with other layers, and walked with facts in place of tensors; calls replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import keras
@@ -39,6 +40,31 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
         return call(layer, *args, **kwargs) if touches(layer) else layer(*args, **kwargs)
 
     return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call_any)
+
+
+@contextmanager
+def calls_replaced(calls: Iterable[tuple[keras.Layer, Callable[..., Any]]]) -> Iterator[None]:
+    """Replace the `call` of layers inside the block, past Keras, which would look for variables in it."""
+    calls = list(calls)
+    before = [vars(layer).get("call") for layer, _ in calls]
+    try:
+        for layer, call in calls:
+            vars(layer)["call"] = call
+        yield
+    finally:
+        for (layer, _), call in zip(calls, before, strict=True):
+            vars(layer).pop("call", None)
+            if call is not None:
+                vars(layer)["call"] = call
+
+
+def write_out(model: keras.Model, kinds: type | tuple[type, ...]) -> keras.Model:
+    """Return the model for inference, with what `written_out` of a hook's layers returns: the same variables."""
+
+    def call(layer: Any, inputs: Any) -> Any:
+        return layer.written_out(inputs)
+
+    return call_anew(model, lambda layer: isinstance(layer, kinds), call)
 
 
 def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> None:

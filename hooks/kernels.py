@@ -166,9 +166,8 @@ def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor
 def relative_distance(context: StepContext, names: Iterable[str]) -> tf.Tensor:
     """Return the root mean square of the change that the forward pass makes to latent weights, divided by theirs."""
     latent = {name: tf.cast(context.latent[name], tf.float32) for name in names}
-    away = [tf.reduce_sum(tf.square(tf.cast(context.weights[name], tf.float32) - own)) for name, own in latent.items()]
-    length = [tf.reduce_sum(tf.square(own)) for own in latent.values()]
-    return tf.sqrt(tf.math.divide_no_nan(tf.add_n(away), tf.add_n(length)))
+    away = [tf.cast(context.weights[name], tf.float32) - own for name, own in latent.items()]
+    return tf.math.divide_no_nan(tf.linalg.global_norm(away), tf.linalg.global_norm(list(latent.values())))
 
 
 def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -52,6 +53,23 @@ def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in known:
         raise unknown_name(name, str(value), known)
     return value
+
+
+def parse_named(
+    option: str, given: Any, known: Mapping[str, Callable[..., Any]], expected: str, hidden: Collection[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Return the name of a known function, and the arguments for it, that an option gives: "a", or {name: a, b: 1}."""
+    arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"Invalid {option}: {given!r}. Expected {expected}.")
+    if name not in known:
+        raise unknown_name(option, name, known)
+    parameters = inspect.signature(known[name]).parameters.keys() - hidden
+    for argument in arguments:
+        if argument not in parameters:
+            raise unknown_name(f"argument of {option} {name}", str(argument), parameters)
+    return name, arguments
 
 
 def check_patterns(name: str, value: Any) -> str | list[str]:

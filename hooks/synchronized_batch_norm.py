@@ -10,7 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.batch_norm import calls_replaced, find_batch_norms, has_own_methods
+from hookline.hooks.batch_norm import find_batch_norms, has_own_methods
+from hookline.hooks.graphs import calls_replaced
 from hookline.hooks.options import check_patterns
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook

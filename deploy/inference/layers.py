@@ -141,7 +141,7 @@ def conv2d(context: Context) -> Step:
     if value.kind == BINARY and kernel.encoding == SIGN:
         return _sign_conv2d(context, kernel)
     weights, convert = unscaled(kernel, context.tensors).reshape(-1, kernel.shape[-1]), to_float(value)
-    windows, finish = _windows(context, kernel), _finish(context, kernel)
+    windows, finish = _windows(context, kernel.shape), _finish(context, kernel)
 
     def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
         images = convert(arrays[0])
@@ -155,7 +155,7 @@ def conv2d(context: Context) -> Step:
 
 
 def _sign_conv2d(context: Context, kernel: Encoded) -> Step:
-    windows, finish = _windows(context, kernel), _finish(context, kernel)
+    windows, finish = _windows(context, kernel.shape), _finish(context, kernel)
     words = as_words(sign_bytes(kernel, context.tensors))
     sums = context.backend.sums(words, math.prod(kernel.shape[:3]))
     border = _border(context, kernel, windows)
@@ -176,7 +176,7 @@ def depthwise_conv2d(context: Context) -> Step:
     """Return the step of a depthwise convolution."""
     kernel: Encoded = context.op.fields["kernel"]
     weights, convert = decode(kernel, context.tensors), to_float(context.inputs[0])
-    windows, bias = _windows(context, kernel), _bias(context)
+    windows, bias = _windows(context, kernel.shape), _bias(context)
 
     def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
         view = windows.view(convert(arrays[0]))
@@ -193,10 +193,10 @@ def _as_rows(array: np.ndarray) -> np.ndarray:
     return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
 
 
-def _windows(context: Context, kernel: Encoded) -> Windows:
+def _windows(context: Context, window: Sequence[int]) -> Windows:
     fields, shape = context.op.fields, context.inputs[0].shape
-    window = (kernel.shape[0], kernel.shape[1])
-    return Windows((shape[0], shape[1]), window, fields["strides"], fields["dilation"], fields["padding"])
+    dilation = fields.get("dilation", (1, 1))  # a pooling has none
+    return Windows((shape[0], shape[1]), (window[0], window[1]), fields["strides"], dilation, fields["padding"])
 
 
 def _bias(context: Context) -> np.ndarray | None:
@@ -235,7 +235,7 @@ def _border(context: Context, kernel: Encoded, windows: Windows) -> Callable[[np
 
 def max_pool2d(context: Context) -> Step:
     """Return the step of a maximum over windows."""
-    windows, kind = _pooling_windows(context), context.inputs[0].kind
+    windows, kind = _windows(context, context.op.fields["pool_size"]), context.inputs[0].kind
     largest: Any = np.bitwise_or if kind == BINARY else np.maximum
     lowest: Any = {BINARY: 0, INTEGER: np.iinfo(np.int32).min}.get(kind, -np.inf)
     return lambda arrays: _pool(largest, windows, windows.view(arrays[0], lowest))
@@ -243,7 +243,7 @@ def max_pool2d(context: Context) -> Step:
 
 def average_pool2d(context: Context) -> Step:
     """Return the step of a mean over windows; zeros of the padding do not count."""
-    windows, convert = _pooling_windows(context), to_float(context.inputs[0])
+    windows, convert = _windows(context, context.op.fields["pool_size"]), to_float(context.inputs[0])
     counts = [windows.inside(axis).sum(axis=1, dtype=np.int64) for axis in (0, 1)]
     sizes = np.multiply.outer(*counts).astype(np.float32)[..., None]
 
@@ -273,11 +273,6 @@ def global_average_pool2d(context: Context) -> Step:
     """Return the step of a mean over all places."""
     convert = to_float(context.inputs[0])
     return lambda arrays: convert(arrays[0]).mean(axis=(1, 2), dtype=np.float32)
-
-
-def _pooling_windows(context: Context) -> Windows:
-    fields, shape = context.op.fields, context.inputs[0].shape
-    return Windows((shape[0], shape[1]), fields["pool_size"], fields["strides"], (1, 1), fields["padding"])
 
 
 def sign(context: Context) -> Step:

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.attention.options import BranchOptions
-from hookline.hooks.graphs import call_anew
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import bernoulli_gate, uniform_numbers
 from hookline.trainer.replicas.replica import Replica, common_seed
@@ -87,12 +86,11 @@ class DilatedConv2D(keras.layers.Conv2D):
             return tf.nn.conv2d(inputs, kernel, 1, "SAME", dilations=self.dilation_rate)
         return phase_convolution(inputs, kernel, tuple(self.dilation_rate))
 
-    def plain(self) -> keras.layers.Conv2D:
-        """Return Keras's convolution with the very variables of this layer."""
+    def written_out(self, inputs: Any) -> Any:
         plain = keras.layers.Conv2D.from_config(self.get_config())
         plain._kernel, plain.bias = self._kernel, self.bias
         plain.input_spec, plain.built = self.input_spec, True
-        return plain
+        return plain(inputs)
 
 
 def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, int]) -> tf.Tensor:
@@ -235,14 +233,5 @@ class BernoulliGate(keras.layers.Layer):
         return config
 
 
-def write_out_attention(model: keras.Model) -> keras.Model:
-    """Return the model for inference, with what Keras has in place of attention's own layers: the same variables."""
-    convolutions: dict[int, keras.layers.Conv2D] = {}
-
-    def call(layer: Any, inputs: Any) -> Any:
-        if isinstance(layer, DilatedConv2D):
-            return convolutions.setdefault(id(layer), layer.plain())(inputs)
-        return layer.written_out(inputs)
-
-    own = (AreaResize, DilatedConv2D, AttentionMap, BernoulliGate)
-    return call_anew(model, lambda layer: isinstance(layer, own), call)
+OWN = (AreaResize, DilatedConv2D, AttentionMap, BernoulliGate)
+"""Layers of attention; `written_out` returns what Keras has in their place."""

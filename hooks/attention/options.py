@@ -221,8 +221,4 @@ def _colored(inputs: np.ndarray) -> np.ndarray:
 
 def _stretched(maps: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Return maps of the images' size, by the nearest position."""
-    rows, columns = (
-        np.minimum(((np.arange(wanted) + 0.5) * given / wanted).astype(int), given - 1)
-        for given, wanted in zip(maps.shape[1:3], size, strict=True)
-    )
-    return maps[:, rows][:, :, columns].astype(np.float64)
+    return tf.image.resize(maps[..., np.newaxis], size, "nearest").numpy()[..., 0].astype(np.float64)

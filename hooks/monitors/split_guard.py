@@ -220,15 +220,9 @@ def is_image(inputs: tf.Tensor) -> bool:
 def waves(images: tf.Tensor) -> tf.Tensor:
     """Return the lowest waves of the cosine transform of grey images: float32 [n, vertical, horizontal], 16 at most."""
     grey = tf.reduce_mean(tf.cast(images, tf.float32), axis=-1)
-    vertical, horizontal = (tf.constant(_cosines(side)) for side in grey.shape[1:])
-    return tf.matmul(vertical, tf.matmul(grey, horizontal, transpose_b=True))
-
-
-def _cosines(side: int) -> np.ndarray:
-    """Return the lowest waves over a side, each of length 1: float32 [at most 16, side]."""
-    wave, place = np.arange(min(WAVES, side))[:, None], np.arange(side) + 0.5
-    basis = np.cos(np.pi / side * wave * place) * np.sqrt(np.where(wave == 0, 1.0, 2.0) / side)
-    return basis.astype(np.float32)
+    horizontal = tf.signal.dct(grey, norm="ortho")[..., :WAVES]
+    vertical = tf.signal.dct(tf.linalg.matrix_transpose(horizontal), norm="ortho")[..., :WAVES]
+    return tf.linalg.matrix_transpose(vertical)
 
 
 def as_looks(found: np.ndarray) -> Looks:

@@ -84,16 +84,6 @@ def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer
     return call_anew(model, lambda layer: id(layer) in before, call)
 
 
-def write_out_input_quantizers(model: keras.Model) -> keras.Model:
-    """Return the model for inference, with `keras.ops` in place of every `InputQuantizer`: the same variables."""
-    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
-
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        return quantize(*args, **kwargs, quantizer=layer.quantizer)
-
-    return call_anew(model, lambda layer: isinstance(layer, InputQuantizer), call)
-
-
 def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
     """Return quantized inputs, computed by operations of Keras; NaN stays NaN."""
     ops = keras.ops

@@ -33,13 +33,9 @@ def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) ->
         if _is_bounded(operation) if path is None else _has_bounded_function(operation):
             where = operation.name if path is None else f"activation of {operation.name}"
             found.update({each: where for each in sorted(sums) if each not in found})
-        passes_on = (
-            type(operation).__name__ in SIGN_KEEPING
-            or path is not None
-            or isinstance(operation, keras.layers.Activation)
-        )
+        kept = type(operation).__name__ in SIGN_KEEPING or isinstance(operation, keras.layers.Activation)
         is_linear = getattr(operation, "activation", None) in (None, keras.activations.linear)
-        return sums if passes_on and is_linear else frozenset[str]()
+        return sums if (kept or path is not None) and is_linear else frozenset[str]()
 
     walk(model, frozenset[str](), visit)
     return found

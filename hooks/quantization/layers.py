@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.quantization.activation_places import Pass, Point
+from hookline.hooks.quantization.input_quantizers import quantize
 from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 
 
@@ -30,6 +31,9 @@ class InputQuantizer(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.quantizer(inputs)
+
+    def written_out(self, inputs: Any) -> Any:
+        return quantize(inputs, quantizer=self.quantizer)
 
     def inference_op(self) -> dict[str, Any] | None:
         """Return what it computes, for packed files: see `hookline.deploy.keras_graph`."""

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.hooks.options import parse_named
+from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import (
     MAX_BITS,
     approx_sign,
@@ -143,21 +144,11 @@ def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option:
     """Return the quantizer that a config names, or None for None."""
     if spec is None:
         return None
-    arguments = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
-    name = arguments.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(
-            f"Invalid {option}: {spec!r}. Expected a name such as ste_sign, or {{name: dorefa, k_bit: 2}}, or null."
-        )
-    known = [each for each in FUNCTIONS if role == "kernel" or each not in KERNEL_ONLY]
-    if name not in known:
-        raise unknown_name(option, name, known)
-    signature = inspect.signature(FUNCTIONS[name]).parameters
-    defaults = {key: each.default for key, each in signature.items() if key not in SET_BY_ROLE}
+    known = {name: each for name, each in FUNCTIONS.items() if role == "kernel" or name not in KERNEL_ONLY}
+    expected = "a name such as ste_sign, or {name: dorefa, k_bit: 2}, or null"
+    name, arguments = parse_named(option, spec, known, expected, SET_BY_ROLE)
     for key, value in arguments.items():
-        if key not in defaults:
-            raise unknown_name(f"argument of {option} {name}", str(key), defaults)
-        _check_argument(f"{option} {name}", key, value, defaults[key])
+        _check_argument(f"{option} {name}", key, value, inspect.signature(known[name]).parameters[key].default)
     return Quantizer(name, role, arguments)
 
 
