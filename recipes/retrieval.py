@@ -163,7 +163,10 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
         half = halves(tf.constant(split.labels), tf.constant(split.indices)).numpy()
         gallery = int(np.bincount(half, minlength=2).min())
         if max(recall_at) > gallery:
-            raise UserError(f"recall_at={list(recall_at)}: expected at most {gallery}, half of the {split.name} split.")
+            raise UserError(
+                f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and queries "
+                f"are searched in halves of them: expected at most {gallery}, the size of the smaller half."
+            )
 
 
 def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Tensor:
