@@ -156,7 +156,10 @@ def build_part(
     """Return the object that a section of the config describes."""
     part = build(node, group=key, plugins=plugins, **injected)
     if not isinstance(part, kind):
-        raise UserError(f"{key}._target_={node[TARGET]} returned a {type(part).__name__}. Expected a {kind.__name__}.")
+        raise UserError(
+            f"{key}._target_={node[TARGET]} returned a value of type {type(part).__name__}. "
+            f"Expected {kind.__module__.partition('.')[0]}'s {kind.__name__}."
+        )
     return part
 
 
