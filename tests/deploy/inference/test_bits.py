@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 
 from hookline.deploy.inference import bits as sign_sums
 from hookline.deploy.inference.bits import (
     as_words,
-    encode_order,
-    from_order,
     pack_last,
     pack_stream,
     packed_bytes,
@@ -24,7 +21,6 @@ from hookline.deploy.inference.bits import (
 )
 from hookline.deploy.inference.engine import NUMBA, NUMPY, find_backend
 from hookline.trainer.errors import UserError
-from tests.support.packed_graphs import pack_signs
 
 
 @given(bits=st.integers(1, 8), numbers=st.lists(st.integers(0, 255), max_size=40))
@@ -35,19 +31,6 @@ def test_a_stream_holds_its_numbers_lowest_bit_first(bits, numbers):
     whole = sum(int(value) << bits * place for place, value in enumerate(values))
     assert int.from_bytes(stream.tobytes(), "little") == whole  # so what follows the last number is zero
     np.testing.assert_array_equal(unpack_stream(stream, len(values), bits), values)
-
-
-KERNELS = npst.arrays(np.float32, npst.array_shapes(max_dims=4, max_side=5), elements=st.sampled_from([-0.5, 2]))
-
-
-@given(kernel=KERNELS)
-def test_signs_stand_channel_by_channel(kernel):
-    stream = pack_signs(kernel)
-    bits = unpack_stream(stream, kernel.size, 1)
-    np.testing.assert_array_equal(from_order(bits, kernel.shape), kernel > 0)
-    channels = [kernel[..., channel].ravel() > 0 for channel in range(kernel.shape[-1])]
-    np.testing.assert_array_equal(bits, np.concatenate(channels))
-    np.testing.assert_array_equal(from_order(encode_order(kernel), kernel.shape), kernel)
 
 
 @given(groups=st.integers(1, 4), group=st.integers(1, 20), rows=st.integers(0, 3), seed=st.integers(0, 99))
@@ -110,15 +93,3 @@ def test_without_numba_it_is_one_line(monkeypatch):
     with pytest.raises(UserError, match=r"kernels=numba needs Numba. Expected it installed: python -m pip .*\[fast\]"):
         importlib.import_module("hookline.deploy.inference.compiled")
     monkeypatch.undo()
-
-
-@pytest.mark.parametrize("kernels", SIGN_SUMS_KERNELS)
-@settings(max_examples=30, deadline=None)
-@given(rows=st.integers(0, 3), units=st.integers(1, 9), count=st.integers(1, 70))
-def test_products_of_floats_with_signs_are_those_of_float64(kernels, rows, units, count):
-    make(kernels)
-    inputs = np.random.default_rng(0).normal(size=(count, rows)).astype(np.float32).T
-    kernel = signs((count, units), 2)
-    found = find_backend(kernels).products(kernel.astype(np.float32))(inputs)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, inputs.astype(np.float64) @ kernel, atol=1e-5)

@@ -114,12 +114,9 @@ def placed(*offsets: tuple) -> bytes:
 
 OTHER = [
     (b"", "too short"),
-    (b"PK\x03\x04" + bytes(99), "too short"),
-    ((2**62).to_bytes(8, "little") + bytes(99), "too short"),
     ((2**23).to_bytes(8, "little") + bytes(2**23), "would take 8,388,608 bytes"),
     ((0).to_bytes(8, "little"), "not JSON"),
     (forged({}, header="[" * 10**6), "not JSON"),
-    (forged({}, header='{"a":' * 10**5), "not JSON"),
     (forged({}, header="\ud800".encode("utf-8", "surrogatepass").decode("latin-1")), "not JSON"),
     (forged({}, header="[]"), "not a mapping"),
     (forged({}, header='{"__metadata__":{"format":1}}'), "says nothing of this project"),
@@ -127,25 +124,19 @@ OTHER = [
     (header(version="2"), "its version is '2', expected '1'"),
     (header(more=""), "more or less"),
     (header(model="[]"), "not a mapping"),
-    (header(model="[" * 10**5), "model is not JSON"),
     (header(model='{"a":NaN}'), "model is not JSON"),
     (header(model='{"a":1,"a":2}'), "model is not JSON"),
     (placed((0, 4), (0, 4)), "'y' is not placed after"),
-    (placed((0, 4), (3, 7)), "'y' is not placed after"),
     (placed((0, 4), (5, 9)), "'y' is not placed after"),
-    (placed((4, 8)), "'x' is not placed after"),
-    (placed((0, 5)), "'x' is not placed after"),
     (forged({"x": entry(offsets=(4, 0))}, b"abcd"), "'x' is not placed after"),
     (forged({"x": entry(offsets=(0.0, 4.0))}, b"abcd"), "'x' is not placed after"),
     (forged({"x": entry()}, b"abc"), "take 4 bytes, but 3"),
-    (forged({"x": entry()}, b"abcde"), "take 4 bytes, but 5"),
     *((forged({"x": entry(shape=shape)}, b"abcd"), "no valid shape")
       for shape in ((-4,), (-2, -2), (True, 4), (4.0,), (1,) * 9 + (4,))),
     (forged({"x": entry(shape=(10**9,) * 8)}, b"abcd"), "'x' is not placed after"),
     (forged({"x": entry(shape=(10**18,), offsets=(0, 10**18))}, b"abcd"), "take 1,000,000,000,000,000,000 bytes"),
     *((forged({"x": entry(dtype)}, b"abcd"), "has type") for dtype in ("BOOL", "O", ["U8"])),
     (forged({"x": {**entry(), "more": 1}}, b"abcd"), "other fields"),
-    (forged({"x": [1]}, b"abcd"), "other fields"),
     *((forged({name: entry()}, b"abcd"), "names an array")
       for name in ("../x", "/x", "a//b", "a/", "", "x" * 201, "a/../b", "a\\b", "C:x", "a\n", "é", "-x")),
 ]  # fmt: skip
