@@ -207,15 +207,6 @@ def test_thresholds_are_the_batch_norm_that_they_stand_for(channels, largest):
     check(batch_norm(*zip(*channels, strict=True)), largest)
 
 
-def test_ties_count_as_plus_one_and_a_channel_may_never_change():
-    found = check(batch_norm([1, -1], [0, 0], [3, 3], [0.999, 0.999]), 9)
-    assert found.values.tolist() == [3, 3]
-    assert found.descending.tolist() == [False, True]
-    found = check(batch_norm([0, 0, 0], [0.5, -0.5, 0], [1, 1, 1], [1, 1, 1]), 5)
-    assert found.values.tolist() == [-5, 6, -5]
-    assert not found.descending.any()
-
-
 @pytest.mark.parametrize("rising", [True, False])
 def test_integers_are_tried_in_parts_and_none_is_lost_between_them(monkeypatch, rising: bool):
     monkeypatch.setattr(thresholds, "CHUNK", 14)  # 7 integers at a time for two channels

@@ -23,7 +23,6 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.activation_places import stretched
 from hookline.hooks.quantization.fake import nudged
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
-from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.resnet import resnet
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
@@ -128,11 +127,10 @@ def half_binary() -> keras.Model:
     ("build", "bits", "ranges"),
     [
         (lambda: resnet((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5), 4, "learned"),
-        (lambda: mlp((SIDE, SIDE, 3), 5, units=[16], batch_norm_momentum=0.5), 8, "learned"),
         (mobile, 8, "average"),
         (dense_net, 8, "learned"),
     ],
-    ids=["resnet", "mlp", "mobile", "dense_net"],
+    ids=["resnet", "mobile", "dense_net"],
 )
 def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:
     model, path = trained(build(), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
@@ -243,7 +241,6 @@ def test_steps_are_those_of_the_coarsest_grid() -> None:
 INTEGERS = np.array([[[[-127, 64, 30], [127, 5, -127], [1, 127, 80]]]])  # [1, 1, inputs, channels]
 STEPS = np.array([0.01, 0.005, 0.02], np.float32)
 LOW, HIGH = nudged(np.array([-1.0, 1.0], np.float32), 8).numpy().tolist()
-STEP = (HIGH - LOW) / 255.0
 
 
 def network() -> keras.Model:

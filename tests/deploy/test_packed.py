@@ -17,9 +17,7 @@ from hookline.deploy.inference.card import read_card
 from hookline.deploy.inference.container import PACKED, container_sizes, read_container
 from hookline.deploy.inference.engine import Model, load_model
 from hookline.deploy.packed import write_packed
-from hookline.hooks import fused_batch_norm
 from hookline.hooks.bnn_rounding import BnnRounding
-from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
@@ -69,10 +67,10 @@ def check(model: keras.Model, *, sums: tuple[str, ...] = (), signs: tuple[str, .
 SIGNS = ("sign_2", "sign_3", "sign_4")
 
 
-@pytest.mark.parametrize(("pool_first", "padding", "seed"), [(True, "valid", 0), (False, "same", 1)])
-def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: str, seed: int):
+@pytest.mark.parametrize(("pool_first", "padding"), [(True, "valid"), (False, "same")])
+def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: str):
     model = binary_cnn(pool_first=pool_first, padding=padding)
-    randomize(model, seed)
+    randomize(model, int(not pool_first))
     packed = check(model, sums=("conv_2", "dense", "logits"), signs=SIGNS)
     assert kinds(packed).count("threshold") == 2
     assert [op.name for op in packed.graph.ops if op.op == "scale_shift"] == ["norm_1", "norm_4"]
@@ -83,14 +81,13 @@ def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: st
 
 
 def test_scales_and_biases_go_into_the_thresholds():
-    for scale in (0.3, np.linspace(0.1, 2, 8)):
-        model = binary_cnn(bias=True)
-        randomize(model, 3, {"conv_2": scale, "dense": 0.5})
-        packed = check(model, signs=SIGNS)
-        assert kinds(packed).count("threshold") == 2
-        for op in (op for op in packed.graph.ops if op.name in ("conv_2", "dense")):
-            assert (op.fields["kernel"].encoding, op.fields["kernel"].scale, op.fields["bias"]) == ("sign", None, None)
-            assert packed.values[op.output].kind == "integer"
+    model = binary_cnn(bias=True)
+    randomize(model, 3, {"conv_2": np.linspace(0.1, 2, 8), "dense": 0.5})
+    packed = check(model, signs=SIGNS)
+    assert kinds(packed).count("threshold") == 2
+    for op in (op for op in packed.graph.ops if op.name in ("conv_2", "dense")):
+        assert (op.fields["kernel"].encoding, op.fields["kernel"].scale, op.fields["bias"]) == ("sign", None, None)
+        assert packed.values[op.output].kind == "integer"
 
 
 def test_what_something_else_uses_too_is_kept():
@@ -214,24 +211,6 @@ def test_a_final_softmax_is_in_the_file(tmp_path: Path):
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(packed(inputs), shares, rtol=1e-4, atol=1e-5)
     assert read_card(tmp_path / "a.packed.safetensors").activation == "softmax"
-
-
-def test_thresholds_are_those_of_the_kernel_that_evaluation_runs_on(tmp_path: Path, monkeypatch):
-    seen: list[str] = []
-    hook = FusedBatchNorm(network="model", min_entries=0)
-    hook.name = "fused_batch_norm"
-    run = finished(rounding(), hook)
-    inner = fused_batch_norm.call_fused
-
-    def call(layer, *args, **kwargs):
-        seen.append(layer.name)
-        return inner(layer, *args, **kwargs)
-
-    monkeypatch.setattr(fused_batch_norm, "call_fused", call)
-    packed, _ = written(run, tmp_path / "a.packed.safetensors")
-    assert "norm_2" in seen
-    inputs, expected = outputs_of(run)
-    np.testing.assert_array_equal(packed(inputs).argmax(1), expected.argmax(1))
 
 
 def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):

@@ -56,18 +56,22 @@ def repository():
 IMPORTS, FUNCTIONS = ast.Import | ast.ImportFrom, ast.FunctionDef | ast.AsyncFunctionDef
 
 
+DYNAMIC = re.compile(r"""\b(?:import_module|__import__)\(\s*["']([\w.]+)""")
+
+
+def _statements(body):
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, part, ()))
+
+
 @cache
 def _nodes(source):
-    """Return the imports at the top of a module, and all imports, calls and functions in it."""
+    """Return the imports at the top of a module, and all imports and functions in it."""
     tree = ast.parse(source)
-    found = [node for node in ast.walk(tree) if isinstance(node, IMPORTS | FUNCTIONS | ast.Call)]
+    found = [node for node in _statements(tree.body) if isinstance(node, IMPORTS | FUNCTIONS)]
     return [node for node in tree.body if isinstance(node, IMPORTS)], found
-
-
-def _python(files):
-    for name, source in files.items():
-        if name.endswith(".py"):
-            yield name, _nodes(source)[1]
 
 
 def _room(name):
@@ -75,30 +79,28 @@ def _room(name):
     return room if "/" in name and room in ROOMS else None
 
 
-def _imported_modules(name, nodes):
-    """Yield the line and the absolute name of everything that a module imports, also by `import_module("...")`."""
-    for node in nodes:
+def _imported_modules(name, imports):
+    """Yield the line and the absolute name of everything that a module imports."""
+    for node in imports:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
+        else:
             package = name.split("/")[: -node.level] if node.level else []
             module = ".".join([*package, *([node.module] if node.module else [])])
             for alias in node.names:
                 yield node.lineno, f"{module}.{alias.name}" if module else alias.name
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in {"import_module", "__import__"} and isinstance(node.args[0].value, str):
-                yield node.lineno, node.args[0].value
 
 
 def imports_against_the_direction(files):
-    return [
-        f"{name}:{line} imports {module}"
-        for name, nodes in _python(files)
-        for line, module in _imported_modules(name, nodes)
-        if (room := _room(name)) and not _may_import(room, module.split("."))
-    ]
+    found = []
+    for name, source in files.items():
+        if name.endswith(".py") and (room := _room(name)):
+            imports = [node for node in _nodes(source)[1] if isinstance(node, IMPORTS)]
+            modules = [*_imported_modules(name, imports), *(("", each) for each in DYNAMIC.findall(source))]
+            wrong = [each for each in modules if not _may_import(room, each[1].split("."))]
+            found += [f"{name}:{line} imports {module}" for line, module in wrong]
+    return found
 
 
 def _may_import(room, module):
@@ -134,8 +136,9 @@ def long_files(files):
 def long_functions(files):
     return [
         f"{name}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
-        for name, nodes in _python(files)
-        for node in nodes
+        for name, source in files.items()
+        if name.endswith(".py")
+        for node in _nodes(source)[1]
         if isinstance(node, FUNCTIONS) and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
     ]
 

@@ -4,7 +4,6 @@
     python tests/faults/plant.py --out faults.jsonl --full           # those that survived against the full tests, too
     python tests/faults/plant.py --out faults.jsonl --near           # only the tests of the module and of its folder
     python tests/faults/plant.py --out faults.jsonl --only prune     # faults whose name or file contains "prune"
-    python tests/faults/plant.py --out faults.jsonl --report         # the table of what is recorded
 
 A fault is tried first on the test files that import its module and on the folder that mirrors its own, then on all of
 the tier. What is recorded is not tried again: a run that was interrupted resumes with the same command.
@@ -134,16 +133,6 @@ def copy_project(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def report(faults: list[Fault], found: dict[str, dict[str, object]]) -> None:
-    """Print one line a fault and the sums."""
-    counts: dict[str, int] = {}
-    for fault in faults:
-        entry = found.get(fault.key, {"outcome": "not tried", "where": "", "seconds": 0.0})
-        counts[str(entry["outcome"])] = counts.get(str(entry["outcome"]), 0) + 1
-        print(f"{entry['outcome']:9} {entry['seconds']:7} s  {fault.name}  ({fault.file})  {entry['where']}")
-    print(", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items())), "of", len(faults))
-
-
 def main() -> None:
     """Try each fault that is not yet recorded."""
     parser = argparse.ArgumentParser(description="Plant known faults and say which of them the tests notice.")
@@ -152,11 +141,8 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="this process' share, as 0/2 and 1/2 for two processes")
     parser.add_argument("--full", action="store_true", help="the full tier in place of the default one")
     parser.add_argument("--near", action="store_true", help="only the tests of the module and of its folder")
-    parser.add_argument("--report", action="store_true", help="print the table of what is recorded")
     options = parser.parse_args()
     faults = [fault for fault in read_faults() if options.only in fault.name or options.only in fault.file]
-    if options.report:
-        return report(faults, recorded(options.out))
     index, parts = map(int, options.part.split("/"))
     tier = FULL if options.full else DEFAULT
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
@@ -169,7 +155,6 @@ def main() -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
             print(f"{entry['outcome']:9} {entry['where']:5} {entry['seconds']:7} s  {fault.name}", flush=True)
-    return None
 
 
 if __name__ == "__main__":

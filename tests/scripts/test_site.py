@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+import re
+import subprocess
+import sys
 
+import pytest
+
+import hookline
 from hookline.scripts.documentation.site import LINK, PICTURES, ROOT, navigation, site_pages
 from hookline.scripts.documentation.techniques import PICTURED
 
@@ -23,3 +29,30 @@ def test_every_hook_has_a_page_in_the_contents_and_every_link_a_target():
     ]
     assert len(links) > 40
     assert [link for link in links if link[1] not in known] == []
+
+
+@pytest.mark.full
+def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="the site needs the extra [docs]")
+    pytest.importorskip("material", reason="the site needs the extra [docs]")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "fit" in (tmp_path / "reference" / "index.html").read_text()
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text()
+        assert 'src="http' not in text, page
+        assert 'rel="stylesheet" href="http' not in text, page
+
+
+def test_every_technique_has_its_equation_commands_and_a_program_that_builds_it():
+    pages = site_pages()
+    techniques = next(each["Techniques"] for each in navigation(pages)[3]["Hooks"][1:] if "Techniques" in each)
+    assert len(techniques) > 12
+    for page in techniques:
+        text = pages[page]
+        assert "**Equation**" in text, page
+        assert "python train.py recipe=" in text, page
+        calls = re.findall(r"hooks=\[(hookline\.hooks\.\w+\(.*\))\],", text)
+        assert [eval(call, {"hookline": hookline}) for call in calls] or "hookline.run(" in text, page  # noqa: S307 - our own pages
+    assert "`larq_tutorial_cnn`" in pages["hooks/bnn_rounding.md"], "what it reaches"

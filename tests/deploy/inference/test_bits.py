@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 
 from hookline.deploy.inference import bits as sign_sums
 from hookline.deploy.inference.bits import (
@@ -23,7 +22,6 @@ from hookline.deploy.inference.bits import (
 )
 from hookline.deploy.inference.engine import NUMBA, NUMPY, find_backend
 from hookline.trainer.errors import UserError
-from tests.support.packed_graphs import pack_signs
 
 
 @given(bits=st.integers(1, 8), numbers=st.lists(st.integers(0, 255), max_size=40))
@@ -109,15 +107,3 @@ def test_without_numba_it_is_one_line(monkeypatch):
     with pytest.raises(UserError, match=r"kernels=numba needs Numba. Expected it installed: python -m pip .*\[fast\]"):
         importlib.import_module("hookline.deploy.inference.compiled")
     monkeypatch.undo()
-
-
-@pytest.mark.parametrize("kernels", SIGN_SUMS_KERNELS)
-@settings(max_examples=30, deadline=None)
-@given(rows=st.integers(0, 3), units=st.integers(1, 9), count=st.integers(1, 70))
-def test_products_of_floats_with_signs_are_those_of_float64(kernels, rows, units, count):
-    make(kernels)
-    inputs = np.random.default_rng(0).normal(size=(count, rows)).astype(np.float32).T
-    kernel = signs((count, units), 2)
-    found = find_backend(kernels).products(kernel.astype(np.float32))(inputs)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, inputs.astype(np.float64) @ kernel, atol=1e-5)
