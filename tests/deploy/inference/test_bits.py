@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from hookline.deploy.inference import bits as sign_sums
 from hookline.deploy.inference.bits import (
     as_words,
-    encode_order,
-    from_order,
     pack_last,
     pack_stream,
     stream_bytes,
@@ -32,19 +30,6 @@ def test_a_stream_holds_its_numbers_lowest_bit_first(bits, numbers):
     whole = sum(int(value) << bits * place for place, value in enumerate(values))
     assert int.from_bytes(stream.tobytes(), "little") == whole  # so what follows the last number is zero
     np.testing.assert_array_equal(unpack_stream(stream, len(values), bits), values)
-
-
-KERNELS = npst.arrays(np.float32, npst.array_shapes(max_dims=4, max_side=5), elements=st.sampled_from([-0.5, 2]))
-
-
-@given(kernel=KERNELS)
-def test_signs_stand_channel_by_channel(kernel):
-    stream = pack_signs(kernel)
-    bits = unpack_stream(stream, kernel.size, 1)
-    np.testing.assert_array_equal(from_order(bits, kernel.shape), kernel > 0)
-    channels = [kernel[..., channel].ravel() > 0 for channel in range(kernel.shape[-1])]
-    np.testing.assert_array_equal(bits, np.concatenate(channels))
-    np.testing.assert_array_equal(from_order(encode_order(kernel), kernel.shape), kernel)
 
 
 @given(last=st.integers(1, 80), rows=st.integers(0, 3), seed=st.integers(0, 99))
