@@ -15,14 +15,18 @@ import tensorflow as tf
 
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.centers import center_change, center_sums
 from hookline.trainer.ops.estimators import round_through, straight_through
+from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import ToyObjective, build_context, toy_batch, toy_network, values_of
+from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
 v1 = tf.compat.v1
 
@@ -179,6 +183,18 @@ def test_moving_averages_move_only_when_they_are_asked_to(how):
         assert run.run(weight) < 1.0
 
 
+def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights():
+    network = toy_network()
+    loop = toy_loop(network=network)
+    inputs = tf.convert_to_tensor(toy_batch(tf.constant(0, tf.int64))["inputs"])
+    hidden = network.model.layers[0](inputs).numpy()
+    loop.run(0, 1)
+    values = values_of(network)
+    moving = {key.rpartition("/")[2]: value for key, value in values.items() if "/norm/moving" in f"/{key}"}
+    np.testing.assert_allclose(moving["moving_mean"], 0.01 * hidden.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(moving["moving_variance"], 0.99 + 0.01 * hidden.var(axis=0), atol=1e-6)
+
+
 FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
 CLASSES = np.array([0, 0, 2])
 CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
@@ -227,6 +243,33 @@ def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none():
     for left, right in zip(target.get_weights(), before, strict=True):
         np.testing.assert_array_equal(left, right)
     np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
+
+
+def test_batches_are_full_and_no_example_of_the_validation_is_trained_on():
+    source = ArraySource({"inputs": np.arange(10), "targets": np.arange(10)}, lambda batch: batch)
+    rows = {"train": [0, 1, 2, 3, 5, 7, 9], "validation": [9, 4], "test": [6, 8]}
+    splits = {name: Split(name, source, np.array(each, np.int64)) for name, each in rows.items()}
+    batches = TrainingBatches(splits["train"], batch_size=3, seed=0)
+    drawn = [batches.batch(tf.constant(step, tf.int64))["inputs"].numpy() for step in range(7)]
+    assert {len(each) for each in drawn} == {3}
+    epochs = np.concatenate(drawn).reshape(3, 7)
+    assert all(sorted(epoch) == rows["train"] for epoch in epochs.tolist())
+    with pytest.raises(UserError, match="Splits 'train' and 'validation' of data 'mine' share 1 examples"):
+        Data("mine", **splits, input_shape=(), classes=10)
+
+
+def test_what_is_random_differs_by_step_and_repeats_in_any_threads():
+    network = toy_network()
+
+    def noise(step):
+        context = StepContext(step, 0, True, "objective", network, {})
+        return tf.random.stateless_normal([4], context.stateless_seed("noise"))
+
+    def drawn(threads):
+        return np.stack(list(tf.data.Dataset.range(20).map(noise, num_parallel_calls=threads).as_numpy_iterator()))
+
+    np.testing.assert_array_equal(drawn(1), drawn(4))
+    assert len(np.unique(drawn(4))) == 80
 
 
 def gather(indices):

@@ -17,6 +17,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.estimators import bernoulli_gate
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -194,3 +195,16 @@ def test_a_python_function_must_return_the_declared_dtype():
     assert tf.numpy_function(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32).dtype == tf.float64
     with pytest.raises(UserError, match=r"returned float64 \[2\]. Expected float32 \[2\]"):
         by_numpy_forward(lambda c, k, d: np.add(c, k, dtype=np.float64), partials, *map(tf.constant, (C, K, D)))
+
+
+def test_bernoulli_hands_features_times_gradient_to_the_map():
+    features, attention = tf.random.stateless_normal([2, 3, 3, 4], [1, 2]), tf.fill([2, 3, 3, 1], 0.5)
+    upstream = tf.random.stateless_normal([2, 3, 3, 4], [3, 4])
+    with tf.GradientTape() as tape:
+        tape.watch([features, attention])
+        y, mask = bernoulli_gate(features, attention, seed=tf.constant([5, 6]))
+    to_features, to_attention = tape.gradient(y, [features, attention], output_gradients=upstream)
+    assert set(np.unique(mask)) == {0.0, 1.0}
+    np.testing.assert_array_equal(y, mask * features)
+    np.testing.assert_array_equal(to_features, mask * upstream)
+    np.testing.assert_allclose(to_attention, tf.reduce_sum(features * upstream, -1, keepdims=True), rtol=1e-5)
