@@ -62,7 +62,7 @@ class BernoulliAttention(GraphHook):
     Pictures:
         attention/<layer>: eight examples: input, heat map of A, one draw.
 
-    Cost: The branch and one draw per position: 0.66 of the speed (LeNet-5, batch 100). join=concatenate runs the layers
+    Cost: The branch and one draw per position: 0.59 of the speed (LeNet-5, batch 100). join=concatenate runs the layers
         above the gate twice.
 
     Pitfalls:

@@ -59,7 +59,7 @@ class GradientOverride(GraphHook):
     Scalars:
         gradient_override/rise: current factor of the rise, if `rise` is set.
 
-    Cost: 0.99 of the speed (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still
+    Cost: Not noticeable (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still
         computed.
 
     Pitfalls:

@@ -257,7 +257,8 @@ times were measured there too. A hook without "State saved" keeps no state.
 
 *Latent weights* are the float variables that train while the forward pass uses rounded or masked values in their
 place. *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. A hook *projects* a weight
-if it writes it after the optimizer, for example to clip it or to keep it at 0. A step that is *held back* or *skipped*
+if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a weight if it keeps the
+optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is *held back* or *skipped*
 writes nothing."""
 
 

@@ -63,14 +63,14 @@ def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench)
             np.testing.assert_array_equal(used[name], np.where(value >= 0, 1, -1) * np.float32(0.2))
             assert np.abs(after[name]).max() <= np.float32(0.2)
         flips = {name: (before[name] >= 0) != (after[name] >= 0) for name in before}
-        starved = {name: np.abs(after[name]) >= np.float32(0.2) for name in before}
-        for metric, flags in (("flip_ratio", flips), ("starved_ratio", starved)):
+        saturated = {name: np.abs(after[name]) >= np.float32(0.2) for name in before}
+        for metric, flags in (("flip_ratio", flips), ("saturation_ratio", saturated)):
             total = np.concatenate([flag.ravel() for flag in flags.values()]).mean()
             assert measures[f"bnn/{metric}"] == pytest.approx(total, abs=1e-6)
             for name, flag in flags.items():
                 layer = name.removesuffix("/kernel")
                 assert measures[f"bnn/{metric}/{layer}"] == pytest.approx(flag.mean(), abs=1e-6)
-        moved += measures["bnn/flip_ratio"] * measures["bnn/starved_ratio"]
+        moved += measures["bnn/flip_ratio"] * measures["bnn/saturation_ratio"]
     assert moved > 0, "the steps must flip and starve something, or the comparison says nothing"
 
 
