@@ -110,14 +110,17 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
     if (options.csv or options.chart) and not comparison.groups:
         raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
     lines = []
-    if options.csv:
-        write_csv(comparison, user_path(options.csv, "csv"))
-        lines.append(f"table: {options.csv}")
-    if options.chart:
-        from hookline.scripts.comparison.chart import write_chart
+    try:
+        if options.csv:
+            write_csv(comparison, user_path(options.csv, "csv"))
+            lines.append(f"table: {options.csv}")
+        if options.chart:
+            from hookline.scripts.comparison.chart import write_chart
 
-        notes = write_chart(comparison, user_path(options.chart, "chart"))
-        lines += [f"chart: {options.chart}", *notes]
+            notes = write_chart(comparison, user_path(options.chart, "chart"))
+            lines += [f"chart: {options.chart}", *notes]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be written: {error.strerror}. Expected a place that can.") from error
     return lines
 
 
