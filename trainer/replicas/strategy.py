@@ -33,7 +33,10 @@ def check_number(strategy: str, replicas: int | None) -> None:
 def check_shared(batch_size: int, replicas: int) -> None:
     """Refuse a batch that replicas cannot share equally."""
     if batch_size % replicas:
-        raise UserError(f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas.")
+        raise UserError(
+            f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected "
+            f"a multiple, such as trainer.batch_size={-(-batch_size // replicas) * replicas}."
+        )
 
 
 def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:
