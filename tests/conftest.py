@@ -1,7 +1,5 @@
 """What every test shares: a quiet TensorFlow of modest size, fixed seeds, repeatable hypothesis examples."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """A small tree of configs, so that what the messages list does not change with every new hook."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every mistake on the command line ends in one line that names it; nothing is built, imported or written before."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The configs that are shipped: each composes, is documented, and says what the code takes."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

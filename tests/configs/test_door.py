@@ -1,7 +1,5 @@
 """The command itself: exit codes, one line for a mistake, a traceback for a fault."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

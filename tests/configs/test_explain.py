@@ -1,7 +1,5 @@
 """--explain says what set a value; what it says is what Hydra composes, for every key."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -1,7 +1,5 @@
 """What a user may write, and the config that comes of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The help lists what exists with its purpose."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

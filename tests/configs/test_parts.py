@@ -1,7 +1,5 @@
 """What a config from a stranger may name, and every way around it: a `_target_` is a call."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

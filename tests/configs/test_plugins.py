@@ -1,7 +1,5 @@
 """Packages that bring parts of a run: found without importing them, refused one by one, in nobody's way."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

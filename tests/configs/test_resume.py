@@ -1,7 +1,5 @@
 """resume=<run>: the config is the run's own, and nothing that its file says is executed or believed."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from omegaconf import OmegaConf

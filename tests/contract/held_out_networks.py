@@ -1,7 +1,5 @@
 """Networks that no recipe has, as users write them: functions, with layers, a model and a task of their own."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 from keras import layers

@@ -1,7 +1,5 @@
 """What every augmentation must do. A new one is covered by being there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every graph hook in half precision, in micro batches, on replicas. A new hook is covered by being there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

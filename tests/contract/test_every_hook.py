@@ -1,7 +1,5 @@
 """What every hook of the catalogue must do. A new hook is covered by being there."""
 
-from __future__ import annotations
-
 import inspect
 import json
 

@@ -1,7 +1,5 @@
 """What every recipe must do: run, leave a whole run directory, repeat exactly."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

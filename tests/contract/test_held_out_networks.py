@@ -1,7 +1,5 @@
 """Networks that no recipe has: every technique trains them and they are exported, or one line says why not."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

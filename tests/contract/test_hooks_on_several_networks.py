@@ -1,7 +1,5 @@
 """Every graph hook does for each of two networks what it does for one. A new hook is covered by being there."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

@@ -3,8 +3,6 @@
 Warnings of reports and evaluations are errors in every test that trains a recipe.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

@@ -1,7 +1,5 @@
 """A model that starts from a file computes what Keras computes, with every hook that changes nothing before a step."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

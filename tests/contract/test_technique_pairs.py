@@ -1,7 +1,5 @@
 """Every pair of technique hooks trains together, or says in one line why it cannot."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

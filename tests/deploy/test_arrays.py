@@ -1,7 +1,5 @@
 """How kernels are written: always exactly, in the smallest form."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hookline.deploy.arrays import encode, encode_floats

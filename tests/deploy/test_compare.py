@@ -1,7 +1,5 @@
 """Files against their run: what is as good passes, what is not never does."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Thresholds in the place of what lies between a binary layer and a sign: never another sign, whatever lies there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of formats and their options: a file is known by its name, and nothing is imported before."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of integers: what quantization-aware training evaluates is what the runtimes compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers of hooks say what they compute at inference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

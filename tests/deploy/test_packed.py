@@ -1,7 +1,5 @@
 """Packed files against the model and the run that they come from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A network as a plain Keras model: a deep copy, refused where it could not load elsewhere."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Tables of plain models, and LiteRT files."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

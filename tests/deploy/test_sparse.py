@@ -1,7 +1,5 @@
 """Sparse files of runs and of models: the run's weights and its predictions, or one clear line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

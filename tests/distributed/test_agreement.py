@@ -1,7 +1,5 @@
 """What workers tell each other, with threads in the place of processes: orders, signals, differences, variables."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """Clusters as TF_CONFIG, SLURM and torchrun describe them, mistakes as one line, and how workers meet."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """What a sum over workers costs on a slow network: a proxy before each worker delays what the others send to it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs on several replicas: from the command line to what they leave on disk, and on with another number."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

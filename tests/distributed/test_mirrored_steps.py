@@ -1,7 +1,5 @@
 """Several replicas make the steps that one makes: the same losses, and the same bits on all of them."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

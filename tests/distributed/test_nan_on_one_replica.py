@@ -3,8 +3,6 @@
 Whole runs do so in `test_two_workers`; here are fits of toy networks, also from a checkpoint of another number.
 """
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

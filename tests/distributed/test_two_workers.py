@@ -1,7 +1,5 @@
 """Two real processes on the loopback interface: the run of one process, and what happens when one is lost."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

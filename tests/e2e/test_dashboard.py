@@ -1,7 +1,5 @@
 """TensorBoard's own server over a finished run: every tab that is promised has something to show."""
 
-from __future__ import annotations
-
 import json
 import time
 from urllib.parse import urlencode

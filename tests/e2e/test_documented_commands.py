@@ -1,7 +1,5 @@
 """Commands and code on the pages of the documentation work as printed, and notebooks; links resolve."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

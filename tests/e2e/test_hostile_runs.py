@@ -1,7 +1,5 @@
 """A run directory that somebody else has made: every command ends in one line, and writes nothing elsewhere."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

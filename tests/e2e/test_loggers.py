@@ -1,7 +1,5 @@
 """Runs that are killed and resumed are one run at Weights & Biases and at MLflow, each step once."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Runs of a user's own models, classes and data; what is wrong with them is one line."""
 
-from __future__ import annotations
-
 import csv
 import json
 

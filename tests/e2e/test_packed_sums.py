@@ -3,8 +3,6 @@
 HOOKLINE_MNIST=<mnist.npz> python -m pytest -m long tests/e2e/test_packed_sums.py
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

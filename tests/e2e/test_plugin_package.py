@@ -1,7 +1,5 @@
 """A plugin package, built and installed as users do it: its recipe, hook, model and data are used by their names."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

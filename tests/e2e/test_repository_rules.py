@@ -1,7 +1,5 @@
 """The rules of the house that no linter checks, each with a planted fault that it must find."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A run as a user starts it: its end, an interruption, a divergence, augmentation; bad input is one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

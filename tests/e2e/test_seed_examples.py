@@ -4,8 +4,6 @@ Each claim is run as it was made, in a graph and a session, and then with the me
 TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import keras

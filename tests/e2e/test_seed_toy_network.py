@@ -5,8 +5,6 @@ dL/dc = (e + d) g and dL/dk = d g. Where TensorFlow 2.21 behaves differently fro
 both.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import keras

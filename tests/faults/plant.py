@@ -9,8 +9,6 @@ A fault is tried first on the test files that import its module and on the folde
 the tier. What is recorded is not tried again: a run that was interrupted resumes with the same command.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """The planted faults still apply: each text occurs once in its file, and what it becomes is Python."""
 
-from __future__ import annotations
-
 import ast
 
 from tests.faults.plant import ROOT, read_faults

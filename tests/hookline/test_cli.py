@@ -1,7 +1,5 @@
 """The console command: every subcommand is a script, mistakes are one line, and help needs no TensorFlow."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

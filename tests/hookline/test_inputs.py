@@ -1,7 +1,5 @@
 """What `fit` takes, and what it makes of it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Runs on disk come back as trainers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ports of the migration page run as they are printed, and ship what it says."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

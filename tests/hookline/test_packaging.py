@@ -1,7 +1,5 @@
 """What is installed: `hookline/` alone, which runs from any directory, beside whatever the user has there."""
 
-from __future__ import annotations
-
 import email
 import json
 import os

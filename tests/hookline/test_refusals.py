@@ -1,7 +1,5 @@
 """Mistakes are one line, of an exception that is a ValueError."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import keras

@@ -1,7 +1,5 @@
 """`hookline.run` is the command line as a function, and `Trainer.fit` trains to the same bits."""
 
-from __future__ import annotations
-
 import json
 import math
 

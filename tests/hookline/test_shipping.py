@@ -1,7 +1,5 @@
 """What a trainer ships: evaluations and predictions that are traced once, and every format of exports."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

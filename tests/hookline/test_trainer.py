@@ -1,7 +1,5 @@
 """The contract of `hookline.Trainer`: what its lines return, keep and write."""
 
-from __future__ import annotations
-
 import gc
 
 import keras

@@ -1,7 +1,5 @@
 """One network with one hook: its weights, and training steps on a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

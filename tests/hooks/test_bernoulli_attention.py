@@ -1,7 +1,5 @@
 """Bernoulli attention in real training steps: draws, gradients, evaluation, repeats, losses, what it says."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

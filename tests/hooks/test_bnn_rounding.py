@@ -1,7 +1,5 @@
 """What the rounding hook does in a step: exact values, gradients to latent weights, projection, measures."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Bop: the flips of Larq's optimizer on the same gradients, binary kernels everywhere, beside other hooks."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Center loss in the traced step: what is added, who gets the gradient, how and when the centers move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -45,7 +43,7 @@ def read_batch(step: int) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in toy_batch(tf.constant(step, tf.int64)).items()}
 
 
-def features_of(network: Network, batch: Batch | dict[str, np.ndarray]) -> np.ndarray:
+def features_of(network: Network, batch: "Batch | dict[str, np.ndarray]") -> np.ndarray:
     """Return what the layer "features" gives for a batch, with the weights of now."""
     return np.asarray(batch["inputs"] @ network.variables["features/kernel"].numpy())
 

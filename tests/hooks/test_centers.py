@@ -1,7 +1,5 @@
 """Where the features of center loss are, and the plane in which they are drawn."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Gradients are shortened to a limit, each way as its formula says, and never from NaN to a number."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Distillation: the loss and its gradients against NumPy, which teachers are understood, what never moves."""
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 from collections.abc import Sequence

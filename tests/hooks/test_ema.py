@@ -1,7 +1,5 @@
 """Moving averages of weights and statistics: what they are, who sees them, and what holds for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels of attention, einsums, embeddings, recurrent cells, convolutions: covered by "*", or said not to be."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Frozen layers keep every bit, whatever the optimizer does; what is before and behind them trains as it should."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import keras

@@ -1,7 +1,5 @@
 """Frozen entries keep their bits under every optimizer; where masks come from and from when they hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import keras

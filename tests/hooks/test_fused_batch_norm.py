@@ -1,7 +1,5 @@
 """Fused batch norm: what Keras computes, wherever a model holds the layer, and nothing of the model changes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import keras

@@ -1,7 +1,5 @@
 """The hook that overrides gradients of layers and of op types: exactly those, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Share by share, weights become powers of two and never move again, while the others train on."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

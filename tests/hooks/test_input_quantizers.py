@@ -1,7 +1,5 @@
 """Input quantizers in real models: where they go, what the layers then see, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

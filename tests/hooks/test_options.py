@@ -1,7 +1,5 @@
 """Options: what is taken, and one clear line for what is not; epochs as steps; what optimizers hold."""
 
-from __future__ import annotations
-
 import math
 
 import keras

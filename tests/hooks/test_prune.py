@@ -1,7 +1,5 @@
 """The pruning hook in the traced step: what is pruned is 0 and stays 0, whatever the optimizer does."""
 
-from __future__ import annotations
-
 import json
 import math
 

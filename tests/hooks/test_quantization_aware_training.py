@@ -1,7 +1,5 @@
 """Quantization-aware training: what a step computes, its ranges, its begin, zeros, what is shipped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

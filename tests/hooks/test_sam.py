@@ -1,7 +1,5 @@
 """Sharpness-aware minimization against Keras by hand: the gradient uphill, applied below; everything else once."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Batch norm over replicas: that of the whole batch; on one replica that of Keras; refused where it would be wrong."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

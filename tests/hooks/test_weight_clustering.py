@@ -1,7 +1,5 @@
 """Weight clustering: weights and centroids of TFMOT on the same gradients; the begin, zeros, what is shipped."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Games: who sees what, losses and penalties by their formulas, noise, and what reaches which network."""
 
-from __future__ import annotations
-
 import hashlib
 
 import keras

@@ -1,7 +1,5 @@
 """Options are checked in one way: names that exist, whole numbers and numbers in their range."""
 
-from __future__ import annotations
-
 import math
 
 from hookline.recipes import check_choice, check_number, check_whole

@@ -1,7 +1,5 @@
 """Classification: its losses and metrics, and networks that do not fit."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Domain adaptation: losses by hand, who gets which gradient, and what the target's labels and images may change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

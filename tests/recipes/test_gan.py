@@ -1,7 +1,5 @@
 """The recipes gan and sgan: what a step does, who changes whom, copies, that they learn, and what they refuse."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Retrieval: distances and triplets by the definition, neighbours against a search in loops, and that it learns."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """How good samples are: coverage, what a classifier sees, averages over generators, pictures."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

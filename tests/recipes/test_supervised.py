@@ -1,7 +1,5 @@
 """Any loss and metrics of Keras: steps and evaluations are those of Keras, on targets of every kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every technique hook resumes where a run was left, which makes three fits in one process."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -4,8 +4,6 @@ The whole matrix takes hours: `pytest -m long tests/resume/test_matrix.py`, in p
 Combinations that are refused are skipped tests; -rs lists them.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Runs that are ended and resumed: the bits, the curves and the results of those that were never ended."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What the tests of several scripts share: finished runs cost seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command that takes a recipe's hooks away in turn: its variants, its jobs, its table."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Contenders do the same work, all of it; how it is counted, the figures that come of it, and one real turn."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

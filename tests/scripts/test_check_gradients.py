@@ -1,7 +1,5 @@
 """The command that compares overridden gradients: its table, and its exit code."""
 
-from __future__ import annotations
-
 import pytest
 
 from hookline.scripts.check_gradients import check, main

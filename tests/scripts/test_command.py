@@ -1,7 +1,5 @@
 """What the scripts share: arguments, exit codes, and one line for paths that lead nowhere, whatever they look like."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass, field
 from typing import Literal

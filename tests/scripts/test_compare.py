@@ -1,7 +1,5 @@
 """The command that compares runs, on directories that were made without training: tables, CSV, curves."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The evaluate command: a run and its exports, judged by the same code on the same examples; every measure by hand."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

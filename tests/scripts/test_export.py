@@ -1,7 +1,5 @@
 """The export command: files with the weights that the run's evaluation uses, or one clear line."""
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The range test: rates rise by one factor, the loss ends where it diverges, the picture is drawn."""
 
-from __future__ import annotations
-
 import pytest
 
 from hookline.scripts import find_rate

@@ -1,7 +1,5 @@
 """Overridden gradients beside finite differences and declared surrogates: what is told apart."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Names of classes, files and runs that a terminal would obey, or a spreadsheet compute, are shown escaped."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The launcher, with small programs in the place of training."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

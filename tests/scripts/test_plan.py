@@ -1,7 +1,5 @@
 """The plan command: what a run will do, printed without training; the door's own lines for what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

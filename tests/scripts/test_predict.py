@@ -1,7 +1,5 @@
 """The predict command: what it predicts on, tables and files in order, or one clear line."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

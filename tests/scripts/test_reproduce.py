@@ -1,7 +1,5 @@
 """The results table: its commands compose, its numbers are right, and a kill or a failure loses no run."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The site: every page is there, and every link between them leads somewhere."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The jobs of a sweep as tasks of a cluster: what is submitted, how a task ends and is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """The doctor of a run: every damage is one line and exit code 1; what is sound trains again to the same bits."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

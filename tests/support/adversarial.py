@@ -1,7 +1,5 @@
 """What tests of generators and discriminators share."""
 
-from __future__ import annotations
-
 import inspect
 
 import keras

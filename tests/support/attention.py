@@ -1,7 +1,5 @@
 """What tests of attention share: images with a bright square somewhere, small convolutional networks, a loop."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Collect training or evaluation batches: eagerly, or from inside a traced loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

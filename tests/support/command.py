@@ -1,7 +1,5 @@
 """Run a command line in this process."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

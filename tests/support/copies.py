@@ -1,7 +1,5 @@
 """A hook that keeps a checkpoint of every step, and copies of the run directory as a SIGKILL would leave it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

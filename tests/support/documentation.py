@@ -3,8 +3,6 @@
 Every program is of a kind that is listed here; another one is an error, so that nothing is left out unseen.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """Small trainings by Python and by the command line, of one model and one set of images."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import keras

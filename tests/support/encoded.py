@@ -1,7 +1,5 @@
 """Image files of every kind that people have, from pixels."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -5,8 +5,6 @@ waits for a signal and does not hear the first, 17 fails until FIXED is set, 18 
 19 kills itself, 20 leaves a process behind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ A run fails whose seed is 13, or whose directory's name stands in FAKE_FAILS; th
 interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

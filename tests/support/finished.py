@@ -1,7 +1,5 @@
 """Finished runs of a small network, made without training and without a directory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast

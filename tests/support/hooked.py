@@ -1,7 +1,5 @@
 """A loop over one network with hooks that are named and built as a run does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hookline.hook_list import hook_name

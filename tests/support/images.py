@@ -1,7 +1,5 @@
 """A folder of images, as a user would give one, and a file such as MNIST's."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits

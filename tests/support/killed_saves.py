@@ -5,8 +5,6 @@ cut, which loses contents and names that were not synced. Writes one line of JSO
 out of it, so that a process can fork.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import itertools

@@ -1,7 +1,5 @@
 """What tests of masks share: a small network, loops over hooks that read one another, a maker of masks, bits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import keras

@@ -1,7 +1,5 @@
 """What a network holds, to compare before and after."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hookline.trainer.run.checkpoint_files import tensors_digest

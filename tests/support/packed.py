@@ -1,7 +1,5 @@
 """What tests of packed files share: networks with quantizers, statistics that make ties, the file of a model."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

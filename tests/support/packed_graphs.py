@@ -1,7 +1,5 @@
 """Random packed networks, built layer by layer, with the arrays that they take."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

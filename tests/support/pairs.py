@@ -1,7 +1,5 @@
 """Two tiny networks that play each other, with every kind of state: batch norm, dropout, slots of the optimizer."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

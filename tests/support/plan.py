@@ -1,7 +1,5 @@
 """The plan of a traced loop, for tests; a bench with several networks, objectives and odd names."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from hookline.scripts.planning.trace import plan_step

@@ -1,7 +1,5 @@
 """A hook that puts NaN into a step, where others would look for it last."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration, GraphHook

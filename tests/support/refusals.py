@@ -1,7 +1,5 @@
 """What users read when something of theirs is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Replicas on parts of this machine's CPU: toy loops over them, and what they hold after some steps."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

@@ -1,7 +1,5 @@
 """Targets without training: a file with a few, and a session whose runs are fakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -1,7 +1,5 @@
 """A run that is ended at some steps and goes on each time, held against the run that was never ended."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

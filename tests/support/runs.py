@@ -1,7 +1,5 @@
 """Runs without a config: of given parts, for host hooks to see, and of the toy network, to be trained."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

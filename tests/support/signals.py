@@ -1,7 +1,5 @@
 """A hook that ends a run as the outside does: by a signal, at steps of one's choice."""
 
-from __future__ import annotations
-
 import os
 import signal
 

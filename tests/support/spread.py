@@ -1,7 +1,5 @@
 """Weights as training leaves them, in a moment."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

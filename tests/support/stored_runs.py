@@ -1,7 +1,5 @@
 """Run directories and sweeps as they lie on disk, made without training."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """A toy problem: a small network with batch norm and dropout, its data, and a loop over it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Two networks called generator and discriminator, each with an objective of its own: a recipe to run hooks on."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

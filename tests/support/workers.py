@@ -1,7 +1,5 @@
 """Runs of several real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The catalogue of hooks: what each says of itself, and the page that is made of it."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

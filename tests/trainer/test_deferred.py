@@ -1,7 +1,5 @@
 """TensorFlow and Keras are imported at their first use, and can be forbidden before; checks of functions run first."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

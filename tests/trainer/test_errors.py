@@ -1,7 +1,5 @@
 """Messages are one printable line, faults of array files are known, and paths that lead nowhere are reported."""
 
-from __future__ import annotations
-
 import io
 from datetime import datetime
 from pathlib import Path

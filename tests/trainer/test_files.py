@@ -1,7 +1,5 @@
 """Untrusted files: links are not followed, pipes not waited for, and reads are bounded."""
 
-from __future__ import annotations
-
 import os
 import stat
 

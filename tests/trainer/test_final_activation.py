@@ -1,7 +1,5 @@
 """Final activations: removed if they are found, restored as they were, refused if they are not found."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

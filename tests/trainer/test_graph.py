@@ -1,7 +1,5 @@
 """The graph of a model: which models have one, and the tensors at a layer in it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

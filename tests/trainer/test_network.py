@@ -1,7 +1,5 @@
 """Networks: the names of their variables, and their rates."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Networks and objectives that do not fit together are refused."""
 
-from __future__ import annotations
-
 from hookline.trainer.step.trainer import Trainer
 from tests.support.refusals import assert_refused
 from tests.support.toy import ToyObjective, toy_network

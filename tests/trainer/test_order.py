@@ -1,7 +1,5 @@
 """The order of hooks follows declarations, then priority, then name."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Warnings as one line, while a run lasts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

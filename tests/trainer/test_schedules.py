@@ -1,7 +1,5 @@
 """The learning rate of every step, against the formulas."""
 
-from __future__ import annotations
-
 import math
 
 import keras

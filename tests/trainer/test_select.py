@@ -1,7 +1,5 @@
 """Patterns on layer paths and variable names, and the error when one matches nothing."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

@@ -1,7 +1,5 @@
 """The card of an export: written whole, read strictly."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Sparse files: codes and arrays come back with NumPy alone; what is damaged or lies about its size is refused."""
 
-from __future__ import annotations
-
 import heapq
 import tracemalloc
 import zlib

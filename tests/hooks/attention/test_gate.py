@@ -1,7 +1,5 @@
 """The layers of attention: resizing, dilated convolutions, what the mask is, its seed, saving, what is written out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import keras

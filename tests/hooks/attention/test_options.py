@@ -1,7 +1,5 @@
 """Options of Bernoulli attention that are mappings: what is taken, and what is refused in one line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

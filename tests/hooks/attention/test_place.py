@@ -1,7 +1,5 @@
 """Which map is gated: by default, by pattern, and what is refused in one line."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

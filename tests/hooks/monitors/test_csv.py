@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 
 from hookline.hooks.monitors.csv import CSV

@@ -1,7 +1,5 @@
 """Picture files: named, whole, at the right evaluations."""
 
-from __future__ import annotations
-
 import io
 import json
 

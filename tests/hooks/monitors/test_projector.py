@@ -1,7 +1,5 @@
 """The projector's files: what TensorBoard itself reads from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from google.protobuf import text_format

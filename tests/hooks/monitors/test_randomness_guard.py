@@ -1,7 +1,5 @@
 """The randomness guard: each fault is planted, found and named; what is right is let through."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

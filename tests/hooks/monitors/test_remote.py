@@ -1,7 +1,5 @@
 """A logger to a service sends each step once, and holds up no run."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """The split guard: what stands in two splits is found, named and written down; what is right is let through."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A study's journal: a kill in the middle of a line, or while the lock is held, costs nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What TensorBoard reads back of a run: curves and texts, and what is beside the curves, each when it is due."""
 
-from __future__ import annotations
-
 import math
 import threading
 from typing import Any

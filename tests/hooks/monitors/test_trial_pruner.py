@@ -1,7 +1,5 @@
 """A trial of a search reports each evaluation to its study, and ends where the pruner says so."""
 
-from __future__ import annotations
-
 import json
 import math
 

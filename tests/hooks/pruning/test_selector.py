@@ -1,7 +1,5 @@
 """Masks from magnitudes, against plain NumPy: of one matrix, and of several kernels at once."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

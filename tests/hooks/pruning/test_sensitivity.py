@@ -1,7 +1,5 @@
 """The scan of each layer's sensitivity, and what it suggests."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

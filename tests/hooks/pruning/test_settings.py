@@ -1,7 +1,5 @@
 """Options of pruning: what they may be, what they say together, when masks change and how sparse they are then."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

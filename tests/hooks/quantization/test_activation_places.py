@@ -1,7 +1,5 @@
 """Where quantizers stand in a graph: where a runtime writes tensors, and nowhere else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Fake quantization against NumPy: values, steps, zero points, gradients, ranges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

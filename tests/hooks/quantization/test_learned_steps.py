@@ -1,7 +1,5 @@
 """Learned step sizes against NumPy: values, both gradients, first steps; which levels are unsigned."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

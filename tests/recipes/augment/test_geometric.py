@@ -1,7 +1,5 @@
 """What moves pixels: where each comes from, that values stay, how far, how often; maps and boxes move along."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What mixes examples: inputs and targets by one weight, partners by chance, the paper's distributions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What changes values in their places: noise, color, cutout."""
 
-from __future__ import annotations
-
 import colorsys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays by name: which files are meant, what they take, and one line for damaged ones."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's own arrays: npz, folders and pairs of npy files, in memory and read row by row."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

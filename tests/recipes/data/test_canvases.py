@@ -1,7 +1,5 @@
 """Digits on canvases: places are known, fragments are of others, domains share nothing, and nothing ever changes."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

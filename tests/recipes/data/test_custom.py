@@ -1,7 +1,5 @@
 """Data of a user's own class: splits, cache, and what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import threading
 

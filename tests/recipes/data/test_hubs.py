@@ -1,7 +1,5 @@
 """Hugging Face and TensorFlow Datasets: the real packages, where installed, on sets made here; missing in one line."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Images from folders: the right class, the right split, the right pixels, and one clear line for every bad folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Images held on the disk are decoded once, and damaged ones stop a run or are left out, as told."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

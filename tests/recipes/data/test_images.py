@@ -1,7 +1,5 @@
 """Image files of every kind become the pixels that they show, or say what is wrong with them."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

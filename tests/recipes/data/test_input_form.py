@@ -1,7 +1,5 @@
 """Stored inputs become what a network takes, by options that are checked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

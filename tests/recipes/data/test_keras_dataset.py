@@ -1,7 +1,5 @@
 """Sets of Keras from a file or from its cache; every bad file ends in one clear line."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from functools import partial

@@ -1,7 +1,5 @@
 """Data that needs no file: rings, grids and lines of points, and the embedded digits, in splits that share nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits

@@ -1,7 +1,5 @@
 """Targets that are labels or not, and rows held out in the way that was asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

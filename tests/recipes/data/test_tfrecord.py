@@ -1,7 +1,5 @@
 """TFRecord files: read at random, indexed once, and one clear line for every bad file."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

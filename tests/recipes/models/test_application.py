@@ -1,7 +1,5 @@
 """Networks of keras.applications see what Keras's own preprocessing makes of pixels, whatever the data's range."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

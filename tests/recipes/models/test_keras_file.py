@@ -1,7 +1,5 @@
 """A whole model of a file is a network, built of nothing but Keras's own classes, or of those that the user names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import keras

@@ -1,7 +1,5 @@
 """The networks: their layers, sizes, shapes, ranges and gradients, what their configs name, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 
 import keras

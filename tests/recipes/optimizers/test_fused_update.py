@@ -1,7 +1,5 @@
 """Fused optimizers write what those of Keras write, by one kernel a variable, and stand wherever these do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

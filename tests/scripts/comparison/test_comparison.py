@@ -1,7 +1,5 @@
 """Which runs paths stand for, and their groups: what is averaged, what is not, and in which order they stand."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The bytes that live at once, counted by hand in small graphs."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """The plan of a step says what is written, by whom, and what comes after it; for any networks and objectives."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

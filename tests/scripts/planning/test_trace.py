@@ -1,7 +1,5 @@
 """The plan of a run: what it says of the run, what will be reported, and what it holds in memory."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sweeps of jobs that take milliseconds, run in this process or in one of their own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One study and several workers, killed at random: every trial is made once, and the best one can be made again."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

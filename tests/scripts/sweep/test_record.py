@@ -1,7 +1,5 @@
 """sweep.json: whole at any moment, and written by several at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

@@ -1,7 +1,5 @@
 """A search: every process takes other trials of one study, and whoever comes next resumes what another left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A sweep that is ended: in good order, at once, or by SIGKILL, and what is left of it each time."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

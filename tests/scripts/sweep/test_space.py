@@ -1,7 +1,5 @@
 """The space of a search: what an override says, and how a value is written."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

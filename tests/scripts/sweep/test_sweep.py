@@ -1,7 +1,5 @@
 """A sweep from its command line: what runs, what is left out when it runs again, what it says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

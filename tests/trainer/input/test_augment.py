@@ -1,7 +1,5 @@
 """Augmentation: its order, its seeds, what it does to further entries, and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

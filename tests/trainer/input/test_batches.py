@@ -1,7 +1,5 @@
 """Batches are pure functions of the step: one order in every placement, and exact coverage."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

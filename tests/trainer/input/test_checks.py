@@ -1,7 +1,5 @@
 """Bad examples are found when the data is opened, and named in one line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A data set has splits that share nothing, one name for each class, and labels within its classes."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

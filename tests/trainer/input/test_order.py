@@ -1,7 +1,5 @@
 """The order of examples: exact coverage of each epoch, and epochs that look independent."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

@@ -1,7 +1,5 @@
 """How raw examples become inputs: axes, range, refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Batches of P classes with K examples each: balanced at every step, even in the long run, and pure."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Sources gather rows the same way eagerly and in graphs, and put no data into a graph."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

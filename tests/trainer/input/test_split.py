@@ -1,7 +1,5 @@
 """Every way to split: disjoint, complete, stratified, reproducible, and whole groups and hashes where asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The catalogue of named backward passes, and how one is put on a forward pass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

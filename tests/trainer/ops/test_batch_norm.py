@@ -1,7 +1,5 @@
 """Batch norm in one kernel: values, the biased variance, derivatives to the third, dtypes, edges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The centers' update: the paper's formula, for any number of duplicates, on any device, in parts or as a whole."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Entry-wise stop_gradient: the value bit for bit, the gradient times the mask."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Estimators: exact values, the decided sign of 0, NaN kept, closed-form gradients; the Bernoulli draw and its gate."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

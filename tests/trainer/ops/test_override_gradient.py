@@ -1,7 +1,5 @@
 """A forward pass with a backward pass of one's own, in every way to take gradients; what may be returned."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Thumbnails: small, with the proportions of the image."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

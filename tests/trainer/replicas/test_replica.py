@@ -1,7 +1,5 @@
 """A replica: means, flags, and its part of what is drawn for a whole batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

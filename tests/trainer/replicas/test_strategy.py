@@ -1,7 +1,5 @@
 """Which replicas a process has, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Hooks and networks meet by pattern: one instance for each network that matches."""
 
-from __future__ import annotations
-
 from hookline.trainer.run.blueprint import bind_hooks, build_hook
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_network

@@ -1,7 +1,5 @@
 """What is built of a config."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

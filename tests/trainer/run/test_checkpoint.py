@@ -1,7 +1,5 @@
 """Checkpoints: whole or absent, keyed by name, checked when read, kept as long as they should be."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

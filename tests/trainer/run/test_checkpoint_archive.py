@@ -1,7 +1,5 @@
 """A malicious archive: refused in one line, before it takes memory, and nothing of it is executed."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

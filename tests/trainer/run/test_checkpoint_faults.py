@@ -1,7 +1,5 @@
 """Damage on the disk and disks that refuse: the newest sound checkpoint is found, and training is never stopped."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests of hooks, and the best value so far."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

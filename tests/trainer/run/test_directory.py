@@ -1,7 +1,5 @@
 """The run directory: new, whole, never overwritten, locked by one process, unlocked by a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

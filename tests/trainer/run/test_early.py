@@ -1,7 +1,5 @@
 """The early check leaves a package of the user as if it had not been imported, so that the run can import it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A finished run, built again from its directory."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

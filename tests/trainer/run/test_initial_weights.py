@@ -1,7 +1,5 @@
 """A network starts from the weights of a run or of a file, whatever its layers are called, and reports them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

@@ -1,7 +1,5 @@
 """Signals and the time budget: the first signal is recorded, the second stops the process at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Precision, a lack of memory, and graphs that a finished run no longer holds."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

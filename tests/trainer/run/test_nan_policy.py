@@ -1,7 +1,5 @@
 """NaN in data, loss, gradient, weight or statistic: nothing of the step is written, and the run stops or continues."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

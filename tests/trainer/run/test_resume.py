@@ -1,7 +1,5 @@
 """The fingerprint of the data: equal for equal contents, different wherever something differs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hookline.trainer.input.data import Split

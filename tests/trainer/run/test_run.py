@@ -1,7 +1,5 @@
 """The loop over chunks, as a host hook sees it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The weights that are shipped, and the smallest form that holds them exactly."""
 
-from __future__ import annotations
-
 import math
 
 import keras

@@ -1,7 +1,5 @@
 """The run's variables by key, assigning them, and the answers of hooks after training."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

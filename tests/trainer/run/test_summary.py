@@ -1,7 +1,5 @@
 """summary.json: stable keys, valid JSON; the layers of a network add up to its size, and count each product once."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """The verdict on a run's input: measured where the time goes, and the remedy that follows."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pictures and embeddings of a run: of hooks, objectives, weights and training examples."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

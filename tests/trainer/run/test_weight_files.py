@@ -1,7 +1,5 @@
 """Untrusted files are read as arrays within their bounds, and nothing else is done with them."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

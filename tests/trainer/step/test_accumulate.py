@@ -1,7 +1,5 @@
 """Gradient accumulation: a step in micro batches is the step over the whole batch."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

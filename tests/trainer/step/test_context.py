@@ -1,7 +1,5 @@
 """Seeds: fresh where they must be, the same where they must be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A copy between networks is deep: nothing that happens to one of them reaches the other."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

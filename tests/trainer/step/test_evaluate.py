@@ -1,7 +1,5 @@
 """Evaluation: exact averages, the hooks' weights, no variable changed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What a forward pass starts from: the hooks' weights and statistics, and what they hold."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

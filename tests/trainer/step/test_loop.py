@@ -1,7 +1,5 @@
 """The traced loop: any chunks give the same run, a veto stops it with nothing written; when XLA compiles."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Losses weighted by class and by example, as in Keras; and the loss scale of float16."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

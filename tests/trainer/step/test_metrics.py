@@ -1,7 +1,5 @@
 """Averages over examples and over steps, and the norms of gradients before and after hooks."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What the stages of a user's hook return: every stage, every wrong return, and that it is looked at where it runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Errors of Python inside a graph come out as they were raised."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One step: what it computes, in which order, and what it writes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

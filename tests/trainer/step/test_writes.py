@@ -1,7 +1,5 @@
 """Several updates of one objective in a step; what is not wired, and who writes what belongs to another."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

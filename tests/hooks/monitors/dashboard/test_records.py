@@ -1,7 +1,5 @@
 """Histograms made on the host, and what the HPARAMS tab shows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

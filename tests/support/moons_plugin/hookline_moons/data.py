@@ -1,7 +1,5 @@
 """Points of the plane in two classes, each a half circle."""
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.datasets import make_moons
 

@@ -1,7 +1,5 @@
 """Noise on the weights in training."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration, GraphHook

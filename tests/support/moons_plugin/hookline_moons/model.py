@@ -1,7 +1,5 @@
 """A hidden layer of bumps."""
 
-from __future__ import annotations
-
 import keras
 
 
