@@ -88,7 +88,9 @@ def variants_of(overrides: Sequence[str]) -> Variants:
     (job,) = check(overrides)
     hooks = technique_hooks(job.config["hooks"])
     if not hooks:
-        raise UserError(f"recipe={job.recipe} has no technique hook to take away. Expected another, or +hooks=<name>.")
+        raise UserError(
+            f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
+        )
     variants = {WHOLE: list(overrides)}
     for hook in hooks:
         key = f"hooks.{hook}"
@@ -126,7 +128,9 @@ def run_jobs(
     """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
     if not sweep.jobs and directory.exists() and any(directory.iterdir()):
-        raise UserError(f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or an ablation.")
+        raise UserError(
+            f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
+        )
     taken = {job.run: job.overrides for job in sweep.jobs}
     asked = {name: list(overrides) for name, overrides in jobs.items()}
     for name, overrides in asked.items():

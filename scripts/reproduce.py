@@ -125,7 +125,9 @@ class Session:
         make_directory(self.out, "out=")
         names = {each.name for each in self.out.iterdir()}
         if names and LOCK not in names:
-            raise UserError(f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one of this.")
+            raise UserError(
+                f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one of this script."
+            )
         with locked(self.out):
             if self._checks:
                 check(variant for variant, _ in self._able.values())

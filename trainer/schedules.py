@@ -149,5 +149,7 @@ def _warmed(schedule: float | Schedule, warmup: int) -> float | Schedule:
 def _warmup_length(total_steps: int, warmup_steps: int, warmup_fraction: float) -> int:
     """Return the steps of the warm-up."""
     if warmup_steps >= total_steps:
-        raise UserError(f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer steps.")
+        raise UserError(
+            f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer than all steps."
+        )
     return warmup_steps or int(warmup_fraction * total_steps)

@@ -70,7 +70,9 @@ def check_data(
     numbered = [str(label) for label in range(data.classes)]
     if classes and data.class_names and list(classes) not in (list(data.class_names), numbered):
         first = next((a, b) for a, b in zip(classes, data.class_names, strict=True) if a != b)
-        raise UserError(f"Data '{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'.")
+        raise UserError(
+            f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names."
+        )
     import numpy as np
 
     found = input_range(data)

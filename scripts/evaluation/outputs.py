@@ -73,7 +73,9 @@ def evaluate_model(options: Options, data: Data) -> Evaluation:
     names, warned, card = _names(data), [], model.card
     if card is not None:
         if not card.classes:
-            raise UserError(f"The outputs of {options.model} are not classes. Expected run=<run>.")
+            raise UserError(
+                f"The outputs of {options.model} are not classes. Expected run=<run>, whose recipe judges them."
+            )
         warned = check_data(data, card.shape, card.classes, input_range(card))
         names = card.classes if not data.class_names else names
 

@@ -151,7 +151,9 @@ def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.
     except ARRAY_FAULTS as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"'{path}' is no readable file of plain arrays ({error}). Write it by numpy.savez.") from error
+        raise UserError(
+            f"'{path}' is not a readable file of plain arrays ({error}). Write it with numpy.savez."
+        ) from error
     if not rows.ndim or not len(rows):
         raise UserError(f"'{path}' holds no example. Expected an array with an axis of examples.")
     return rows

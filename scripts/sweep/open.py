@@ -114,13 +114,17 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     if recorded is None and not command.overrides and command.directory is not None:
         raise UserError(f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name>.")
     if recorded is not None and command.flags != recorded.flags and (command.flags or command.overrides):
-        raise UserError(f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}.")
+        raise UserError(
+            f"{directory} was begun with other flags: {' '.join(recorded.flags) or 'none'}. Expected the same."
+        )
     searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
     if command.storage is not None and not searches:
         raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
     for override in command.overrides:
         if override.partition("=")[0].lstrip("+") == "run_dir":
-            raise UserError(f"'{override}' received with -m. Expected --sweep <directory>, in which each job runs.")
+            raise UserError(
+                f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
+            )
     if recorded is not None and not command.overrides:
         _check_record(command, recorded)
         command = replace(command, overrides=tuple(recorded.space))
@@ -161,7 +165,7 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
     overrides = list(command.overrides)
     if recorded is not None:
         if recorded.trials is None or recorded.space != overrides:
-            raise UserError(f"{directory} holds another sweep. Expected -m --sweep {directory} alone, or another.")
+            raise UserError(f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it.")
         if (directory / JOURNAL).exists() == (command.storage is not None):
             where = f"in its {JOURNAL}. Expected no" if command.storage else "in a database. Expected its URL:"
             raise UserError(f"The study of {directory} is {where} --storage.")

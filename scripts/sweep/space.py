@@ -71,7 +71,9 @@ def _dimension(override: Override) -> Dimension:
         return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
     low, high = value.start, value.end
     if low is None or high is None or not -math.inf < low < high < math.inf:
-        raise UserError(f"'{override.input_line}' is not an interval. Expected two finite numbers that rise.")
+        raise UserError(
+            f"'{override.input_line}' is not an interval. Expected two finite numbers, the smaller one first."
+        )
     log, others = LOG in value.tags, sorted(value.tags - {LOG})
     if others:
         raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")

@@ -46,7 +46,9 @@ class Backward:
         if unknown := sorted(set(self.needs) - set(known)):
             raise UserError(f"The backward pass '{self.name}' needs {unknown}. Expected some of {list(known)}.")
         if self.modifies and self.surrogate is not None:
-            raise UserError(f"The backward pass '{self.name}' modifies gradients. Expected no surrogate of it.")
+            raise UserError(
+                f"The backward pass '{self.name}' modifies gradients and declares a surrogate. Expected no surrogate."
+            )
 
     def __call__(self, upstream: Any, inputs: Sequence[tf.Tensor], outputs: Any) -> Any:
         given = {"inputs": tuple(inputs), "outputs": outputs}

@@ -59,7 +59,7 @@ def cluster_of(trainer: Mapping[str, Any]) -> Cluster | None:
     if repeated := [address for address, count in Counter(addresses).items() if count > 1]:
         raise UserError(f"{source} names {repeated[0]} for more than one worker. Expected a port for each.")
     if not 0 <= index < len(addresses):
-        raise UserError(f"{source} says that this is worker {index} of {len(addresses)}. Expected one of them, from 0.")
+        raise UserError(f"{source} makes this worker {index} of {len(addresses)}. Expected 0 to {len(addresses) - 1}.")
     check_workers(trainer, len(addresses))
     return Cluster(tuple(addresses), index, source)
 

@@ -133,7 +133,9 @@ def _precision(settings: Mapping[str, Any]) -> str:
 def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
     for name in ("classes_per_batch", "class_sampling", "class_weights"):
         if settings.get(name) is not None and not data.classes:
-            raise UserError(f"trainer.{name}={settings[name]} needs classes; '{data.name}' has none. Expected null.")
+            raise UserError(
+                f"trainer.{name}={settings[name]} needs classes; '{data.name}' has none. Expected trainer.{name}=null."
+            )
 
 
 def _by_class(compute: Callable[..., np.ndarray], data: Data, setting: Setting | None) -> np.ndarray | None:

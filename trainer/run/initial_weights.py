@@ -27,7 +27,7 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
     """Give the only network the weights of a file, before hooks change its model."""
     if len(networks) > 1:
         names = ", ".join(each.name for each in networks)
-        raise UserError(f"init_from={init_from} holds one model, and there are the networks {names}. Expected a run.")
+        raise UserError(f"init_from={init_from} holds one model. Expected a run directory with the networks {names}.")
     with open_weights(user_path(init_from, "init_from")) as given:
         networks[0].started_from = take_weights(networks[0], given, f"init_from={init_from}")
 
