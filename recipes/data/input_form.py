@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes import check_choice
-from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.digits import pixel_preparation
 from hookline.recipes.data.example_rows import LARGEST_NUMBER
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import as_pixels, check_finite
@@ -23,7 +23,7 @@ from hookline.trainer.input.source import HOST, labels_of
 from hookline.trainer.objective import Batch
 
 CACHES = ("auto", "memory", "none")
-SCALES = ("auto", "pixels", "none")
+SCALES = ("auto", "pixels", "unit", "none")
 CHANNELS = ("auto", "last", "first", "none")
 FEW_CHANNELS = (1, 3)
 PEAK = 255
@@ -72,6 +72,8 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels
     shape = (*stored, 1) if axes == "new" else (*stored[1:], stored[0]) if axes == "first" else stored
     if scale == "pixels" or (scale == "auto" and dtype == np.uint8):
         return pixel_preparation(shape, PEAK, axes=axes)
+    if scale == "unit":
+        return Preparation(shape, 1.0 / PEAK, peak=PEAK, axes=axes)
     return Preparation(shape, axes=axes)
 
 
@@ -84,9 +86,8 @@ def transform_of(form: Preparation) -> Callable[[Batch], Batch]:
             inputs = inputs[..., tf.newaxis]
         elif form.axes == "first":
             inputs = tf.transpose(inputs, [0, *range(2, len(form.shape) + 1), 1])
-        if form.peak is not None:
-            return centered_pixels(PEAK)({**batch, "inputs": inputs})
-        return {**batch, "inputs": tf.cast(inputs, tf.float32)}
+        inputs = tf.cast(inputs, tf.float32)
+        return {**batch, "inputs": inputs if form.peak is None else inputs * form.scale + form.offset}
 
     return transform
 

@@ -45,16 +45,17 @@ def test_the_axes_are_those_that_were_asked_for():
 
 
 def test_bytes_are_pixels_and_other_values_are_kept():
-    for dtype, scale, pixels in (
-        ("uint8", "auto", True),
-        ("uint8", "none", False),
-        ("float32", "auto", False),
-        ("int32", "auto", False),
-        ("int64", "pixels", True),
-        ("float16", "pixels", True),
+    stored, centered, unit = [[0, 51, 255]], [[-1, -0.6, 1]], [[0, 0.2, 1]]
+    for dtype, scale, expected in (
+        ("uint8", "auto", centered),
+        ("uint8", "unit", unit),
+        ("uint8", "none", stored),
+        ("float32", "auto", stored),
+        ("int32", "auto", stored),
+        ("int64", "pixels", centered),
+        ("float16", "unit", unit),
     ):
-        stored = np.array([[0, 51, 255]], dtype)
-        np.testing.assert_allclose(made(stored, scale=scale), [[-1, -0.6, 1]] if pixels else stored, atol=1e-6)
+        np.testing.assert_allclose(made(np.array(stored, dtype), scale=scale), expected, atol=1e-6)
 
 
 def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
