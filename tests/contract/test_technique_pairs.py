@@ -19,12 +19,8 @@ SYNCHRONIZED = "synchronized_batch_norm"  # takes the layers in training: the ke
 FUSED = ("hooks.fused_batch_norm.min_entries=0",)  # these networks are too small for it otherwise
 WITHOUT_MONITORS = [f"hooks.{each}=null" for each in ("tensorboard", "pictures", "projector", "randomness_guard")]
 PAIRS = list(itertools.combinations(TECHNIQUES, 2))
-TOGETHER = [
-    ("bernoulli_attention", "bnn_rounding", "ema", "prune"),
-    ("ema", "freeze_layers", "frozen_mask", SYNCHRONIZED),
-]
-"""Those that work on the same weights or statistics; tests/resume and tests/hookline/test_running.py have others."""
 APART = {*(("incremental_quantization", "prune"), ("bnn_rounding", "quantization_aware_training"))}
+"""In the full tier; tests/resume/test_every_hook_goes_on.py trains others together."""
 
 
 def train(hooks, directory):
@@ -36,11 +32,6 @@ def train(hooks, directory):
     assert normalizing["layers" if SYNCHRONIZED in hooks else "fused"]
     assert all(math.isfinite(value) for value in summary["final"].values())
     assert json.loads((directory / "summary.json").read_text())["test"] == summary["test"]
-
-
-@pytest.mark.parametrize("hooks", TOGETHER, ids="+".join)
-def test_techniques_on_the_same_weights_train_together(hooks, tmp_path):
-    train(hooks, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

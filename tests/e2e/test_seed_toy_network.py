@@ -124,12 +124,6 @@ def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route, kind):
         np.testing.assert_allclose(before - after, expected, atol=1e-6, rtol=0)
 
 
-def test_what_tensorflow_derives_by_itself_is_the_chain_rule_too():
-    found = toy_gradients(lambda c, k: tf.multiply(tf.add(B, c), tf.add(c, k)))
-    for name, expected in CHAIN_RULE.items():
-        np.testing.assert_allclose(found[name], expected, atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_overridden_add_hands_out_its_three_gradients(route):
     upstream = np.array([0.7, -1.3], np.float32)
@@ -172,14 +166,11 @@ def test_the_classic_program_trains_with_an_overridden_function():
         assert run.run(loss, feed) < first
 
 
-def test_a_python_function_alone_has_no_gradient():
+def test_python_functions_have_no_gradient_and_compute_with_numpy():
     def traced(x):
         return tf.gradients(tf.numpy_function(lambda x: x + 1, [x], tf.float32), x)
 
     assert tf.function(traced, autograph=False)(tf.constant(1.0)) == [None]
-
-
-def test_tensorflow_ops_in_a_python_function_run_eagerly_but_not_here():
     with tf.Graph().as_default(), v1.Session() as run:
         assert run.run(v1.py_func(lambda x: tf.add(x, 1.0), [tf.constant(1.0)], tf.float32)) == 2.0
     with pytest.raises(UserError, match="returned a .*Tensor. Expected a NumPy array"):

@@ -55,13 +55,15 @@ def small_trainer(*hooks, model=None, **more):
     return hookline.Trainer(model or small_model(), hooks=hooks, **given)
 
 
+def train(trainer, epochs=1, **more):
+    data = images()
+    given = {"validation_data": held_out(), "epochs": epochs, "batch_size": 16, "verbose": 0, **more}
+    return trainer.fit(data["x_train"], data["y_train"], **given)
+
+
 def by_python(*hooks, epochs=2, **more):
     trainer = small_trainer(*({name: OPTIONS.get(name, {})} for name in hooks), **more)
-    data = images()
-    history = trainer.fit(
-        data["x_train"], data["y_train"], validation_data=held_out(), epochs=epochs, batch_size=16, verbose=0
-    )
-    return trainer, history
+    return trainer, train(trainer, epochs)
 
 
 def by_command_line(*hooks, folder, epochs=2, more=()):
