@@ -41,7 +41,7 @@ def whole(tmp_path_factory):
 
 CUTS = [
     ([25], False, ()),  # between reports
-    pytest.param([9, 20], True, ("trainer.placement=host",), marks=pytest.mark.full),  # its queue resumes, too
+    pytest.param([10, 20], True, ("trainer.placement=host",), marks=pytest.mark.full),  # its queue resumes, too
 ]
 
 
