@@ -66,17 +66,13 @@ def test_a_notebook_runs_from_top_to_bottom(path, place):
     exec(compile(re.sub(r"epochs=[23]0", "epochs=2", code), path.name, "exec"), {"__name__": "notebook"})
 
 
-def is_pruned(kernel):
-    return int((kernel == 0).sum()) == round(0.8 * kernel.size)
-
-
-def is_binary(kernel):
-    return bool((np.abs(kernel) == 1).all())
-
-
 PORTS = [
-    ("pruned.keras", is_pruned, ("pruned.tflite", "int8.tflite", "pruned.sparse.safetensors")),
-    ("binary.keras", is_binary, ("binary.packed.safetensors",)),
+    (
+        "pruned.keras",
+        lambda kernel: (kernel == 0).sum() == round(0.8 * kernel.size),
+        ("pruned.tflite", "int8.tflite", "pruned.sparse.safetensors"),
+    ),
+    ("binary.keras", lambda kernel: (np.abs(kernel) == 1).all(), ("binary.packed.safetensors",)),
 ]
 
 

@@ -26,11 +26,6 @@ def fit(tmp_path_factory):
     return model, trainer, history
 
 
-@pytest.fixture
-def trained(fit):
-    return fit[1]
-
-
 def test_lines_of_the_contract(fit):
     model, trainer, history = fit
     assert list(history.history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
@@ -58,8 +53,8 @@ def exports():
 
 
 @pytest.mark.parametrize(("name", "options"), exports())
-def test_every_format_holds_what_the_trainer_ships(name, options, trained, tmp_path):
-    form = FORMATS[name]
+def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path):
+    form, trained = FORMATS[name], fit[1]
     try:
         form.check_packages()
     except hookline.UserError as error:
@@ -111,7 +106,8 @@ def test_evaluate_and_predict_trace_once():
 
 
 @pytest.mark.full
-def test_the_plain_model_is_of_keras_alone_and_options_are_checked(trained, tmp_path):
+def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path):
+    trained = fit[1]
     with pytest.raises(hookline.UserError, match="Did you mean 'litert'"):
         trained.export(tmp_path / "model.tflite", format="literte")
     with pytest.raises(hookline.UserError, match="int8"):
