@@ -80,18 +80,19 @@ def keras_values():
 @pytest.fixture
 def touched(monkeypatch, tmp_path):
     """The names of the functions that were given the path of a file: Python's, TensorFlow's and the importer."""
-    seen = []
+    seen, watching = [], [True]
     ours = str(tmp_path)
 
     def audit(event, arguments):
-        if any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
+        if watching and any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
             seen.append(event)
 
-    sys.addaudithook(audit)  # cannot be taken back; `ours` is the path of this test alone
+    sys.addaudithook(audit)  # cannot be taken back
     for name in ("exists", "isdir", "GFile", "listdir", "remove", "makedirs", "stat"):
         real = getattr(tf.io.gfile, name)
         monkeypatch.setattr(tf.io.gfile, name, lambda path, *rest, real=real: (seen.append(str(path)), real(path))[1])
-    return seen
+    yield seen
+    watching.clear()
 
 
 def construct(target, value):

@@ -13,6 +13,7 @@ from hookline.hooks import catalogue, load
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.order import order_hooks
 from hookline.trainer.run.blueprint import build_hook
 from hookline.trainer.run.machine import POLICIES, computing_in, loss_scale_for
 from hookline.trainer.step.context import StepContext
@@ -20,6 +21,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support import replicas
+from tests.support.door import OPTIONS
 from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context
 
 SIDE = 6
@@ -32,14 +34,13 @@ def image_batch(step):
 
 
 def small_network(*extra):
-    """Return convolutions and dense layers, without batch norm and dropout unless given; its optimizer is not built."""
+    """Return a convolutional network, without batch norm and dropout unless given; its optimizer is not built."""
     layers = [
         keras.Input((SIDE, SIDE, 1)),
         keras.layers.Conv2D(3, 3, activation="tanh", name="conv_1"),
         *extra,
         keras.layers.Conv2D(3, 3, activation="tanh", name="conv_2"),
         keras.layers.Flatten(name="flatten"),
-        keras.layers.Dense(4, activation="tanh", name="dense_1"),
         keras.layers.Dense(CLASSES, name="outputs"),
     ]
     return Network("model", keras.Sequential(layers, name="small"), keras.optimizers.Adam(0.01))
@@ -47,7 +48,7 @@ def small_network(*extra):
 
 def from_catalogue(name, **changes):
     node = OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
-    hook = build_hook(name, {**node, **changes})
+    hook = build_hook(name, {**node, **OPTIONS.get(name, {}), **changes})
     assert isinstance(hook, GraphHook)
     return hook
 
@@ -56,16 +57,28 @@ HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHoo
 STEPS = 3
 SYNCHRONIZED = "synchronized_batch_norm"
 """Refuses micro batches on replicas."""
+TOGETHER = [
+    ("bernoulli_attention", SYNCHRONIZED),
+    ("bnn_rounding", "bop", "center_loss", "clip_gradients", "ema"),
+    ("distillation", "freeze_layers", "prune", "weight_clustering"),
+    ("frozen_mask", "fused_batch_norm", "quantization_aware_training", "sam"),
+    ("gradient_override", "incremental_quantization", "nan_guard"),
+]
+"""As few runs as have every hook. A new hook has a run of its own."""
+RUNS = [*TOGETHER, *((name,) for name in sorted({*HOOKS}.difference(*TOGETHER)))]
 
 
-def built(name, network):
-    hook = from_catalogue(name)
-    hook.network = network.name
-    network.model = hook.rebuild_model(network.model)
-    network.taps |= hook.request_taps(network.model)
+def built(names, network):
+    hooks = order_hooks([from_catalogue(name) for name in names])
+    for hook in hooks:
+        hook.network = network.name
+        network.model = hook.rebuild_model(network.model)
+    for hook in hooks:
+        network.taps |= hook.request_taps(network.model)
     network.optimizer.build(network.model.trainable_variables)
-    hook.build(replace(build_context(network), total_steps=STEPS, steps_per_epoch=1.0, classes=CLASSES))
-    return [hook]
+    for hook in hooks:
+        hook.build(replace(build_context(network), total_steps=STEPS, steps_per_epoch=1.0, classes=CLASSES))
+    return hooks
 
 
 class Float32Loss(ToyObjective):
@@ -77,12 +90,12 @@ class Float32Loss(ToyObjective):
         return ObjectiveOutput({"loss": loss}, outputs=logits)
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("names", RUNS, ids="+".join)
 @pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_hook_trains_and_evaluates_in_half_precision(name, precision):
+def test_hooks_train_and_evaluate_in_half_precision(names, precision):
     with computing_in(precision):
         network = small_network(keras.layers.BatchNormalization())
-        hooks = built(name, network)
+        hooks = built(names, network)
         trainer = Trainer([network], [Float32Loss()], hooks, seed=0, loss_scale=loss_scale_for(precision))
         loop = ChunkLoop(trainer, image_batch, xla=False)
         evaluator = Evaluator(trainer, image_batch, 1)
@@ -97,29 +110,29 @@ def test_hook_trains_and_evaluates_in_half_precision(name, precision):
     assert {layer.dtype_policy.name for layer in layers} == {POLICIES[precision]}
 
 
-def trained(name, count=1, **options):
-    given = {"network": small_network, "hooks": partial(built, name), "batch": image_batch, "steps": STEPS}
+def trained(names, count=1, **options):
+    given = {"network": small_network, "hooks": partial(built, names), "batch": image_batch, "steps": STEPS}
     return replicas.trained(count, **given, **options)
 
 
-def whole(name):
+def whole(names):
     """Return the run on one replica, and whether anything is drawn in it."""
     drawn = []
     seed = StepContext.stateless_seed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepContext, "stateless_seed", lambda context, salt: drawn.append(salt) or seed(context, salt))
-        found = trained(name)
+        found = trained(names)
     return found, bool(drawn) or any("seed_generator" in key for key in found[0])
 
 
-@pytest.mark.parametrize("name", HOOKS)
-def test_hook_gives_the_same_run_in_micro_batches_and_on_replicas(name):
-    expected, draws = whole(name)
-    if draws or name == SYNCHRONIZED:
-        replicas.assert_same_run(trained(name, 2), expected)
-        variables, reported = trained(name, accumulation_steps=2)
+@pytest.mark.parametrize("names", RUNS, ids="+".join)
+def test_hooks_give_the_same_run_in_micro_batches_and_on_replicas(names):
+    expected, draws = whole(names)
+    if draws or SYNCHRONIZED in names:
+        replicas.assert_same_run(trained(names, 2), expected)
+        variables, reported = trained(names, accumulation_steps=2)
     else:  # one run in both ways has to be the whole one, too
-        variables, reported = trained(name, 2, accumulation_steps=2)
+        variables, reported = trained(names, 2, accumulation_steps=2)
     assert all(np.isfinite(value).all() for value in [*variables.values(), *reported.values()])
     assert (variables.keys(), list(reported)) == (expected[0].keys(), list(expected[1]))
     if not draws:  # where each micro batch draws for itself, they are equal on average

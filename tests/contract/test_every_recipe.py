@@ -18,9 +18,6 @@ RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
 STARTED = ("gan", pytest.param("bnn", marks=pytest.mark.long))
 """Of two networks, and of one; tests/trainer/run/test_initial_weights.py starts from files, too."""
-REPEATED = ("retrieval", "sgan")
-"""In the full tier; tests/resume resumes hooks, and the long tier every recipe."""
-QUICK = ("bnn", "center_loss", "gan")
 ABOUT_A_LINE = {"step", "split"}
 
 
@@ -31,7 +28,8 @@ class FirstRun(NamedTuple):
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in RECIPES]
+    scope="module",
+    params=[pytest.param(each, marks=() if each == "center_loss" else pytest.mark.full) for each in RECIPES],
 )
 def first(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param) / "first"
@@ -87,7 +85,7 @@ def test_new_run_starts_from_the_weights_of_another(first, tmp_path):
 
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(each, marks=pytest.mark.full if each in REPEATED else pytest.mark.long) for each in RECIPES],
+    [pytest.param(each, marks=pytest.mark.full if each == "sgan" else pytest.mark.long) for each in RECIPES],
     indirect=True,
 )
 def test_recipe_repeats_exactly_from_the_host_and_from_a_cut(first, tmp_path):

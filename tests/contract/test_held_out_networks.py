@@ -124,11 +124,6 @@ def refused(network, hook, runs):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_line_says_which_techniques_a_network_cannot_have(runs):
-    for hook, network in (("bernoulli_attention", "embedding_lstm"), ("bnn_rounding", "embedding_lstm")):
-        refused(network, hook, runs)
-
-
 @pytest.mark.parametrize(("network", "hooks"), list(cases()))
 def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, hooks, runs, tmp_path):
     if len(hooks) == 1 and (hooks[0], network) in REFUSED:

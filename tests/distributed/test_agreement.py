@@ -190,12 +190,9 @@ def run_of(config, directory=Path()):
     return SimpleNamespace(config=config, directory=directory)
 
 
-def test_equal_workers_start_and_know_the_directory_of_the_run(tmp_path):
+def test_equal_workers_know_the_directory_and_one_that_differs_is_named(tmp_path):
     told = meet(lambda index, workers: workers.compare(run_of({"seed": "0"}, tmp_path / str(index))))
     assert told == [str(tmp_path / "0")] * 3
-
-
-def test_a_worker_that_differs_is_named_on_all():
     told = meet(lambda index, workers: workers.compare(run_of({"seed": str(index // 2)})))
     assert all(type(each) is WorkersError for each in told)
     (text,) = {str(each) for each in told}

@@ -18,9 +18,10 @@ from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import read_manifests
 from hookline.trainer.run.finished import read_config
-from hookline.trainer.run.session import execute, prepare
+from hookline.trainer.run.session import prepare
 from tests.support.command import run_small
 from tests.support.replicas import on_replicas, replica_loop, values
+from tests.support.resumed import go_on
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
 SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")
@@ -36,11 +37,6 @@ def losses(run):
 
 def tensors(run, tag="last"):
     return dict(CheckpointStore(run / "checkpoints").load(tag).tensors)
-
-
-def resume(run, *overrides):
-    (job,) = preflight(parse_command([f"resume={run}", *overrides]))
-    return execute(job.config, job.recipe, job.overrides).summary
 
 
 def parts_of(recipe, *overrides):
@@ -67,7 +63,7 @@ def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
     (run / "summary.json").unlink()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        summary = resume(run, "trainer.strategy=none", "trainer.replicas=null")
+        summary = go_on(run, "trainer.strategy=none", "trainer.replicas=null")
     assert any("replicas was 2 and is 1; the bits may differ" in str(each.message) for each in told)
     assert (summary["resumed_at"], summary["replicas"]["count"]) == ([first], 1)
     for key, value in tensors(run).items():
@@ -84,10 +80,8 @@ def test_losses_are_those_of_one_replica(recipe, tmp_path):
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
 
 
-OTHERS = ("gan", "sgan", "retrieval", "gradient_reversal")
-
-
-@pytest.mark.parametrize("recipe", ["center_loss", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["center_loss", "gan", "sgan", "retrieval", "gradient_reversal"])
 def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
     more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
     small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []

@@ -11,7 +11,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.run.directory import locked
 from hookline.trainer.run.session import execute
 from tests.support.resumed import PLUGIN, go_on
-from tests.support.workers import Launched, is_gone, kill, launched
+from tests.support.workers import Launched, is_gone, kill
 
 COMMON = (
     *("trainer.epochs=null", "trainer.batch_size=64", "trainer.report_every_steps=5", "hooks.progress=null"),
@@ -49,9 +49,9 @@ def check_same_run(directory, whole):
 
 
 def launch(*overrides, log, code=0, workers=2):
-    found, text = launched(*overrides, log=log, workers=workers)
-    assert found == code, text
-    return text
+    run = Launched(*overrides, log=log, workers=workers)
+    assert run.end(600.0) == code, run.text
+    return run.text
 
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 100 steps:UserWarning")  # gentle on purpose

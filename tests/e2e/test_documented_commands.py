@@ -2,12 +2,16 @@
 
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
 
 from tests.support.documentation import PAGES, check_page, read_page, run_here
+from tests.support.images import write_mnist
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("README.md", "hooks/README.md")
@@ -58,6 +62,31 @@ def test_a_notebook_runs_from_top_to_bottom(path, place):
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before committing"
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     exec(compile(re.sub(r"epochs=[23]0", "epochs=2", code), path.name, "exec"), {"__name__": "notebook"})
+
+
+PORTS = [
+    (
+        "pruned.keras",
+        lambda kernel: (kernel == 0).sum() == round(0.8 * kernel.size),
+        ("pruned.tflite", "int8.tflite", "pruned.sparse.safetensors"),
+    ),
+    ("binary.keras", lambda kernel: (np.abs(kernel) == 1).all(), ("binary.packed.safetensors",)),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # advice on so short a training
+@pytest.mark.parametrize("number", [0, 1], ids=("tfmot", "larq"))
+def test_a_port_of_the_migration_page_ships_what_it_says(number, place):
+    write_mnist(place / "mnist.npz", train=1200)
+    blocks = [each for each in items("hookline/MIGRATION.md") if each.language]
+    (place / "port.py").write_text(blocks[number].text)
+    keras.utils.set_random_seed(0)
+    found = runpy.run_path(str(place / "port.py"))
+    assert found["trainer"].evaluate(found["x_test"], found["y_test"])["accuracy"] > 0.5
+    model, is_right, others = PORTS[number]
+    shipped = keras.models.load_model(place / model)
+    assert all(is_right(each.numpy()) for each in shipped.trainable_variables if len(each.shape) > 1)
+    assert all((place / each).stat().st_size > 0 for each in others)
 
 
 def test_a_command_that_is_wrong_is_found(place):

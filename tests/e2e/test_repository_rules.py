@@ -145,6 +145,7 @@ def _lines_matching(pattern, files):
     return [
         f"{name}:{number} {line.strip()[:80]}"
         for name, text in files.items()
+        if pattern.search(text)
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]

@@ -45,7 +45,8 @@ def summary_of(directory):
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 295 steps:UserWarning")  # few on purpose
 def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
-    code = main(["recipe=bnn", "trainer.epochs=15", "trainer.compile=off", f"run_dir={tmp_path / 'run'}"])
+    given = ("trainer.epochs=15", "trainer.evaluate_every_epochs=3", "trainer.compile=off", "hooks.pictures=null")
+    code = main(["recipe=bnn", *given, f"run_dir={tmp_path / 'run'}"])
     summary = summary_of(tmp_path / "run")
     assert code == 0
     assert summary["status"] == "completed"
@@ -60,6 +61,7 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
     assert tensors["optimizer/model/iteration"] == summary["steps"]
 
 
+@pytest.mark.full
 def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd):
     code = main(["recipe=baseline", *SMALL, "optimizer.learning_rate=1e30", f"run_dir={tmp_path / 'run'}"])
     assert code == 1
@@ -146,5 +148,11 @@ def test_mistake_that_only_building_shows(door, monkeypatch):
         code, lines = door(*argument.split(" "))
         assert (code, len(lines)) == (2, 1), lines
         assert word in lines[0]
+
+    def unreadable(splits):
+        raise UserError("Row 17 cannot be read. Fix it.")
+
+    monkeypatch.setattr("hookline.trainer.run.build_run.data_fingerprint", unreadable)
+    assert door() == (2, ["Error: Row 17 cannot be read. Fix it."])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     assert "Traceback" in door("init_from=absent")[1][0]

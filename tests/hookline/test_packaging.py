@@ -118,9 +118,10 @@ def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, t
     assert version == f"hookline {project()['version']}\n"
     assert "hookline train --help" in command("train", "seed=1", code=2)
     model = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
-    said = command("train", *SHORT, *model, "trainer.max_seconds=0", "run_dir=own")
+    said = command("launch", "workers=2", *SHORT, *model, "trainer.max_seconds=0", "run_dir=own")
     assert "hookline train resume=own" in said
-    command("resume", "own", "trainer.max_seconds=null", model[0])
+    assert summary_of("own")["workers"]["count"] == 2
+    command("resume", "own", "trainer.strategy=none", "trainer.max_seconds=null", model[0])
     assert summary_of("own")["status"] == "completed"
     assert json.loads((tmp_path / "own" / "environment.json").read_text())["git_commit"] is None
     said = command("train", "-m", *SHORT, "model.units=[16]", "seed=1", "--jobs", "1", "--sweep", "sweep")
@@ -129,5 +130,3 @@ def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, t
     assert summary_of(swept)["status"] == "completed"
     command("export", f"run={swept}")
     assert (swept / "export" / "model.keras").is_file()
-    command("launch", "workers=2", *SHORT, "model.units=[16]", "run_dir=two")
-    assert summary_of("two")["workers"] == {"count": 2, "equal": True}

@@ -74,12 +74,15 @@ def test_it_returns_what_is_on_disk_and_resumes(tmp_path):
             np.testing.assert_array_equal(first, second)
 
 
-PAIRS = (("bnn_rounding", "prune"), ("center_loss", "ema"), ("clip_gradients", "frozen_mask"))
+TOGETHER = {
+    ("bnn_rounding", "prune"): (),
+    ("center_loss", "clip_gradients", "ema", "frozen_mask"): pytest.mark.full,
+}
 
 
 def cases():
-    others = set(techniques()) - {name for pair in PAIRS for name in pair}
-    every = {**dict.fromkeys(PAIRS[:1], ()), **dict.fromkeys(PAIRS[1:], pytest.mark.full)}
+    others = set(techniques()) - {name for names in TOGETHER for name in names}
+    every = dict(TOGETHER)
     every |= {(name,): pytest.mark.long for name in sorted(others)}
     return [pytest.param(each, id="+".join(each), marks=tier) for each, tier in every.items()]
 

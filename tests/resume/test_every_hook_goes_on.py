@@ -1,4 +1,4 @@
-"""Every technique hook resumes where a run was left, which makes three fits in one process."""
+"""Every technique hook resumes where a run was killed, in the process that made the whole run."""
 
 import json
 import re
@@ -9,7 +9,8 @@ from hookline.hooks import catalogue, load
 from hookline.scripts.documentation.description import parse_docstring
 from hookline.trainer.hook import GraphHook, HostHook
 from tests.support.command import overrides_for, run_small
-from tests.support.resumed import check_same, run_cut
+from tests.support.copies import Copies
+from tests.support.resumed import PLUGIN, check_same, go_on
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
 """Names that the trainer and the classification report by themselves."""
@@ -61,11 +62,14 @@ RUNS = TOGETHER | {(name,): "" for name in sorted(HOOKS.difference(*TOGETHER))}
 
 @pytest.mark.filterwarnings("ignore:(metric/accuracy|loss/cross_entropy) did not improve")
 @pytest.mark.parametrize("names", RUNS, ids="+".join)
-def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path):
-    overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *RUNS[names].split()]
-    whole = run_small("baseline", *overrides, run_dir=tmp_path / "whole")
-    found = run_cut("baseline", *overrides, cuts=[12], run_dir=tmp_path / "cut")
-    check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
+def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path, monkeypatch):
+    overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *RUNS[names].split(), PLUGIN]
+    copies = f"+hooks.copies={{_target_:tests.support.copies.Copies,to:{tmp_path / 'copies'},steps:[12,13]}}"
+    whole = run_small("baseline", *overrides, copies, run_dir=tmp_path / "whole")
+    monkeypatch.setattr(Copies, "silent", True)
+    found = go_on(cut := tmp_path / "copies" / "after_13")
+    assert found["resumed_at"] == [12]
+    check_same(cut, found, tmp_path / "whole", whole)
     assert min(each["images_per_second"] for each in (whole, found)) > 0
     for name in HOOKS & {*names}:
         assert found["hooks"][name] == whole["hooks"][name]

@@ -9,27 +9,28 @@ from hookline.trainer.hook import HostHook
 
 
 class Copies(HostHook):
-    """Save after every step under a tag of its own, and copy the run before that: the step before is its newest."""
+    """Save after every step, or some, under a tag of its own, and copy the run before that, with older checkpoints."""
 
     priority = 95  # in an evaluation: after others have written what they make of it, and nobody has saved it
     silent = False  # for all: nothing is saved and copied, and the loop comes up as it does without the hook
 
-    def __init__(self, *, to: str) -> None:
-        self._to = Path(to)
+    def __init__(self, *, to: str, steps: list[int] | None = None) -> None:
+        self._to, self._steps = Path(to), steps
 
     def state_dict(self):
         return {}
 
     def next_step(self, step):
-        return None if self.silent else step + 1
+        later = [step + 1] if self._steps is None else [each for each in self._steps if each > step]
+        return None if self.silent else min(later, default=None)
 
     def on_chunk_end(self, run, report):
-        if not self.silent:
+        if not self.silent and (self._steps is None or run.step in self._steps):
             self._copy(run, f"after_{run.step}")
             run.control.save(f"after {run.step}")
 
     def on_evaluation_end(self, run, report):
-        if not self.silent and report.split == "validation":
+        if not self.silent and self._steps is None and report.split == "validation":
             self._copy(run, f"in_evaluation_{run.step}")
 
     def _copy(self, run, name):

@@ -53,26 +53,28 @@ def small_trainer(*hooks, model=None, **more):
     return hookline.Trainer(model or small_model(), hooks=hooks, **given)
 
 
+def train(trainer, epochs=1, **more):
+    data = images()
+    given = {"validation_data": held_out(), "epochs": epochs, "batch_size": 16, "verbose": 0, **more}
+    return trainer.fit(data["x_train"], data["y_train"], **given)
+
+
 def by_python(*hooks, epochs=2, **more):
     trainer = small_trainer(*({name: OPTIONS.get(name, {})} for name in hooks), **more)
-    data = images()
-    history = trainer.fit(
-        data["x_train"], data["y_train"], validation_data=held_out(), epochs=epochs, batch_size=16, verbose=0
-    )
-    return trainer, history
+    return trainer, train(trainer, epochs)
 
 
-def by_command_line(*hooks, folder, epochs=2, more=()):
+def by_command_line(*hooks, folder):
     np.savez(folder / "images.npz", **images())
     texts = [
         *("recipe=baseline", "model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh"),
         *("data=arrays", f"data.path={folder / 'images.npz'}", "optimizer=adam", "schedule=constant"),
         "optimizer.learning_rate=0.001",
-        *(f"trainer.epochs={epochs}", "trainer.batch_size=16", f"seed={SEED}", f"run_dir={folder / 'run'}"),
+        *("trainer.epochs=2", "trainer.batch_size=16", f"seed={SEED}", f"run_dir={folder / 'run'}"),
         *(f"trainer.{name}={value}" for name, value in SETTINGS.items()),
         *("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null", "hooks.progress=null"),
-        *(f"+hooks=[{','.join(hooks)}]" if hooks else "hooks.final_table=null",),
+        f"+hooks=[{','.join(hooks)}]",
         *(f"hooks.{name}.{key}={value}" for name in hooks for key, value in OPTIONS.get(name, {}).items()),
     ]
-    (job,) = preflight(parse_command([*texts, *more]))
+    (job,) = preflight(parse_command(texts))
     return execute(job.config, job.recipe, job.overrides).summary

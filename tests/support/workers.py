@@ -39,11 +39,6 @@ def children(process):
     return sorted(int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split())
 
 
-def launched(*overrides, log, workers=2):
-    run = Launched(*overrides, log=log, workers=workers)
-    return run.end(600.0), run.text
-
-
 def is_gone(process):
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
