@@ -50,7 +50,6 @@ FULL = (
     "resume/test_every_hook_goes_on",
     "resume/test_matrix",
     "scripts/planning/test_trace.py",
-    "scripts/sweep/test_killed_workers.py",
     "scripts/sweep/test_search.py",
     "scripts/sweep/test_signals.py",
     "scripts/test_ablate.py",

@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from hookline.deploy.formats import FORMATS, ExportOptions
 from hookline.deploy.integer import grid_steps, write_integer, write_qdq
-from hookline.deploy.plain_model import is_fake_quantized, plain_model, rebuilt
+from hookline.deploy.plain_model import is_fake_quantized, rebuilt
 from hookline.deploy.runtime_files import OPSET
 from hookline.deploy.runtimes import load_litert, load_onnx
 from hookline.hook_list import hook_name
@@ -21,13 +20,11 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.activation_places import stretched
 from hookline.hooks.quantization.fake import nudged
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
-from hookline.recipes.models.resnet import resnet
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.build_run import _rounded
-from hookline.trainer.run.finished import read_config, restore
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -100,12 +97,13 @@ def mobile() -> keras.Model:
 
 
 def dense_net() -> keras.Model:
-    """Return a network with one inside, of batch norms before layers, of average pooling, with rescaled inputs."""
+    """Return a network with one inside, of batch norms before layers, a sum, average pooling, and rescaled inputs."""
     inputs = keras.Input((SIDE, SIDE, 3))
     body = [layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
     x = keras.Sequential([keras.Input((SIDE, SIDE, 3)), *body])(layers.Rescaling(0.5, 0.1)(inputs))
     y = layers.ReLU()(layers.BatchNormalization(momentum=0.5)(x))
-    x = layers.AveragePooling2D(2)(layers.Concatenate()([x, layers.Conv2D(6, 3, padding="same")(y)]))
+    x = layers.Concatenate()([layers.Add()([x, y]), layers.Conv2D(6, 3, padding="same")(y)])
+    x = layers.AveragePooling2D(2)(x)
     x = layers.Rescaling(2.0)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(inputs, layers.Dense(5)(x))
 
@@ -124,11 +122,9 @@ def half_binary() -> keras.Model:
 @pytest.mark.parametrize(
     ("build", "bits", "ranges"),
     [
-        (lambda: resnet((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5), 4, "learned"),
         (mobile, 8, "average"),
-        (dense_net, 8, "learned"),
+        (dense_net, 4, "learned"),
     ],
-    ids=["resnet", "mobile", "dense_net"],
 )
 def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:
     model, path = trained(build(), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
@@ -141,10 +137,9 @@ def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("quantizer", ["ste_sign", "magnitude_aware_sign"])
-def test_a_file_of_integers_holds_binary_kernels_beside_others(quantizer: str, tmp_path: Path) -> None:
+def test_a_file_of_integers_holds_binary_kernels_beside_others(tmp_path: Path) -> None:
     """A scale for each column, of the quantizer or of batch norm, needs a convolution in place of a dense layer."""
-    binary = BnnRounding(layers="hidden_*", kernel_quantizer=quantizer, input_quantizer=None)
+    binary = BnnRounding(layers="hidden_*", kernel_quantizer="magnitude_aware_sign", input_quantizer=None)
     model, path = trained(half_binary(), first=binary), tmp_path / "a.tflite"
     write_integer(model, path)
     apart, same = steps_apart(path, model, images()[0])
@@ -159,30 +154,15 @@ def test_a_file_of_integers_holds_binary_kernels_beside_others(quantizer: str, t
 
 
 @pytest.mark.full
-def test_every_test_digit_has_the_class_that_the_run_gives_it(tmp_path: Path) -> None:
+def test_a_run_is_exported_to_integers_with_a_step_for_each_channel(tmp_path: Path) -> None:
+    """The command compares the file with the evaluation of the run."""
     directory = tmp_path / "run"
-    run_small("int8", "trainer.epochs=4", "hooks.quantization_aware_training.begin_epoch=1", run_dir=directory)
+    run_small("int8", "hooks.quantization_aware_training.begin_epoch=1", run_dir=directory)
     assert main([f"run={directory}", "format=litert"]) == 0
-    path = directory / "export" / "model.tflite"
-    run = restore(str(directory), read_config(str(directory), []), None)
-    split = run.held_out["test"].split
-    inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
-    FORMATS["keras"].write(run, "model", tmp_path / "a.keras", ExportOptions())
-    assert FORMATS["onnx"].write(run, "model", tmp_path / "a.onnx", ExportOptions()).lossy
-    with plain_model(run, "model") as model:
-        apart, same = steps_apart(path, model, inputs)
-        expected = model(inputs).numpy()
-    assert same >= 0.999
-    assert (apart <= 1).mean() >= 0.99
-    np.testing.assert_allclose(FORMATS["keras"].load(tmp_path / "a.keras")(inputs), expected, atol=1e-4)
-    found = FORMATS["onnx"].load(tmp_path / "a.onnx")(inputs)
-    (output,) = Interpreter(model_path=str(path)).get_output_details()
-    assert (found.argmax(-1) == expected.argmax(-1)).mean() >= 0.999
-    assert (np.abs(found - expected) < 1.5 * output["quantization"][0]).mean() >= 0.99
-    details = Interpreter(model_path=str(path)).get_tensor_details()
+    details = Interpreter(model_path=str(directory / "export" / "model.tflite")).get_tensor_details()
     assert not [each["name"] for each in details if each["dtype"] == np.float32]
     scales = [each["quantization_parameters"]["scales"] for each in details if each["dtype"] == np.int8]
-    assert sum(len(each) > 1 for each in scales) == 2  # convolutions have a step for each channel
+    assert sum(len(each) > 1 for each in scales) == 2  # of the convolutions
 
 
 def small(*given: keras.layers.Layer) -> keras.Model:

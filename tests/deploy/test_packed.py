@@ -28,22 +28,22 @@ from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
 
 
-def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = False):
+def binary_cnn(*, pool_first: bool = True, padding: str = "valid"):
     """Return convolutions that pool before or behind batch norm, then dense layers."""
     inputs = x = keras.Input((11, 10, 2), name="image")
     for block in (1, 2):
         if block > 1:
             x = sign(f"sign_{block}")(x)
-        x = layers.Conv2D(8, 3, padding=padding, use_bias=bias, name=f"conv_{block}")(x)
+        x = layers.Conv2D(8, 3, padding=padding, use_bias=False, name=f"conv_{block}")(x)
         x = layers.MaxPooling2D(2, name=f"pool_{block}")(x) if pool_first else x
         x = layers.BatchNormalization(name=f"norm_{block}")(x)
         x = layers.Activation("hard_tanh", name=f"activation_{block}")(x)
         x = x if pool_first else layers.MaxPooling2D(2, name=f"pool_{block}")(x)
     x = layers.Flatten(name="flatten")(x)
-    x = layers.Dense(9, use_bias=bias, name="dense")(sign("sign_3")(x))
+    x = layers.Dense(9, use_bias=False, name="dense")(sign("sign_3")(x))
     x = layers.BatchNormalization(name="norm_3", scale=False)(x)
     x = layers.Dropout(0.5, name="dropout")(x)
-    x = layers.Dense(4, use_bias=bias, name="logits")(sign("sign_4")(x))
+    x = layers.Dense(4, use_bias=False, name="logits")(sign("sign_4")(x))
     return keras.Model(inputs, layers.BatchNormalization(name="norm_4")(x), name="cnn")
 
 
@@ -76,16 +76,6 @@ def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: st
     assert kinds(packed).count("sign") == 1  # of float sums
     pooled = [packed.values[op.inputs[0]].kind for op in packed.graph.ops if op.op == "max_pool2d"]
     assert pooled == (["float", "integer"] if pool_first else ["float", "binary"])
-
-
-def test_scales_and_biases_go_into_the_thresholds():
-    model = binary_cnn(bias=True)
-    randomize(model, 3, {"conv_2": np.linspace(0.1, 2, 8), "dense": 0.5})
-    packed = check(model, signs=SIGNS)
-    assert kinds(packed).count("threshold") == 2
-    for op in (op for op in packed.graph.ops if op.name in ("conv_2", "dense")):
-        assert (op.fields["kernel"].encoding, op.fields["kernel"].scale, op.fields["bias"]) == ("sign", None, None)
-        assert packed.values[op.output].kind == "integer"
 
 
 def test_what_something_else_uses_too_is_kept():
@@ -175,40 +165,32 @@ def written(run: Run, path: Path, options: ExportOptions | None = None) -> tuple
 QUANTIZERS = [
     {},
     {"kernel_quantizer": "magnitude_aware_sign"},
-    {"kernel_quantizer": {"name": "dorefa", "k_bit": 2}, "input_quantizer": {"name": "dorefa", "k_bit": 2}},
-    {"kernel_quantizer": "ste_tern", "input_quantizer": "ste_tern"},
-    {"input_quantizer": None},
+    {"kernel_quantizer": "ste_tern", "input_quantizer": {"name": "dorefa", "k_bit": 2}},
     {"kernel_quantizer": None, "quantize_first_input": True},
 ]
 
 
 @pytest.mark.parametrize("options", QUANTIZERS, ids=str)
 def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, options):
-    run = finished(rounding(**options))
+    model = small_model()
+    model.get_layer("logits").activation = keras.activations.softmax
+    run = finished(rounding(**options), model=model)
     packed, rows = written(run, tmp_path / "a.packed.safetensors")
-    inputs, expected = outputs_of(run)
+    assert read_card(tmp_path / "a.packed.safetensors").activation == "softmax"
+    inputs, logits = outputs_of(run)
+    expected = np.exp(logits - logits.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(packed(inputs), expected, rtol=1e-4, atol=1e-4)
     if not options:  # with a scale, TensorFlow's logits of equal sums are equal up to rounding
-        np.testing.assert_array_equal(packed(inputs).argmax(1), expected.argmax(1))
+        np.testing.assert_array_equal(packed(inputs).argmax(1), logits.argmax(1))
     encodings = {row[0]: row[3] for row in rows if row[1] == "kernel"}
     quantizer = options.get("kernel_quantizer", "ste_sign")
     if options.get("input_quantizer", "ste_sign") == "ste_sign" and isinstance(quantizer, str):
         assert encodings["second"] == "sign"
         assert "threshold" in kinds(packed)
-        assert not {"identity", "activation"} & {*kinds(packed)}
+        assert not {"identity", "activation"} & {*kinds(packed)[:-1]}  # the last one is the softmax
     if quantizer in (None, "ste_tern"):
         assert encodings["second"] == ("float32" if quantizer is None else "codebook")
-
-
-def test_a_final_softmax_is_in_the_file(tmp_path: Path):
-    model = small_model()
-    model.get_layer("logits").activation = keras.activations.softmax
-    run = finished(rounding(), model=model)
-    packed, _ = written(run, tmp_path / "a.packed.safetensors")
-    inputs, logits = outputs_of(run)
-    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(packed(inputs), shares, rtol=1e-4, atol=1e-5)
-    assert read_card(tmp_path / "a.packed.safetensors").activation == "softmax"
 
 
 def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):

@@ -77,7 +77,7 @@ CLASSES = 5
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=50)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(LABELS, LABELS)
 def test_distances_are_those_of_the_definition(first, second) -> None:
     p, q = (class_shares(tf.constant(labels, tf.int64), CLASSES).numpy() for labels in (first, second))
@@ -113,7 +113,7 @@ def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarra
     return (scale * (mixed + generator.normal(size=width))).astype(np.float32)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(12, 40), st.integers(12, 40), st.integers(1, 8))
 def test_distance_is_that_of_the_definition(seed, first_count, second_count, width) -> None:
     first, second = features(seed, first_count, width), features(seed + 1, second_count, width)
@@ -165,7 +165,7 @@ def mode_metrics_expected(samples: list[tuple[float, float]]) -> dict[str, float
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(PLACES, min_size=1, max_size=40))
 def test_measures_are_those_of_the_definition(samples) -> None:
     found = mode_metrics(tf.constant(samples, tf.float32), tf.constant(MODES), STD)
@@ -179,7 +179,7 @@ SHAPE = (8, 8, 1)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Path, dict]:
     directory = tmp_path_factory.mktemp("classifier") / "run"
-    summary = run_small("baseline", "+hooks=ema", "hooks.ema.decay=0.9", "trainer.epochs=3", run_dir=directory)
+    summary = run_small("baseline", "+hooks=ema", "hooks.ema.decay=0.9", run_dir=directory)
     return directory, summary
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Network 'model' trains from the logits", "ignore:You are passing weight"
 )
 
-STEPS, BATCH, RATE = 30, 8, 0.01
+STEPS, BATCH, RATE = 8, 8, 0.01
 RANDOM = np.random.default_rng(3)
 VECTORS = RANDOM.normal(size=(150, 6)).astype(np.float32)
 IMAGES = RANDOM.normal(size=(150, 6, 6, 1)).astype(np.float32)
@@ -61,10 +61,6 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
     "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
-    "several labels": (
-        *(VECTORS, SIGNS, lambda: dense(3, "sigmoid")),
-        {"loss": "binary_crossentropy", "metrics": ["binary_accuracy", "AUC"]},
-    ),
     "maps": (
         *(IMAGES, (IMAGES > 0.3).astype(np.int64), lambda: maps("sigmoid")),
         {"loss": "binary_crossentropy", "metrics": ["binary_accuracy", keras.metrics.BinaryIoU(name="iou")]},
@@ -192,12 +188,12 @@ def test_python_takes_targets_of_several_outputs() -> None:
     rows = slice(0, 90)
     y = {"sum": SUMS[rows], "sign": SIGNS[rows]}
     losses = {"sum": "mse", "sign": "binary_crossentropy"}
-    trainer = hookline.Trainer(two_heads(), "adam", losses, {"sign": ["AUC"]}, ["ema"], loss_weights={"sum": 0.5})
-    history = trainer.fit(VECTORS[rows], y, epochs=3, batch_size=30, verbose=0)
+    trainer = hookline.Trainer(two_heads(), "adam", losses, {"sign": ["AUC"]}, loss_weights={"sum": 0.5})
+    history = trainer.fit(VECTORS[rows], y, epochs=2, batch_size=30, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0]
     values = trainer.evaluate(VECTORS[rows], y)
     assert {"loss", "sum_loss", "sign_loss", "sign_AUC"} == {*values}
     assert values["loss"] == pytest.approx(0.5 * values["sum_loss"] + values["sign_loss"], rel=1e-5)
     made = trainer.predict(VECTORS[rows])
-    np.testing.assert_allclose(trainer.model.predict(VECTORS[rows], verbose=0)["sign"], made["sign"], atol=1e-6)
+    np.testing.assert_allclose(trainer.model(VECTORS[rows])["sign"], made["sign"], atol=1e-6)
     assert_refused("'sign'", trainer.fit, VECTORS[rows], {"sum": y["sum"]}, verbose=0)

@@ -36,20 +36,14 @@ for number, path in enumerate(sys.argv[1:]):
 INPUTS = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
 
 
-RUNS = {
-    "frozen_mask": ("optimizer.use_ema=true", "optimizer.ema_momentum=0.9"),
-    "averages": ("+hooks=ema", "hooks.ema.decay=0.9"),
-}
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, small_bnn: Path) -> Path:
-    """Return a directory with runs that have exported themselves."""
+    """Return a directory with two runs that have exported themselves."""
     directory = tmp_path_factory.mktemp("export")
     shutil.copytree(small_bnn, directory / "bnn")
-    for name, overrides in RUNS.items():
-        run_small("frozen_mask", *overrides, run_dir=directory / name)
-    for name in ("bnn", *RUNS):
+    averages = ("optimizer.use_ema=true", "optimizer.ema_momentum=0.9")
+    run_small("frozen_mask", *averages, run_dir=directory / "frozen_mask")
+    for name in ("bnn", "frozen_mask"):
         assert main([f"run={directory / name}"]) == 0
     return directory
 
@@ -98,31 +92,15 @@ def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):
 
 def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: Path, tmp_path):
     run = runs / "frozen_mask"
-    assert main([f"run={run}", "checkpoint=last", "average=true", f"output={tmp_path}/average.keras"]) == 0
+    (tmp_path / "average.keras").write_text("not kept")
+    given = ["checkpoint=last", "average=true", f"output={tmp_path}/average.keras", "overwrite=true"]
+    assert main([f"run={run}", *given]) == 0
     tensors = CheckpointStore(run / "checkpoints").load("last").tensors
     for name, kernel in kernels_of(tmp_path / "average.keras").items():
         (key,) = (key for key in tensors if name in key and key.endswith("kernel_average"))
         np.testing.assert_array_equal(kernel, tensors[key])
         assert (kernel == 0).sum() == round(0.9 * kernel.size)
         assert (kernel != latent_kernels(run, "last")[name]).any()
-
-
-def test_a_run_with_averages_is_exported_to_averages_and_exact_zeros(runs: Path):
-    run = runs / "averages"
-    tensors = CheckpointStore(run / "checkpoints").load("best").tensors
-    own, kept = "network/model/", "hook/ema/average/"
-    averages = {key.removeprefix(kept): value for key, value in tensors.items() if key.startswith(kept)}
-    share = 9.0 / (10.0 + tensors["hook/ema/updates"])  # that the latest value adds
-    weights = keras.saving.load_model(run / "export/model.keras").weights
-    assert {weight.path for weight in weights} == averages.keys()
-    for weight in weights:
-        name, found, latent = weight.path, weight.numpy(), tensors[own + weight.path]
-        pruned = latent == 0 if name.endswith("kernel") else np.zeros(found.shape, bool)
-        expected = averages[name] + share * (latent - averages[name])
-        np.testing.assert_allclose(found[~pruned], expected[~pruned], rtol=1e-5, atol=1e-6, err_msg=name)
-        assert (found[pruned] == 0).all()
-        assert pruned.sum() == (round(0.9 * found.size) if name.endswith("kernel") else 0)
-        assert np.abs(found - latent).max() > 1e-4, "averages differ here"
 
 
 def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_path, monkeypatch, capsys):
@@ -156,11 +134,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
 
     monkeypatch.setattr("hookline.deploy.compare.compare", worse)
     refused("not as good", run, f"output={tmp_path}/worse.keras")
-
-    monkeypatch.undo()
     assert (tmp_path / "kept.keras").read_text() == "precious"
-    assert main([run, f"output={tmp_path}/kept.keras", "overwrite=true"]) == 0
-    assert kernels_of(tmp_path / "kept.keras")
 
 
 NODE = {"_target_": EMA, "decay": 0.9, "evaluate": True, "network": "model"}

@@ -84,7 +84,7 @@ time.sleep(60) if me == 2 else [time.sleep(1) for _ in range(60)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with the one that started them")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_its_launcher_and_a_signal_goes_to_each(tmp_path, number):
     """Start a launcher in a process of its own, and end it when its two workers have written who they are."""
     killed = number == signal.SIGKILL

@@ -6,20 +6,71 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hookline.scripts import reproduce
-from hookline.scripts.reproduce import check
+from hookline.scripts.reproduce import Options, Session, check
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.compose import open_composer, typed, with_values
 from hookline.trainer.config.schema import validate
 from hookline.trainer.errors import UserError
-from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = read_targets()
+FAKE = ROOT / "tests" / "support" / "fake_measured.py"
+ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}
+TARGETS = {
+    "first": {
+        "title": "a binary network",
+        "recipe": "bnn",
+        "data": "digits",
+        "seeds": [0, 1, 2],
+        "runs": {"bnn": ["recipe=bnn"], "twin": ["recipe=baseline"]},
+        "measures": {"accuracy": ACCURACY, "error": {**ACCURACY, "as": "error"}, "twin": {**ACCURACY, "run": "twin"}},
+        "goals": [
+            {"measure": "accuracy", "at_least": 90.5, "source": "Somebody 2016"},
+            {"measure": "error", "at_most": 8.5, "source": "Somebody 2016"},
+            {"measure": "accuracy", "at_least": "twin"},
+        ],
+    },
+    "second": {
+        "title": "fewer weights",
+        "recipe": "frozen_mask",
+        "data": "digits",
+        "seeds": [0],
+        "runs": {"pruned": ["recipe=frozen_mask", "init_from={twin}"], "twin": {"of": "first", "variant": "twin"}},
+        "measures": {
+            "error": {"run": "pruned", "metric": "metric/accuracy", "as": "error"},
+            "times": {"run": "pruned", "summary": "hooks.prune.total.times_fewer", "as": "number"},
+        },
+    },
+    "third": {
+        "title": "a larger network",
+        "recipe": "bnn",
+        "data": "MNIST",
+        "needs": ["mnist"],
+        "seeds": [0],
+        "runs": {"bnn": ["recipe=bnn", "data=mnist", "data.path={mnist}"]},
+        "measures": {"accuracy": ACCURACY},
+    },
+}
+
+
+def write_targets(path, content=None):
+    path.write_text(yaml.safe_dump(TARGETS if content is None else content, sort_keys=False))
+    return path
+
+
+def open_session(directory, only="*", lines=None, content=None):
+    """Return a session in a directory; what it says goes to `lines`; `content` is of the file of targets."""
+    targets = write_targets(directory / "targets.yaml", content)
+    options = Options(f"{directory}/out", only=only, results=f"{directory}/results.json", targets=str(targets))
+    session = Session(options, [].append if lines is None else lines.append, FAKE)
+    session.checks = False
+    return session
 
 
 def rows_in(directory: Path) -> dict:
@@ -117,14 +168,16 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
     lines: list[str] = []
-    assert open_session(tmp_path, "first,second", lines).run(1) == 1
+    fewer = deepcopy(TARGETS)
+    fewer["first"]["seeds"] = [0, 1]
+    assert open_session(tmp_path, "first,second", lines, fewer).run(1) == 1
     assert any(" failed " in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
     assert "left out: second/pruned_0, which begins from first/twin_0" in lines
-    assert sum("] completed " in line for line in lines) == 4
+    assert sum("] completed " in line for line in lines) == 2
     assert not (tmp_path / "results.json").exists()
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
-    assert open_session(tmp_path, "first,second").run(1) == 0
+    assert open_session(tmp_path, "first,second", content=fewer).run(1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
 

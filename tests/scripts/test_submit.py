@@ -109,7 +109,7 @@ def test_workers_share_the_trials_of_a_search(place, prepared, capsys):
 WORKERS = ["trainer.strategy=multi_worker", "--resources", "r.yaml"]
 
 
-@pytest.mark.parametrize("given", [[], [RATE, "--trials", "1"], WORKERS], ids=["grid", "search", "workers"])
+@pytest.mark.parametrize("given", [[RATE, "--trials", "1"], WORKERS], ids=["search", "workers"])
 def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit):
     Path("r.yaml").write_text("tasks_per_node: 2")
     logs = [Path("s/01.log"), Path("s/01.1.log")][: 2 if given == WORKERS else 1]

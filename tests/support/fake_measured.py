@@ -1,8 +1,7 @@
 """Stand in for train.py where results are measured: write a whole run at once; milliseconds instead of seconds.
 
 The accuracy is 0.9 and a hundredth for each seed, less 0.05 for `recipe=baseline`, less 0.1 where a hook is removed.
-A run fails whose seed is 13, or whose directory's name stands in FAKE_FAILS; that of seed 14 says that it was
-interrupted.
+A run fails whose seed is 13, or whose directory's name stands in FAKE_FAILS.
 """
 
 import json
@@ -21,10 +20,9 @@ ENVIRONMENT = {"python": "3.11.7", "packages": PACKAGES, "cpu_count": 2, "gpus":
 def main():
     values = dict(each.split("=", 1) for each in sys.argv[1:])
     run = Path(values.get("resume") or values["run_dir"])
-    code = {"13": 1, "14": 130}.get(values.get("seed", ""), 0)
-    if code or run.name in os.environ.get("FAKE_FAILS", "").split(","):
+    if values.get("seed") == "13" or run.name in os.environ.get("FAKE_FAILS", "").split(","):
         sys.stdout.write("some line\nError: The loss is NaN.\n\n")
-        sys.exit(code or 1)
+        sys.exit(1)
     if "resume" not in values:
         own = [each for each in sys.argv[1:] if not each.startswith(("run_dir=", "trainer.threads="))]
         write_run(run, config_of(int(values["seed"])), None, own)

@@ -163,7 +163,7 @@ def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
                 read_sparse_network(path)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_streams_of_any_bytes_give_arrays_or_one_line(file: Path, data):
     model, tensors = read_container(file, SPARSE)

@@ -124,22 +124,6 @@ def paired(looks: tuple[Clutter, Clutter] = (PLAIN, PLAIN), seed: int = 0, **giv
     }
 
 
-def test_batches_hold_both_domains_and_target_labels_in_the_test_alone() -> None:
-    default = domains()
-    assert (default.train.size, default.validation.size, default.test.size) == (629, 90, 179)
-    assert (default.input_shape, default.classes, default.name) == ((12, 12, 1), 10, "domains_of_digits")
-    added = {"index", "weights"}
-    for name in NAMES:
-        batch = whole(getattr(default, name))
-        labels = {TARGET_LABELS} if name == "test" else set()
-        assert batch.keys() - added == {"inputs", "targets", TARGET_IMAGES} | labels
-        for images in (batch["inputs"], batch[TARGET_IMAGES]):
-            assert (images.shape[1:], images.dtype) == ((12, 12, 1), np.float32)
-            assert (images.min(), images.max()) == (-1.0, 1.0)
-        assert batch["targets"].dtype == np.int64
-    assert whole(default.test)[TARGET_LABELS].dtype == np.int64
-
-
 def test_no_original_is_in_two_domains_or_in_two_splits() -> None:
     found = [brightest(batch[key]) for batch in paired().values() for key in ("inputs", TARGET_IMAGES)]
     assert [len(each) for each in found] == [50, 50, 30, 30, 40, 40]

@@ -16,7 +16,7 @@ from tests.support.spread import spread
 SHAPE, CLASSES = (32, 32, 3), 10
 FORM = pixel_preparation(SHAPE, 255)
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, *SHAPE)).astype(np.float32)
-MODES = ("VGG16", "ResNet50V2", "DenseNet121", "MobileNet", "MobileNetV3Small", "EfficientNetB0", "ConvNeXtTiny")
+MODES = ("VGG16", "DenseNet121", "MobileNet", "EfficientNetB0")
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -88,4 +88,4 @@ def test_a_file_gives_the_weights_of_all_layers_but_the_head(tmp_path: Path):
     wanted = np.asarray(base(seen)) @ head.kernel.numpy() + head.bias.numpy()
     np.testing.assert_allclose(model(PIXELS * np.float32(2 / 255) - 1), wanted, atol=1e-5 * np.abs(wanted).max())
     with pytest.raises(UserError, match="No layer of model.weights|has no weights for"):
-        application(SHAPE, CLASSES, name="DenseNet121", preparation=FORM, weights=str(tmp_path / "a.keras"))
+        application(SHAPE, CLASSES, name="VGG16", preparation=FORM, weights=str(tmp_path / "a.keras"))

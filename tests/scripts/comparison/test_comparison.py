@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hookline.scripts.comparison.comparison import compare, difference, spread
 from hookline.scripts.comparison.report import print_comparison
-from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, number, parse_metrics, read_run
+from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, parse_metrics, read_run
 from hookline.trainer.errors import UserError
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
 
@@ -143,14 +143,6 @@ def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():
     assert [direction_of(name, runs) for name in names] == ["min", "min", "max", "max", "min", None]
     runs = [job(monitor="metric/x", monitor_mode="max"), job(monitor="metric/x", monitor_mode="min")]
     assert direction_of("metric/x", runs) is None
-
-
-def test_a_run_without_its_end_is_not_complete(tmp_path):
-    run = read_run(write_run(tmp_path / "a"))
-    assert (run.status, run.is_complete, run.seed) == ("unfinished", False, 0)
-    for status in ("failed", "interrupted", "paused"):
-        assert not read_run(write_run(tmp_path / status, summary=summary_of(status=status))).is_complete
-    assert [number(value) for value in (2, True, float("nan"), "1", None)] == [2.0, None, None, None, None]
 
 
 def test_damaged_runs_are_one_line(tmp_path):

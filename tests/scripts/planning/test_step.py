@@ -8,11 +8,10 @@ import tensorflow as tf
 
 from hookline.scripts.planning.drawing import FRAME, Part, as_dot, as_mermaid, step_chart
 from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan, Plan, Stage, sections
-from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES
+from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES, plan_step
 from hookline.trainer.hook import Declaration, GraphHook, Hook, HostHook
 from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
-from tests.support.plan import Clip, plan_of
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network
 
 MOVING = "the trainer, for moving statistics"
@@ -21,9 +20,38 @@ TRAINED = tuple(f"toy/{name}" for name in ("hidden/kernel", "hidden/bias", "norm
 TRAINED += ("toy/logits/kernel", "toy/logits/bias")
 
 
-@pytest.mark.parametrize(("vetoed", "xla"), [(False, False), (True, True)])
-def test_each_update_op_is_named_with_what_it_writes_and_who_added_it(vetoed: bool, xla: bool):
-    loop = toy_loop([Clip(veto=vetoed)], network=toy_network(dropout=0.5), xla=xla)
+def plan_of(loop):
+    return plan_step(loop.trainer, (), loop.accumulators.names)
+
+
+class Clip(StatelessHook):
+    def __init__(self, name="clip", network="model", *, veto=False):
+        super().__init__(name)
+        self.network, self.vetoes = network, veto
+
+    def build(self, context):
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def declare(self):
+        state = {"count": self.count}
+        return Declaration(state, writes=state, projected={"toy/hidden/kernel"})
+
+    def project(self, context):
+        kernel = context.network.trainable_variables["toy/hidden/kernel"].value
+        kernel.assign(tf.clip_by_value(kernel, -1.0, 1.0))
+
+    def veto(self, context):
+        return {f"{self.name} never": tf.constant(False)} if self.vetoes else {}
+
+    def update_ops(self, context):
+        return [self.count.assign_add(1.0)]
+
+    def measure(self, context):
+        return {f"{self.name}/count": tf.convert_to_tensor(self.count)}
+
+
+def test_each_update_op_is_named_with_what_it_writes_and_who_added_it():
+    loop = toy_loop([Clip(veto=True)], network=toy_network(dropout=0.5), xla=True)
     (objective,) = plan_of(loop).objectives
     assert objective == ObjectivePlan(
         name="objective",
@@ -52,13 +80,13 @@ def test_roles_tell_trained_frozen_written_and_untouched_variables_apart():
         def transform_state(self, new_state, context):
             return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}
 
-    loop = toy_loop([Freeze()])
-    found = {each.name: each.role for each in plan_of(loop).variables_of(NETWORK, "model")}
+    plan = plan_of(toy_loop([Freeze()]))
+    found = {each.name: each.role for each in plan.variables_of(NETWORK, "model")}
     assert found["toy/hidden/kernel"] == "frozen"
     assert found["toy/hidden/bias"] == "trainable"
     assert found["toy/norm/moving_variance"] == "state"
     assert found["toy/norm/moving_mean"] == "frozen"
-    assert "toy/hidden/kernel" not in plan_of(loop).objectives[0].applies[0].variables
+    assert "toy/hidden/kernel" not in plan.objectives[0].applies[0].variables
 
 
 class Follows(Judge):
@@ -72,6 +100,7 @@ class Follows(Judge):
         return [tf.cond(networks["source"].optimizer.iterations % 2 == 1, copy, lambda: tf.constant(False)).op]
 
 
+@pytest.mark.full
 def test_each_objective_shows_its_copies_and_how_often_it_runs():
     networks = [discriminator("source"), discriminator("messenger"), generator("made")]
     networks[2].fixed = True

@@ -29,15 +29,11 @@ def workers(submitted: list[Any]) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize(
-    ("trials", "at_once", "kills", "between"),
-    [(3, 2, 1, (0, 2)), pytest.param(40, 4, 12, (4, 24), marks=pytest.mark.long)],
-)
-def test_every_trial_is_made_once(
-    trials: int, at_once: int, kills: int, between: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.long
+def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optuna = pytest.importorskip("optuna")
     pytest.importorskip("submitit")
+    trials, at_once, kills, between = 40, 4, 12, (4, 24)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a submission adds to it
     Path("r.yaml").write_text("{cpus_per_task: 1, timeout_min: 5}")  # workers run out of time as well

@@ -189,10 +189,10 @@ def test_values_that_do_not_go_together_fail_and_the_search_continues(
 
 def test_the_study_can_be_in_a_database(run: Run) -> None:
     url, one = "sqlite:///studies.db", ("--jobs", "1", "--sweep")
-    assert run(*SPACE, "--trials", "2", "--storage", url, *one, "s")[0] == 0
+    assert run(*SPACE, "--trials", "1", "--storage", url, *one, "s")[0] == 0
     assert not Path("s/study.journal").exists()
-    assert run("--trials", "4", "--storage", url, *one, "s")[0] == 0
-    assert [trial.state.name for trial in trials_of("s", url)] == ["COMPLETE"] * 4
+    assert run("--trials", "2", "--storage", url, *one, "s")[0] == 0
+    assert [trial.state.name for trial in trials_of("s", url)] == ["COMPLETE"] * 2
     for line, message in (
         (["--sweep", "s"], "in a database. Expected its URL"),
         ([*SPACE, "--trials", "4", "--sweep", "other/s", "--storage", url], "has a study 's' already"),

@@ -68,15 +68,13 @@ def statuses(directory: Path) -> list[str]:
     return [job["status"] for job in json.loads((directory / "s/sweep.json").read_text())["jobs"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_path: Path) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=15", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
-        process.send_signal(number)
+        process.send_signal(signal.SIGHUP)
         out, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (128 + number, "")
+    assert (process.returncode, error) == (128 + signal.SIGHUP, "")
     assert statuses(tmp_path) == ["interrupted", "interrupted", "waiting"]
-    heard = signal.SIGTERM if number == signal.SIGHUP else number
-    assert all(f"heard {heard}" in (tmp_path / f"s/0{job}.log").read_text() for job in (1, 2))
+    assert all(f"heard {signal.SIGTERM}" in (tmp_path / f"s/0{job}.log").read_text() for job in (1, 2))
     assert "Run what is missing: python train.py -m --sweep s\n" in out
     assert all(map(is_gone, pids(tmp_path)))
 

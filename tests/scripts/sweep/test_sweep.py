@@ -166,8 +166,8 @@ def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
 @pytest.mark.full
 def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "usable_gpus", lambda: ("3", "GPU-b"))
-    _, lines = run("recipe=bnn", "seed=1,2,3", "trainer.threads=null,3", "--sweep", "s")
-    assert "6 to run, 2 at a time, 2 threads each" in lines[1]
+    _, lines = run("recipe=bnn", "seed=1,2", "trainer.threads=null,3", "--sweep", "s")
+    assert "4 to run, 2 at a time, 2 threads each" in lines[1]
     logs = {path.name: path.read_text() for path in Path("s").glob("*.log")}
     assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
     assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
@@ -185,7 +185,7 @@ def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bo
     assert arguments[0].startswith("resume=") == resumes
 
 
-@pytest.mark.parametrize("path", ["runs/a-1/b_2.x", "it's a=b,c", "\\' back\\slash end\\", "{x: [1]}", "l\u00e9on"])
+@pytest.mark.parametrize("path", ["it's a=b,c", "\\' back\\slash end\\", "{l\u00e9on: [1]}"])
 def test_any_path_can_stand_on_the_command_line(path: str) -> None:
     (job,) = preflight(parse_command(["recipe=bnn", f"run_dir={quoted(Path(path))}"]))
     assert job.config["run_dir"] == path
