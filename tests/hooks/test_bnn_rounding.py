@@ -119,7 +119,6 @@ def test_stochastic_kernels_are_drawn_in_training_and_fixed_in_evaluation(make_b
 @pytest.mark.parametrize(
     ("quantizer", "bits", "values"),
     [
-        ("binary_tanh", 1, 2),
         ({"name": "ste_tern", "ternary_weight_networks": True}, 2, 3),
         ({"name": "dorefa", "k_bit": 3}, 3, 8),
         ({"name": "dorefa", "k_bit": 1}, 1 + 32 / 256, 2),

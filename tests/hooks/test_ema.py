@@ -90,7 +90,7 @@ def assert_same_bits(found: Values, expected: Values) -> None:
         np.testing.assert_array_equal(bits(found[name]), bits(value), err_msg=name)
 
 
-@pytest.mark.parametrize(("warm_up", "begin", "xla"), [(False, 0, False), (True, 0, True), (True, 3, False)])
+@pytest.mark.parametrize(("warm_up", "begin", "xla"), [(True, 0, True), (False, 3, False)])
 def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: int, xla: bool):
     network = moving_network(dropout=0.3)
     loop = masked_loop([ema(warm_up=warm_up, begin_epoch=begin / 4)], network, xla=xla)
@@ -236,10 +236,9 @@ def test_quantized_entries_are_on_their_levels() -> None:
 def test_a_layer_is_itself_while_frozen_and_an_average_otherwise() -> None:
     layers = {*("toy/hidden/kernel", "toy/hidden/bias", "toy/norm/gamma", "toy/norm/beta")}
     statistics = {"toy/norm/moving_mean", "toy/norm/moving_variance"}
-    times = ((4, set()), (5, layers | statistics), (8, layers | statistics), (9, set()))
+    frozen = layers | statistics
     for options, expected in (
-        ({"begin_epoch": 1.0, "end_epoch": 2.0}, times),
-        ({}, ((9, layers | statistics),)),
+        ({"begin_epoch": 1.0, "end_epoch": 2.0}, ((4, set()), (5, frozen), (8, frozen), (9, set()))),
         ({"batch_norm": "running"}, ((9, layers),)),
     ):
         network = moving_network()

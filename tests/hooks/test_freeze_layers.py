@@ -53,9 +53,8 @@ def steps_that_move(loop: ChunkLoop, network: Network, names: Iterable[str], cou
     return steps
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "scaled"])
-def test_nothing_moves_a_frozen_layer_while_the_others_train(optimizer: str):
-    for options in ({"begin_epoch": 2}, {}):
+def test_nothing_moves_a_frozen_layer_while_the_others_train():
+    for optimizer, options in (("momentum", {"begin_epoch": 2}), ("adamw", {}), ("scaled", {"begin_epoch": 2})):
         built = OPTIMIZERS[optimizer](use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)
         getattr(built, "inner_optimizer", built).global_clipnorm = 1.0
         network = toy_network(optimizer=built, regularizer=0.05)
@@ -135,14 +134,14 @@ def test_layers_are_left_out_of_what_is_frozen():
         named(layers="*", but="logit").build(build_context(toy_network()))
 
 
+FREE = [0, 1, 2, 3, 8, 9, 10, 11]
+
+
 def test_moving_statistics_are_held_and_draws_of_dropout_continue():
     seed = "dropout/seed_generator_state"
     for options, steps, gamma in (
-        ({"layers": ["dropout", "norm"]}, [], []),
-        ({"layers": "norm", "batch_norm": "running"}, range(12), []),
-        ({"layers": "norm", "begin_epoch": 1, "end_epoch": 2}, [0, 1, 2, 3, 8, 9, 10, 11], [0, 1, 2, 3, 8, 9, 10, 11]),
+        ({"layers": ["dropout", "norm"], "begin_epoch": 1, "end_epoch": 2}, FREE, FREE),
         ({"layers": "norm", "batch_norm": "running", "begin_epoch": 1}, range(12), range(4)),
-        ({"layers": "hidden"}, range(12), range(12)),
     ):
         network = toy_network(dropout=0.5)
         loop = toy_loop([named(**options)], network=network)

@@ -61,7 +61,7 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     before = values_of(network)
     values = evaluator.run(7)
     inputs, targets = toy_arrays()
-    logits = network.model.predict(inputs, verbose=0)
+    logits = network.model(inputs).numpy()
     collected, mean, median = evaluator.collected("objective"), inputs[:, 0].mean(), np.sort(inputs[:, 0])[SIZE // 2]
     assert collected.keys() == {"first", "logits"}
     np.testing.assert_array_equal(collected["first"], inputs[:, 0])
@@ -111,7 +111,7 @@ def test_each_hook_sees_examples_spread_over_the_split_with_their_outputs():
     assert len(set(many)) == 50
     seen, inputs = observed["all"], toy_arrays()[0]
     np.testing.assert_array_equal(seen["inputs"], inputs[seen["row"]])
-    np.testing.assert_allclose(seen["outputs"], network.model.predict(seen["inputs"], verbose=0), atol=1e-5)
+    np.testing.assert_allclose(seen["outputs"], network.model(seen["inputs"]), atol=1e-5)
     np.testing.assert_equal(values_of(network), before)
     kernel = network.trainable_variables["toy/logits/kernel"]
     kernel.assign(kernel.value * 2.0)
