@@ -106,20 +106,6 @@ def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, ac
     np.testing.assert_allclose(centers_of(hook), after, rtol=1e-4, atol=1e-5)
 
 
-def test_every_step_moves_the_centers_once_and_no_optimizer_does() -> None:
-    optimizer = keras.optimizers.AdamW(0.0, weight_decay=0.0, use_ema=True, ema_overwrite_frequency=2)
-    network = feature_network(optimizer)
-    hook, loop = center_loop(network)
-    assert not any("center" in name for name in (*network.variables, *network.optimizer_variables))
-    expected = np.zeros((CLASSES, 2), np.float32)
-    loop.run(0, 2)
-    loop.run(2, 4)
-    for step in range(6):
-        batch = read_batch(step)
-        expected = paper_update(expected, features_of(network, batch), batch["targets"], 0.5)
-    np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_the_weight_waits_then_rises_then_stays() -> None:
     network = feature_network(keras.optimizers.SGD(0.0))
     hook, loop = center_loop(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch

@@ -22,7 +22,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
 from tests.support.hooked import hooked
 from tests.support.resumed import go_on, signal_at
-from tests.support.toy import BATCH, CLASSES, FEATURES, toy_batch, toy_network
+from tests.support.toy import BATCH, CLASSES, FEATURES, build_context, toy_batch, toy_network
 
 
 def student(rate: float = 0.1) -> Network:
@@ -137,6 +137,8 @@ def test_what_cannot_teach_is_refused() -> None:
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
     with pytest.raises(UserError, match="logits of the same classes"):
         hooked(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
+    with pytest.raises(UserError, match="softens a softmax"):  # several labels are no distribution
+        Distillation().build(build_context(student()))
     for options in ({"alpha": 1.5}, {"temperature": 0}, {"teacher": 3}, {"features": "hidden"}):
         with pytest.raises(UserError, match="Expected"):
             Distillation(**options)
@@ -147,12 +149,6 @@ def refused(path: Path) -> str:
         Distillation(teacher=str(path)).rebuild_model(student().model)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def test_several_labels_are_no_distribution(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="softens a softmax"):
-        run_small("multi_label", "+hooks=distillation", run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:

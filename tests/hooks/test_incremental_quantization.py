@@ -15,7 +15,6 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization, change_steps
 from hookline.hooks.quantization.quantizers import (
     level_exponents,
@@ -74,13 +73,11 @@ def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
     return np.vectorize(lambda value: paper_rounding(float(value), first, last))(values).astype(np.float32)
 
 
-@pytest.mark.parametrize(("xla", "with_keeper"), [(False, False), (True, True)], ids=["alone", "frozen_mask_xla"])
-def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper: bool):
+def test_a_run_does_what_a_numpy_oracle_of_the_paper_says():
     pulls = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3, "global_clipnorm": 1.0}
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **(pulls if xla else {}))
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **pulls)
     network, hook = toy_network(optimizer=optimizer, regularizer=0.05), named()
-    keeper = [FrozenMask(masks="hook", hook="incremental_quantization")] if with_keeper else []
-    loop = hooked(network, hook, *keeper, xla=xla)
+    loop = hooked(network, hook, xla=True)
     start = kernels_of(network)
     levels = {name: paper_exponents(float(np.abs(value).max()), 5) for name, value in start.items()}
     masks = {name: np.ones(value.shape, bool) for name, value in start.items()}
@@ -105,8 +102,7 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
             assert exponents_of(hook)[name] == list(levels[name])
         assert reported == pytest.approx(np.mean(np.concatenate([~mask.ravel() for mask in masks.values()])), rel=1e-5)
     assert not any(mask.any() for mask in masks.values())
-    if xla:  # the average replaces the weights
-        optimizer.finalize_variable_values(list(network.trainable_variables.values()))
+    optimizer.finalize_variable_values(list(network.trainable_variables.values()))  # the average replaces the weights
     assert all(value.tobytes() == after[name].tobytes() for name, value in kernels_of(network).items())
     assert hook.summary()["on_levels"]
     assert hook.declare().best_from_step == 25

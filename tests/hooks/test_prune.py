@@ -232,7 +232,7 @@ def masked(values, masks):
 
 @pytest.mark.parametrize("name", ["momentum", "average"])
 def test_survivors_and_all_that_training_moved_go_back(name: str):
-    hook, network, loop = make(drawing(OPTIMIZERS[name]()), xla=name == "momentum", rewind_epoch=1.0, **ONCE)
+    hook, network, loop = make(drawing(OPTIMIZERS[name]()), rewind_epoch=1.0, **ONCE)
     loop.run(0, 4)
     early = values_of(network)
     loop.run(4, 8)

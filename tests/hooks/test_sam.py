@@ -52,8 +52,8 @@ def by_hand(network, steps: int, radius: float) -> None:
 def test_steps_are_those_of_two_passes_by_hand():
     network, loop = make()
     twin, _ = make()
-    loop.run(0, 4)
-    by_hand(twin, 4, 0.5)
+    loop.run(0, 3)
+    by_hand(twin, 3, 0.5)
     found = values_of(network)
     for name, value in values_of(twin).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)

@@ -67,17 +67,6 @@ def test_evaluation_does_not_draw_unless_it_samples():
     assert product.variables == []
 
 
-@pytest.mark.parametrize("mode", ["bernoulli", "product"])
-def test_the_gradient_goes_to_features_and_attention(mode: str):
-    x, a = tf.constant(X), tf.constant(A)
-    with tf.GradientTape() as tape:
-        tape.watch([x, a])
-        y, mask = BernoulliGate(mode=mode)([x, a], training=True)
-    to_features, to_attention = tape.gradient(y, [x, a])
-    np.testing.assert_allclose(to_features, np.broadcast_to(mask, X.shape))
-    np.testing.assert_allclose(to_attention, X.sum(axis=-1, keepdims=True), rtol=1e-5, atol=1e-6)
-
-
 def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
     logits = np.array([-4.0, 0.0, 7.0], np.float32)
     np.testing.assert_allclose(AttentionMap()(logits), 1 / (1 + np.exp(-logits)), rtol=1e-6)
@@ -117,8 +106,7 @@ def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, k
     ("given", "binary"),
     [
         ({"temperature": 0.3, "eval_mode": "threshold"}, False),
-        ({"mode": "product", "eval_mode": "sample"}, False),
-        ({"branch_input": "input", "join": "concatenate"}, False),
+        ({"mode": "product", "eval_mode": "sample", "branch_input": "input", "join": "concatenate"}, False),
         ({}, True),
     ],
     ids=str,

@@ -94,8 +94,8 @@ def cases(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], list[list[np.ndar
 def lost_in(old: np.ndarray, new: np.ndarray, decay_rate: float) -> np.ndarray:
     """Return how far an average of a kernel may lie beside b old + (1 - b) g, which Keras computes.
 
-    It is old + (g - old) (1 - b). Two roundings are by 2^-24 of the larger value, though the sum may be far smaller, and
-    1 - b is off by up to 2^-25, for it is made of b in float32.
+    It is old + (g - old) (1 - b). Two roundings are by 2^-24 of the larger value, though the sum may be far smaller,
+    and 1 - b is off by up to 2^-25, for it is made of b in float32.
     """
     return 2.0**-23 * np.maximum(np.abs(old), np.abs(new)) + 2.0**-25 / (1.0 - decay_rate) * np.abs(new - old)
 

@@ -18,16 +18,7 @@ from hookline.trainer.input.order import uniform
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
-from hookline.trainer.run.views import (
-    DRAWS,
-    GAP,
-    PANEL_GAP,
-    ROWS,
-    HeldOut,
-    Views,
-    first_filters,
-    training_sheet,
-)
+from hookline.trainer.run.views import DRAWS, GAP, PANEL_GAP, ROWS, HeldOut, Views, first_filters, training_sheet
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
 
