@@ -36,7 +36,7 @@ def ema(**options: Any) -> Ema:
 
 def moving_network(**arguments: Any) -> Network:
     """Return the toy network with moving statistics that move fast, and an optimizer with momentum."""
-    network = toy_network(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), **arguments)
+    network = toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
     network.model.get_layer("norm").momentum = 0.5
     return network
 
