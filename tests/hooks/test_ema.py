@@ -62,26 +62,12 @@ def evaluated(loop: ChunkLoop, step: int = 0) -> Values:
     return shipped_weights(loop.trainer, step)["model"]
 
 
-def constant(t: int) -> float:
-    return 0.7
-
-
-def warmed(t: int) -> float:
-    return min(0.7, (1 + t) / (10 + t))
-
-
 def conventional(history: Sequence[Values], decay: Callable[[int], float]) -> Values:
     """Return the averages in float64 that are taken after every step, the usual way."""
     average = {name: value.astype(np.float64) for name, value in history[0].items()}
     for t, values in enumerate(history[1:], start=1):
         average = {name: decay(t) * average[name] + (1 - decay(t)) * value for name, value in values.items()}
     return average
-
-
-def assert_close(found: Values, expected: Values) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=2e-7, err_msg=name)
 
 
 def assert_same_bits(found: Values, expected: Values) -> None:
@@ -96,7 +82,7 @@ def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: 
     loop = masked_loop([ema(warm_up=warm_up, begin_epoch=begin / 4)], network, xla=xla)
     history, read, shares = [weights_of(network)], reader(loop), []
     assert_same_bits(read(), history[0])
-    decay = warmed if warm_up else constant
+    decay = (lambda t: min(0.7, (1 + t) / (10 + t))) if warm_up else (lambda t: 0.7)
     for step in range(12):
         loop.run(step, 1)
         reported = loop.accumulators.read()
@@ -104,7 +90,10 @@ def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: 
         loop.accumulators.reset()
         history.append(weights_of(network))
         averages = conventional(history[min(begin, step + 1) :], decay)
-        assert_close(read(), averages)
+        found = read()
+        assert found.keys() == averages.keys()
+        for name, value in averages.items():
+            np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=2e-7, err_msg=name)
         names, now = network.trainable_variables, history[-1]
         away = np.sqrt(sum(np.square(now[name] - averages[name]).sum() for name in names))
         length = np.sqrt(sum(np.square(now[name], dtype=np.float64).sum() for name in names))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import keras
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from hookline.hooks.graphs import with_upstream_layers
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.select import layer_paths, select_layers
-from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import build_context, toy_loop, toy_model, toy_network, values_of
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]
@@ -40,17 +37,6 @@ def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[st
 
 def latent_moved(network: Network, before: dict[str, np.ndarray]) -> set[str]:
     return moved(before, values_of(network)) & network.trainable_variables.keys()
-
-
-def steps_that_move(loop: ChunkLoop, network: Network, names: Iterable[str], count: int) -> dict[str, list[int]]:
-    steps: dict[str, list[int]] = {name: [] for name in names}
-    for step in range(count):
-        before = values_of(network)
-        loop.run(step, 1)
-        changed = moved(before, values_of(network))
-        for name in steps.keys() & changed:
-            steps[name].append(step)
-    return steps
 
 
 def test_nothing_moves_a_frozen_layer_while_the_others_train():
@@ -145,7 +131,12 @@ def test_moving_statistics_are_held_and_draws_of_dropout_continue():
     ):
         network = toy_network(dropout=0.5)
         loop = toy_loop([named(**options)], network=network)
-        found = steps_that_move(loop, network, [*STATISTICS, "toy/norm/gamma", seed], 12)
+        found = {name: [] for name in (*STATISTICS, "toy/norm/gamma", seed)}
+        for step in range(12):
+            before = values_of(network)
+            loop.run(step, 1)
+            for name in found.keys() & moved(before, values_of(network)):
+                found[name].append(step)
         assert found["toy/norm/moving_mean"] == found["toy/norm/moving_variance"] == list(steps)
         assert (found["toy/norm/gamma"], found[seed]) == (list(gamma), list(range(12)))
 

@@ -14,7 +14,7 @@ from hookline.hooks.kernels import is_kernel_layer
 from hookline.hooks.quantization.input_quantizers import quantize
 from hookline.hooks.quantization.layers import InputQuantizer
 from hookline.hooks.quantization.quantizers import parse_quantizer
-from hookline.hooks.quantization.selection import Facts, KernelInputs, trace_kernel_inputs
+from hookline.hooks.quantization.selection import Facts, trace_kernel_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.select import layer_paths
 
@@ -204,18 +204,14 @@ def relu(x: Any) -> Any:
     return layers.ReLU()(x)
 
 
-def traced_inputs(model: keras.Model) -> KernelInputs:
-    return trace_kernel_inputs(
-        model, {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
-    )
-
-
 def facts_behind(build: Build, values: np.ndarray) -> tuple[Facts, np.ndarray]:
     """Return what is claimed of what `build` makes of an input, and its values."""
     x = keras.Input(values.shape[1:])
     y = build(x)
     kernel = layers.Dense(2, name="kernel")
-    (facts,) = traced_inputs(keras.Model(x, kernel(y))).calls["kernel"]
+    model = keras.Model(x, kernel(y))
+    paths = {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
+    (facts,) = trace_kernel_inputs(model, paths).calls["kernel"]
     return facts, np.asarray(keras.Model(x, y)(values))
 
 

@@ -26,13 +26,6 @@ from tests.support.hooked import built, hooked, named, used_by
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model, values_of
 
 
-class Veto(StatelessHook):
-    """Hold back one step."""
-
-    def veto(self, context):
-        return {"held": context.step == 2}
-
-
 def loop_of(
     *hooks: GraphHook, model: keras.Model | None = None, optimizer: keras.optimizers.Optimizer | None = None
 ) -> ChunkLoop:
@@ -58,7 +51,9 @@ def step_by_numpy(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
 
 def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> None:
     model, hook = plain_sequential(), QuantizationAwareTraining(begin_epoch=10.0, range_decay=0.5)
-    loop = loop_of(Veto("veto"), hook, model=model)
+    veto = StatelessHook("veto")
+    veto.veto = lambda context: {"held": context.step == 2}
+    loop = loop_of(veto, hook, model=model)
     inputs, _ = toy_arrays()
     expected = step_by_numpy(model, inputs[:16])
     assert loop.run(0, 1) == (1, [])

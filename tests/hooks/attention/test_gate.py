@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from hookline.hooks.attention.gate import (
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.network import Network
 from hookline.trainer.run.machine import computing_in
 from tests.support.attention import SIDE, attention, binary_model, image_model, prepare
 
@@ -91,17 +88,6 @@ INPUTS = np.random.default_rng(0).normal(size=(6, SIDE, SIDE, 1)).astype(np.floa
 DILATED = {"filters": [4, 3], "dilations": [1, 2]}
 
 
-def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, keras.Model]:
-    """Return a network whose attention says something, and its model without what hooks put in."""
-    trainer = prepare(hooks, model)
-    network = trainer.networks["model"]
-    generator = np.random.default_rng(1)
-    for variable in network.model.trainable_variables:
-        if variable.path.endswith("attention_logits/kernel"):
-            variable.assign(generator.normal(scale=5.0, size=variable.shape))
-    return network, strip_model(trainer, "model")
-
-
 @pytest.mark.parametrize(
     ("given", "binary"),
     [
@@ -116,7 +102,12 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
     if binary:
         hooks.append(BnnRounding())
         hooks[-1].name = "bnn_rounding"
-    network, plain = prepared(hooks, binary_model() if binary else image_model())
+    trainer = prepare(hooks, binary_model() if binary else image_model())
+    network, generator = trainer.networks["model"], np.random.default_rng(1)
+    for variable in network.model.trainable_variables:
+        if variable.path.endswith("attention_logits/kernel"):  # so that attention says something
+            variable.assign(generator.normal(scale=5.0, size=variable.shape))
+    plain = strip_model(trainer, "model")
     assert any(isinstance(each, AttentionMap) for each in network.model._flatten_layers())
     check_plain(plain, "sparse")
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}

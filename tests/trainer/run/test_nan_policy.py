@@ -96,15 +96,11 @@ def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled):
         assert rate == pytest.approx(float(schedule(step)) * (0.3 if step > 12 else 1.0)), step
     for split in ("train", "validation"):
         lines = {line["step"]: line["loss/total"] for line in metrics(directory) if line["split"] == split}
-        assert shown_losses(directory, split) == pytest.approx(lines, rel=1e-6)
-
-
-def shown_losses(directory, split):
-    """Return what TensorBoard shows: of a step that was made twice, the second alone."""
-    reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0})
-    events = reader.Reload().Tensors("loss/total")
-    assert [event.step for event in events] == sorted({event.step for event in events})
-    return {event.step: tensor_util.make_ndarray(event.tensor_proto).item() for event in events}
+        reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0}).Reload()
+        events = reader.Tensors("loss/total")
+        shown = [(each.step, tensor_util.make_ndarray(each.tensor_proto).item()) for each in events]
+        assert [step for step, _ in shown] == sorted(lines)  # of a step that was made twice, the second alone
+        assert dict(shown) == pytest.approx(lines, rel=1e-6)
 
 
 def rates_of(directory):
