@@ -28,11 +28,6 @@ def network_of(loop: ChunkLoop):
     return loop.trainer.networks["model"]
 
 
-def evaluate(loop_or_trainer, batches: int = 2) -> dict[str, float]:
-    trainer = getattr(loop_or_trainer, "trainer", loop_or_trainer)
-    return Evaluator(trainer, square_batch, batches).run(0)
-
-
 class Recorder(StatelessHook):
     """Keep the mask of every step."""
 
@@ -50,22 +45,24 @@ class Recorder(StatelessHook):
 
 
 def test_every_step_draws_masks_from_the_seed_and_the_branch_trains():
-    runs = []
+    loop = seeded(2, recorder := Recorder("recorder"), branch={"filters": [4], "initial_keep_rate": 0.5})
+    before, seeds = values_of(network_of(loop)), []
     for seed in (1, 2):
-        loop = seeded(seed, recorder := Recorder("recorder"), branch={"filters": [4], "initial_keep_rate": 0.5})
-        before = values_of(network_of(loop))
-        loop.run(0, 6)
-        runs.append(recorder.masks.numpy())
-    masks, measures, after = runs[1], loop.accumulators.read(), values_of(network_of(loop))
-    assert not np.array_equal(runs[0], masks)
+        keras.utils.set_random_seed(seed)
+        seeds.append(prepare([attention()]).networks["model"].model.get_layer("attention_gate").seed_generator.state)
+    assert seeds[0].numpy().tolist() != seeds[1].numpy().tolist()
+    loop.run(0, 6)
+    masks, measures, after = recorder.masks.numpy(), loop.accumulators.read(), values_of(network_of(loop))
     assert set(np.unique(masks)) == {0.0, 1.0}
     assert len(np.unique(masks.reshape(6 * BATCH, 16), axis=0)) == 6 * BATCH  # none is shared by examples or steps
     assert measures["attention/keep_rate"] == pytest.approx(masks.mean(), abs=1e-6)
     assert measures["attention/mean"] == pytest.approx(0.5, abs=0.05)
+    assert {name for name in measures if name.startswith("loss/")} == {"loss/cross_entropy", "loss/total"}
     branch = [name for name in network_of(loop).trainable_variables if name.startswith("attention_branch/")]
     assert len(branch) == 4
     assert not any(np.array_equal(after[name], before[name]) for name in branch)
-    assert evaluate(loop) == evaluate(loop)
+    evaluator = Evaluator(loop.trainer, square_batch, 2)
+    assert evaluator.run(0) == evaluator.run(0)
     for name, value in values_of(network_of(loop)).items():  # an evaluation takes no seed
         np.testing.assert_array_equal(value, after[name])
 
@@ -75,22 +72,19 @@ def test_none_leaves_the_model_as_it_is_and_product_draws_nothing():
     assert hook.rebuild_model(model) is model
     loop = image_loop([hook], model)
     loop.run(0, 1)
-    assert not any("attention" in name for name in {*loop.accumulators.read(), *evaluate(loop)})
+    evaluated = Evaluator(loop.trainer, square_batch, 1).run(0)
+    assert not any("attention" in name for name in {*loop.accumulators.read(), *evaluated})
     loop = seeded(0, mode="product")
     loop.run(0, 1)
     assert not any("seed" in name for name in network_of(loop).state_variables)
     assert "attention/keep_rate" not in loop.accumulators.read()
 
 
-def test_losses_are_added_only_when_asked_for_and_while_they_last():
+def test_losses_that_are_asked_for_are_added_while_they_last():
     asked = {"temperature": 2.0, "keep_rate": {"target": 0.2, "weight": 2.0}, "entropy": 0.5}
-    reported = []
-    for options in ({}, {**asked, "supervision": {"weight": 3.0, "epochs": 0.5}}):  # 2 of 4 steps
-        loop = seeded(0, **options)
-        loop.run(0, 1)
-        reported.append(loop.accumulators.read())
-    assert {name for name in reported[0] if name.startswith("loss/")} == {"loss/cross_entropy", "loss/total"}
-    values = reported[1]
+    loop = seeded(0, **asked, supervision={"weight": 3.0, "epochs": 0.5})  # 2 of 4 steps
+    loop.run(0, 1)
+    values = loop.accumulators.read()
     at, target = 0.6, 0.2  # A is what the branch starts with, everywhere
     divergence = target * np.log(target / at) + (1 - target) * np.log((1 - target) / (1 - at))
     entropy = -(at * np.log2(at) + (1 - at) * np.log2(1 - at))

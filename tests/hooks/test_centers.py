@@ -9,10 +9,6 @@ from hookline.hooks.centers import find_features, project_to_plane
 from hookline.trainer.errors import UserError
 
 
-def values(model: keras.Model, tensor, inputs: np.ndarray) -> np.ndarray:
-    return keras.Model(model.inputs, tensor)(tf.constant(inputs)).numpy()
-
-
 def network(*, nested: bool = False) -> keras.Model:
     inputs = keras.Input((4, 4, 1), name="image")
     x = keras.layers.Conv2D(3, 3, name="conv")(inputs)
@@ -32,7 +28,8 @@ def test_features_are_the_input_of_the_last_dense_layer_or_what_is_named() -> No
     model = network()
     for pattern, name in ((None, "features"), ("flat*", "flatten"), ("logits", "logits")):
         expected = keras.Model(model.inputs, model.get_layer(name).output)(tf.constant(INPUTS))
-        np.testing.assert_array_equal(values(model, find_features(model, pattern), INPUTS), expected)
+        found = keras.Model(model.inputs, find_features(model, pattern))(tf.constant(INPUTS))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_what_cannot_be_features_is_refused() -> None:

@@ -138,7 +138,7 @@ def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
     assert [each.name for each in order_hooks([hook, Doubles("doubles"), freeze])][-1] == "clip_gradients"
     network = toy_network(optimizer=keras.optimizers.SGD(RATE))
     before = values_of(network)
-    toy_loop([hook, Doubles("doubles"), freeze], network=network, xla=True).run(0, 1)
+    toy_loop([hook, Doubles("doubles"), freeze], network=network).run(0, 1)
     after = values_of(network)
     moved = global_norm({name: after[name] - before[name] for name in network.trainable_variables})
     assert moved == pytest.approx(RATE * 0.01, rel=1e-3)  # frozen gradients take no share of the limit

@@ -16,7 +16,7 @@ from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
-from tests.support.hooked import hooked
+from tests.support.hooked import built, hooked
 from tests.support.toy import build_context, toy_batch, toy_network
 
 LAYER = keras.layers.BatchNormalization
@@ -178,7 +178,7 @@ def test_the_step_and_the_evaluation_hold_the_kernels():
     functions = evaluation.graph.as_graph_def().library.function
     assert Counter(node.op for each in functions for node in each.node_def)["FusedBatchNormV3"] == 1
     assert hook.summary()["evaluation"]["fused"] == ["norm"]
-    without = Evaluator(hooked(network).trainer, toy_batch, 1)
+    without = Evaluator(built(network), toy_batch, 1)
     assert evaluation.run(0)["loss/total"] == pytest.approx(without.run(0)["loss/total"], rel=1e-6)
     (found,) = compare_gradients(loop.trainer, toy_batch)
     assert (found.surrogate, found.declared < 1e-5) == ("declared", True)

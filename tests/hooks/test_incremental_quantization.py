@@ -13,7 +13,6 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization, change_steps
 from hookline.hooks.quantization.quantizers import (
     level_exponents,
@@ -72,13 +71,11 @@ def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
     return np.vectorize(lambda value: paper_rounding(float(value), first, last))(values).astype(np.float32)
 
 
-@pytest.mark.parametrize(("xla", "with_keeper"), [(False, False), (True, True)], ids=["alone", "frozen_mask_xla"])
-def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper: bool):
+def test_a_run_does_what_a_numpy_oracle_of_the_paper_says():
     pulls = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3, "global_clipnorm": 1.0}
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **(pulls if xla else {}))
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **pulls)
     network, hook = toy_network(optimizer=optimizer, regularizer=0.05), named()
-    keeper = [FrozenMask(masks="hook", hook="incremental_quantization")] if with_keeper else []
-    loop = hooked(network, hook, *keeper, xla=xla)
+    loop = hooked(network, hook, xla=True)
     start = kernels_of(network)
     levels = {name: paper_exponents(float(np.abs(value).max()), 5) for name, value in start.items()}
     masks = {name: np.ones(value.shape, bool) for name, value in start.items()}
@@ -103,40 +100,40 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
             assert exponents_of(hook)[name] == list(levels[name])
         assert reported == pytest.approx(np.mean(np.concatenate([~mask.ravel() for mask in masks.values()])), rel=1e-5)
     assert not any(mask.any() for mask in masks.values())
-    if xla:  # the average replaces the weights
-        optimizer.finalize_variable_values(list(network.trainable_variables.values()))
+    optimizer.finalize_variable_values(list(network.trainable_variables.values()))  # the average replaces the weights
     assert all(value.tobytes() == after[name].tobytes() for name, value in kernels_of(network).items())
     assert hook.summary()["on_levels"]
+    assert hook.declare().best_from_step == 25
     assert hook.shipped_bits(kernels_of(network)).stored == dict.fromkeys(KERNELS, 5.0)
     network.variables[KERNELS[0]].assign(np.full((6, 8), 0.3))
     assert not hook.summary()["on_levels"]
     assert hook.shipped_bits(kernels_of(network)).stored.keys() == {KERNELS[1]}
 
 
-@pytest.mark.parametrize(("begin_epoch", "settled"), [(1, 11), (2.5, 16)], ids=["before_the_end", "at_the_end"])
-def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end(begin_epoch: float, settled: int):
-    network, hook = toy_network(), named(begin_epoch=begin_epoch, step_epochs=0.5)
+def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end():
+    network, hook = toy_network(), named(begin_epoch=2.5, step_epochs=0.5)
     loop = hooked(network, hook, total_steps=16)
     loop.run(0, 15)
-    assert all(mask.any() == (settled == 16) for mask in masks_of(hook).values())
-    assert bool(hook.shipped_bits(kernels_of(network)).stored) == (settled == 11)
+    assert all(mask.any() for mask in masks_of(hook).values())
+    assert not hook.shipped_bits(kernels_of(network)).stored
     loop.run(15, 1)
     assert not any(mask.any() for mask in masks_of(hook).values())
     for name, value in kernels_of(network).items():
         np.testing.assert_array_equal(value, paper_levels(value, *exponents_of(hook)[name]))
-    assert hook.declare().best_from_step == settled
+    assert hook.declare().best_from_step == 16
 
 
 def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
     chosen = []
-    for criterion in ("random", "random", "magnitude"):
+    for _ in range(2):
         keras.utils.set_random_seed(1)
-        network, hook = toy_network(), named(criterion=criterion, bits=3)
+        network, hook = toy_network(), named(criterion="random", bits=3)
+        sizes = np.abs(kernels_of(network)[KERNELS[0]])
         hooked(network, hook).run(0, 1)
         chosen.append(masks_of(hook)[KERNELS[0]])
         assert chosen[-1].mean() == 0.5
     np.testing.assert_array_equal(chosen[0], chosen[1])
-    assert not np.array_equal(chosen[0], chosen[2])
+    assert not np.array_equal(chosen[0], sizes < np.median(sizes))
     network, hook = toy_network(optimizer=keras.optimizers.SGD(0.1)), named(layers="logits")
     network.variables[KERNELS[1]].assign(np.full((8, 3), -0.3))
     start, loop = values_of(network), hooked(network, hook)

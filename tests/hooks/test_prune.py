@@ -11,7 +11,6 @@ import tensorflow as tf
 from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
-from hookline.trainer import schedules
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.order import order_hooks
@@ -20,8 +19,7 @@ from tests.support.toy import StatelessHook, build_context, toy_network, values_
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05, global_clipnorm=0.5),
-    "average": lambda: keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.8),
-    "average_written_back": lambda: keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_overwrite_frequency=3),
+    "average": lambda: keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
 }
 KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 
@@ -37,11 +35,12 @@ def masks_of(hook: Prune) -> dict[str, np.ndarray]:
     return {name.removeprefix("mask/"): v.numpy() for name, v in state.items() if name.startswith("mask/")}
 
 
-@pytest.mark.parametrize(("name", "xla"), [(name, name == "average") for name in OPTIMIZERS])
-def test_pruned_entries_are_exactly_zero_at_every_edge(name: str, xla: bool):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_pruned_entries_are_exactly_zero_at_every_edge(name: str):
     network = toy_network(optimizer=OPTIMIZERS[name](), regularizer=0.01)
     # Pruning begins at step 12: momentum of the dense steps would carry entries away from 0.
-    hook, network, loop = make(network, xla=xla, final_sparsity=0.75, begin_epoch=3.0, end_epoch=8.0, frequency=6)
+    options = {"final_sparsity": 0.75, "begin_epoch": 3.0, "end_epoch": 8.0, "frequency": 6}
+    hook, network, loop = make(network, xla=name == "average", **options)
     assert hook.declare().best_from_step == 32
     step, before = 0, None
     for chunk in (12, 1, 2, 5, 10, 1, 9):
@@ -84,13 +83,6 @@ def test_structures_and_the_global_scope_hold_in_the_step():
     assert hook.declare().projected == {KERNELS[1]}
     assert (values["toy/hidden/kernel"] != 0).all()
     network = toy_network()
-    norms = np.square(values_of(network)[KERNELS[0]]).sum(axis=0)
-    options = {"structure": "channel", "criterion": "l2", "schedule": "one_shot", "final_sparsity": 0.25}
-    hook, _, loop = make(network, layers="hidden", **options)
-    loop.run(0, 1)
-    (mask,) = masks_of(hook).values()
-    assert sorted(np.flatnonzero(~mask.any(axis=0))) == sorted(np.argsort(norms)[:2])
-    network = toy_network()
     network.variables[KERNELS[1]].assign(np.linspace(1e-6, 2e-6, 24).reshape(8, 3))
     hook, _, loop = make(network, schedule="one_shot", final_sparsity=0.5, scope="global")
     loop.run(0, 1)
@@ -127,27 +119,20 @@ def test_sparse_bytes_are_values_indices_and_row_pointers():
 
 def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
     network = toy_network(optimizer=keras.optimizers.Adam(0.01, use_ema=True))
-    hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.75, "logits": 0.5})
+    hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.75, "logits": 0.25})
     hooked(network, hook).run(0, 3)
+    bits = hook.shipped_bits(values_of(network)).stored
+    assert bits == {KERNELS[0]: pytest.approx(8 * csr_bytes(6, 8, 12) / 48), KERNELS[1]: 32.0}  # dense, if smaller
     hidden, logits, total = json.loads(json.dumps(hook.summary()))["layers"]
     assert (hidden["entries"], hidden["kept"], hidden["times_fewer"]) == (48, 12, 4.0)
     assert hidden["sparsity"] == hidden["mask"] == hidden["moving_average"] == 0.75
     assert (hidden["dense_bytes"], hidden["sparse_bytes"]) == (192, math.ceil((12 * (32 + 3) + 32 * 7) / 8))
-    assert (total["entries"], total["kept"], total["times_fewer"]) == (72, 24, 3.0)
+    assert (total["entries"], total["kept"], total["times_fewer"]) == (72, 30, 2.4)
     assert total["sparse_bytes"] == hidden["sparse_bytes"] + logits["sparse_bytes"]
     kernel = network.variables["toy/hidden/kernel"]
     kernel.assign(np.where(kernel.numpy() == 0, 1e-30, kernel.numpy()))  # as an optimizer that leaks would
     hidden, *_ = hook.summary()["layers"]
     assert (hidden["sparsity"], hidden["mask"], hidden["times_fewer"]) == (0.0, 0.75, 1.0)
-
-
-def test_layers_are_stored_in_the_smaller_way():
-    network = toy_network()
-    hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.9, "logits": 0.0})
-    hooked(network, hook).run(0, 1)
-    bits = hook.shipped_bits(values_of(network)).stored
-    assert bits["toy/hidden/kernel"] == pytest.approx(8 * csr_bytes(6, 8, 5) / 48)
-    assert bits["toy/logits/kernel"] == 32.0  # dense, which is smaller
 
 
 # Dynamic network surgery: latent entries live on behind the mask, and come back until the masks are final.
@@ -245,7 +230,7 @@ def masked(values, masks):
 
 @pytest.mark.parametrize("name", ["momentum", "average"])
 def test_survivors_and_all_that_training_moved_go_back(name: str):
-    hook, network, loop = make(drawing(OPTIMIZERS[name]()), xla=name == "momentum", rewind_epoch=1.0, **ONCE)
+    hook, network, loop = make(drawing(OPTIMIZERS[name]()), rewind_epoch=1.0, **ONCE)
     loop.run(0, 4)
     early = values_of(network)
     loop.run(4, 8)
@@ -307,12 +292,6 @@ def test_a_step_that_was_held_back_is_made_up_for():
     assert (values_of(network)["toy/logits/bias"] != early["toy/logits/bias"]).any()
     loop.run(13, 1)
     assert (values_of(network)["toy/logits/bias"] == early["toy/logits/bias"]).all()
-
-
-def test_the_rate_goes_back():
-    _, network, loop = make(drawing(keras.optimizers.SGD(schedules.cosine(0.1, 100))), rewind_epoch=1.0, **ONCE)
-    loop.run(0, 13)
-    assert float(network.optimizer.learning_rate) == pytest.approx(0.05 * (1 + np.cos(0.04 * np.pi)))
 
 
 def test_what_cannot_be_gone_back_to_is_refused():

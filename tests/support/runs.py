@@ -1,5 +1,6 @@
 """Runs without a config: of given parts, for host hooks to see, and of the toy network, to be trained."""
 
+from functools import cache
 from types import SimpleNamespace
 
 import keras
@@ -53,11 +54,16 @@ def seen_run(
     return run
 
 
+@cache
+def evaluator_of(loop):
+    return Evaluator(loop.trainer, toy_batch, SIZE // BATCH)
+
+
 def toy_run(directory, hooks=(), graph_hooks=(), *, loop=None, epochs=2, report_every=None, **fields):
     """Return a run of the toy network that is ready to train; both held-out splits are its training examples."""
     loop = loop or toy_loop(graph_hooks, network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
     pace = SimpleNamespace(batch_size=BATCH, steps_per_epoch=SIZE / BATCH, first_step=0, placement="device")
-    held_out = {name: Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for name in ("validation", "test")}
+    held_out = dict.fromkeys(("validation", "test"), evaluator_of(loop))
     settings = {"evaluate_every_epochs": 1, "report_every_steps": report_every}
     given = {"_store": CheckpointStore(directory / "checkpoints"), **fields}
     best = Best("metric/accuracy", "max")

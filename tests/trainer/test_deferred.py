@@ -4,20 +4,37 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
-WAITS = """
+CODE = """
 import sys, threading
+from omegaconf import OmegaConf
+from hookline.trainer.config.build import resolve
 from hookline.trainer.deferred import NeedsFramework, defer_frameworks, without_frameworks
 
-defer_frameworks()
+try:
+    with without_frameworks():
+        import hookline.recipes.optimizers.fused_update
+except NeedsFramework:
+    assert "hookline.recipes.optimizers.fused_update" not in sys.modules
+else:
+    raise AssertionError("imported")
 defer_frameworks()
 assert sum(type(each).__name__ == "_Finder" for each in sys.meta_path) == 1
+
+from hookline.hooks import catalogue
+from hookline.trainer.run.blueprint import build_hook
+
+with without_frameworks():
+    for name, entry in catalogue().items():
+        build_hook(name, OmegaConf.to_container(OmegaConf.load(entry.config_file))[name])
+    for argument in sys.argv[1:]:
+        group, path = argument.split(":")
+        resolve(path, group=group)
+assert not {"tensorflow.python", "keras.src", "sklearn", "matplotlib"} & set(sys.modules)
+
 import keras
 import tensorflow as tf
 import tensorflow
-assert "tensorflow.python" not in sys.modules and "keras.src" not in sys.modules
 for use in (lambda: tf.constant(1), lambda: keras.Model, lambda: __import__("keras.layers"), lambda: hasattr(tf, "x")):
     try:
         with without_frameworks():
@@ -40,53 +57,15 @@ assert sys.modules["tensorflow"] is tf and tf.keras.layers.Dense is keras.layers
 assert not {"sklearn", "matplotlib"} & set(sys.modules)
 assert keras.wrappers.SKLearnClassifier and keras.visualization.plot_image_gallery
 assert "sklearn" in sys.modules
-"""
-LIGHT = """
-import sys
-from omegaconf import OmegaConf
-from hookline.trainer.config.build import resolve
-from hookline.trainer.deferred import defer_frameworks, without_frameworks
-
-defer_frameworks()
-from hookline.hooks import catalogue
-from hookline.trainer.run.blueprint import build_hook
-
-with without_frameworks():
-    for name, entry in catalogue().items():
-        node = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
-        build_hook(name, node)
-    for argument in sys.argv[1:]:
-        group, path = argument.split(":")
-        resolve(path, group=group)
-assert not {"tensorflow.python", "keras.src", "sklearn", "matplotlib"} & set(sys.modules)
-"""
-ORPHAN = """
-import sys
-from hookline.trainer.deferred import NeedsFramework, without_frameworks
-try:
-    with without_frameworks():
-        import hookline.recipes.optimizers.fused_update
-except NeedsFramework:
-    assert "hookline.recipes.optimizers.fused_update" not in sys.modules
-else:
-    raise AssertionError
 import hookline.recipes.optimizers.fused_update  # now it may
 """
 DATA = ["arrays.arrays", "canvases.cluttered", "digits.digits", "canvases.domains", "hubs.hugging_face"]
 DATA += ["image_folder.image_folder", "keras_dataset.keras_dataset", "hubs.tfds", "tfrecord.tfrecord"]
 
 
-def run(code, *arguments):
-    command = [sys.executable, "-c", code, *arguments]
+def test_all_is_inspected_before_tensorflow_is_imported_at_its_first_use():
+    sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
+    functions = ["schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan"]
+    command = [sys.executable, "-c", CODE, *sources, *functions]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.parametrize("code", [WAITS, ORPHAN], ids=["first use", "not imported"])
-def test_the_import_waits_for_the_first_use_or_has_not_happened(code):
-    run(code)
-
-
-def test_every_hook_and_data_source_can_be_inspected_without_tensorflow():
-    sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
-    run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")

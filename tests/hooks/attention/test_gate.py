@@ -1,7 +1,5 @@
 """The layers of attention: resizing, dilated convolutions, what the mask is, its seed, saving, what is written out."""
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from hookline.hooks.attention.gate import (
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.network import Network
 from hookline.trainer.run.machine import computing_in
 from tests.support.attention import SIDE, attention, binary_model, image_model, prepare
 
@@ -65,17 +62,6 @@ def test_evaluation_does_not_draw_unless_it_samples():
     assert product.variables == []
 
 
-@pytest.mark.parametrize("mode", ["bernoulli", "product"])
-def test_the_gradient_goes_to_features_and_attention(mode: str):
-    x, a = tf.constant(X), tf.constant(A)
-    with tf.GradientTape() as tape:
-        tape.watch([x, a])
-        y, mask = BernoulliGate(mode=mode)([x, a], training=True)
-    to_features, to_attention = tape.gradient(y, [x, a])
-    np.testing.assert_allclose(to_features, np.broadcast_to(mask, X.shape))
-    np.testing.assert_allclose(to_attention, X.sum(axis=-1, keepdims=True), rtol=1e-5, atol=1e-6)
-
-
 def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
     logits = np.array([-4.0, 0.0, 7.0], np.float32)
     np.testing.assert_allclose(AttentionMap()(logits), 1 / (1 + np.exp(-logits)), rtol=1e-6)
@@ -100,23 +86,11 @@ INPUTS = np.random.default_rng(0).normal(size=(6, SIDE, SIDE, 1)).astype(np.floa
 DILATED = {"filters": [4, 3], "dilations": [1, 2]}
 
 
-def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, keras.Model]:
-    """Return a network whose attention says something, and its model without what hooks put in."""
-    trainer = prepare(hooks, model)
-    network = trainer.networks["model"]
-    generator = np.random.default_rng(1)
-    for variable in network.model.trainable_variables:
-        if variable.path.endswith("attention_logits/kernel"):
-            variable.assign(generator.normal(scale=5.0, size=variable.shape))
-    return network, strip_model(trainer, "model")
-
-
 @pytest.mark.parametrize(
     ("given", "binary"),
     [
         ({"temperature": 0.3, "eval_mode": "threshold"}, False),
-        ({"mode": "product", "eval_mode": "sample"}, False),
-        ({"branch_input": "input", "join": "concatenate"}, False),
+        ({"mode": "product", "eval_mode": "sample", "branch_input": "input", "join": "concatenate"}, False),
         ({}, True),
     ],
     ids=str,
@@ -126,7 +100,12 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
     if binary:
         hooks.append(BnnRounding())
         hooks[-1].name = "bnn_rounding"
-    network, plain = prepared(hooks, binary_model() if binary else image_model())
+    trainer = prepare(hooks, binary_model() if binary else image_model())
+    network, generator = trainer.networks["model"], np.random.default_rng(1)
+    for variable in network.model.trainable_variables:
+        if variable.path.endswith("attention_logits/kernel"):  # so that attention says something
+            variable.assign(generator.normal(scale=5.0, size=variable.shape))
+    plain = strip_model(trainer, "model")
     assert any(isinstance(each, AttentionMap) for each in network.model._flatten_layers())
     check_plain(plain, "sparse")
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}

@@ -61,12 +61,6 @@ def test_what_cannot_be_gated_is_refused():
 X = np.random.default_rng(0).normal(size=(3, 8, 8, 1)).astype(np.float32)
 
 
-def halved(model: keras.Model, pattern: str | None = None, join: str = "replace") -> keras.Model:
-    """Return the model with half of the map in place of the map: a gate whose result is known."""
-    place = find_place(model, pattern)
-    return insert_gated(place, layers.Rescaling(0.5, name="half")(place.features), join=join, name="attention")
-
-
 def shortcut() -> keras.Model:
     """A convolution with a shortcut around it and one from below the gate; two outputs, one of them beside the gate."""
     inputs = keras.Input((8, 8, 1), name="image")
@@ -84,7 +78,8 @@ def test_everything_above_sees_the_gated_map_and_the_rest_stays(join: str, tmp_p
     stem, inner = model.get_layer("stem"), model.get_layer("inner")
     half = stem(X) / 2
     masked = model.get_layer("main")(keras.ops.reshape(half + inner(half) + X, (3, -1))).numpy()
-    gated = halved(model, "stem", join)
+    place = find_place(model, "stem")
+    gated = insert_gated(place, layers.Rescaling(0.5, name="half")(place.features), join=join, name="attention")
     outputs = gated(X)
     np.testing.assert_allclose(outputs["beside"], plain["beside"], rtol=1e-5)
     expected = masked if join == "replace" else np.concatenate([masked, plain["main"]], axis=-1)

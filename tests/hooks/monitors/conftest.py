@@ -15,8 +15,7 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
     """Return a function that makes a run of a small network; fields can be replaced."""
 
     def make(**fields: Any) -> Run:
-        keras.utils.clear_session()
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")])
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")], name="net")
         directory = tmp_path / "run"
         directory.mkdir(exist_ok=True)
         values = {

@@ -23,21 +23,21 @@ def first_stop(hook, run, values):
     return next(found, None)
 
 
-@pytest.mark.parametrize(
-    ("mode", "options", "values", "stop"),
-    [
-        ("max", {"patience": 3}, [0.5, 0.6, 0.6, 0.5, 0.6, 0.7], 4),
-        ("min", {"patience": 2}, [1.0, 0.9, 0.8, 0.81, 0.8], 4),
-        ("min", {"patience": 2, "min_delta": 0.01}, [0.5, 0.495, 0.491], 2),
-        ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.508, 0.516, 0.524, 0.532, 0.54], None),  # they add up
-        ("max", {"patience": 2}, [0.5, INF, NAN], 2),
-        ("min", {"patience": 2}, [NAN, NAN], 1),
-    ],
-)
-def test_the_run_stops_after_patience_evaluations_without_an_improvement(make_run, mode, options, values, stop):
-    run = make_run(best=Best("metric/accuracy", mode))
-    assert first_stop(EarlyStopping(**options), run, values) == stop
-    assert (run.control.stop_reason is None) is (stop is None)
+CASES = [
+    ("max", {"patience": 3}, [0.5, 0.6, 0.6, 0.5, 0.6, 0.7], 4),
+    ("min", {"patience": 2}, [1.0, 0.9, 0.8, 0.81, 0.8], 4),
+    ("min", {"patience": 2, "min_delta": 0.01}, [0.5, 0.495, 0.491], 2),
+    ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.508, 0.516, 0.524, 0.532, 0.54], None),  # they add up
+    ("max", {"patience": 2}, [0.5, INF, NAN], 2),
+    ("min", {"patience": 2}, [NAN, NAN], 1),
+]
+
+
+def test_the_run_stops_after_patience_evaluations_without_an_improvement(make_run):
+    for mode, options, values, stop in CASES:
+        run = make_run(best=Best("metric/accuracy", mode))
+        assert first_stop(EarlyStopping(**options), run, values) == stop
+        assert (run.control.stop_reason is None) is (stop is None)
 
 
 def test_other_splits_repeated_evaluations_and_the_last_one_do_not_count(make_run):

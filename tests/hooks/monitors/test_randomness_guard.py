@@ -56,20 +56,12 @@ def good(batch, seeds):
     return uniform(seeds, "a", [1])
 
 
-def but_half(batch, seeds):
-    return uniform(seeds, "a", [1]) * tf.cast(batch["index"] % 2, tf.float32)[:, None]
-
-
-def mirrored(batch, seeds):
-    return tf.where(uniform(seeds, "a", [1]) < 0.5, 0.0, 1.0)
-
-
-def batches(*augments, source=ArraySource, size=40, batch_size=16, seed=0):
+def batches(*augments, source=ArraySource, size=40, batch_size=16):
     inputs = np.random.default_rng(0).normal(size=(size, 3)).astype(np.float32)
     arrays = {"inputs": inputs, "targets": np.arange(size, dtype=np.int64) % 4}
     split = Split("train", source(arrays, lambda batch: batch), np.arange(size, dtype=np.int64))
     augmentation = Augmentation(augments, classes=4) if augments else None
-    return TrainingBatches(split, batch_size=batch_size, seed=seed, augmentation=augmentation)
+    return TrainingBatches(split, batch_size=batch_size, seed=0, augmentation=augmentation)
 
 
 def cached():
@@ -92,12 +84,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_is_found_and_named(kind):
-    drawn, fault = FAULTS[kind]
-    (message,) = find_faults(batches(Add(drawn), Add(good, "well")), 0)
-    assert message.startswith("augment.mine ")
-    assert fault in message
+def test_a_fault_is_found_and_named():
+    for drawn, fault in FAULTS.values():
+        (message,) = find_faults(batches(Add(drawn), Add(good, "well"), batch_size=8), 0)
+        assert message.startswith("augment.mine ")
+        assert fault in message
 
 
 def test_a_source_that_draws_is_found_and_mixing_judged_by_its_steps():
@@ -111,9 +102,10 @@ def test_what_is_right_is_let_through():
     for batch_size, step in ((1, 0), (16, 7)):
         assert find_faults(batches(batch_size=batch_size), step) == []
         assert find_faults(batches(Add(good), batch_size=batch_size), step) == []
+    but_half = lambda batch, seeds: good(batch, seeds) * tf.cast(batch["index"] % 2, tf.float32)[:, None]  # noqa: E731
+    mirrored = lambda batch, seeds: tf.round(good(batch, seeds))  # noqa: E731
     assert find_faults(batches(Add(but_half)), 0) == []  # some look the same after each change
-    for seed in range(3):
-        assert find_faults(batches(Add(mirrored, probability=0.5), seed=seed), 0) == []
+    assert find_faults(batches(Add(mirrored, probability=0.5)), 0) == []
 
 
 @pytest.mark.parametrize(("probability", "judged"), [(0.1, False), (0.2, True), (0.5, True), (0.95, False)])
@@ -125,7 +117,7 @@ def test_what_may_come_out_alike_by_chance_is_not_judged(probability, judged):
 
 
 def test_a_fault_ends_the_run_or_is_shown(make_run):
-    run = make_run(training=batches(Add(FAULTS["one for all"][0])))
+    run = make_run(training=batches(Add(FAULTS["one for all"][0]), batch_size=8))
     guard = RandomnessGuard()
     guard.name = "randomness_guard"
     with pytest.raises(UserError, match=f"augment.mine {ALIKE}.*on_fault=warn"):
@@ -135,6 +127,5 @@ def test_a_fault_ends_the_run_or_is_shown(make_run):
         guard.on_fit_begin(run)
     assert ALIKE in guard.summary()["faults"][0]
     guard = RandomnessGuard()
-    guard.on_fit_begin(make_run(training=batches(Add(good))))  # a warning would be an error
-    guard.on_fit_begin(make_run())
+    guard.on_fit_begin(make_run())  # a warning would be an error
     assert guard.summary() == {"faults": []}

@@ -192,15 +192,10 @@ def test_a_copy_among_different_images_is_found_with_its_original(monkeypatch):
     assert found(looks_at(vectors, codes), 50)[0] == {50: 13, 55: 20}  # codes that differ in more than 8 bits
 
 
-def alike(count, correlation, rng):
-    """Return images of which any two have about a correlation, as digits of one class have."""
-    common = rng.normal(size=WIDTH)
-    return np.stack([turned(common, np.sqrt(correlation), rng) for _ in range(count)])
-
-
 def test_images_alike_by_nature_are_no_copies_but_a_copy_among_them_is():
     rng = np.random.default_rng(0)
-    vectors = alike(80, 0.96, rng)
+    common = rng.normal(size=WIDTH)
+    vectors = np.stack([turned(common, np.sqrt(0.96), rng) for _ in range(80)])  # any two have a correlation of 0.96
     assert found(looks_at(vectors), 60)[0] == {}
     vectors[70] = turned(vectors[5], 0.9975, rng)  # distance 0.07; the others' is 0.28
     assert found(looks_at(vectors), 60)[0] == {70: 5}

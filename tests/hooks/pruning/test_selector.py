@@ -35,6 +35,7 @@ def test_many_ties_are_broken_alike_with_and_without_xla(xla: bool):
 @given(
     scores=st.lists(FLOATS | st.sampled_from([0.0, -0.0, 0.5, 1.0]), min_size=1, max_size=60), share=st.floats(0.0, 1.0)
 )
+@settings(max_examples=20)
 def test_the_count_is_exact_and_of_equal_scores_the_first_stay(scores, share):
     scores = np.array(scores, np.float32)
     count = round(share * len(scores))
@@ -83,6 +84,7 @@ def test_channels_weigh_their_norm_and_entries_their_magnitude():
     assert mask.all(axis=0).tolist() == mask.any(axis=0).tolist() == [True, False, True]
 
 
+@settings(max_examples=20)
 @given(inputs=st.integers(1, 7), outputs=st.integers(1, 8), seed=st.integers(0, 99))
 def test_blocks_stay_or_go_whole_also_where_the_edge_cuts_them(inputs, outputs, seed):
     matrix = np.random.default_rng(seed).normal(size=(inputs, outputs)).astype(np.float32)

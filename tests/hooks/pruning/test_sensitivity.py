@@ -53,18 +53,18 @@ def test_a_layer_is_pruned_alone_and_put_back_after_a_failure():
 
 
 def test_the_command_scans_the_weights_themselves_of_a_run_with_averages(tmp_path, capsys):
-    best, found = [], []
-    for name, overrides in (("plain", []), ("averaged", ["+hooks=ema"])):
-        best.append(run_small("baseline", *overrides, run_dir=tmp_path / name)["best"])
-        assert main([f"run={tmp_path / name}", "sparsities=[0.9,0.5]", "tolerance=0.2", "target=0.6"]) == 0
-        found.append(json.loads((tmp_path / name / "sensitivity.json").read_text()))
-    assert best[0]["step"] == best[1]["step"]
-    assert found[0] == found[1]
-    assert found[0]["baseline"] == pytest.approx(best[0]["values"]["metric/accuracy"])
-    assert [row["layer"] for row in found[0]["layers"]] == ["dense_1", "dense_2", "logits"]
-    assert all(row["values"]["0.9"] < found[0]["baseline"] for row in found[0]["layers"])
-    assert found[0]["total_for_target"] >= 0.6
-    assert main([f"run={tmp_path / 'missing'}"]) == main([f"run={tmp_path / 'plain'}", "layers=dense_9"]) == 2
+    run = tmp_path / "run"
+    best = run_small("baseline", "+hooks=ema", "hooks.ema.evaluate=false", run_dir=run)["best"]
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("evaluate: false", "evaluate: true"))  # from now on of averages
+    assert config.count("evaluate: false") == 1
+    assert main([f"run={run}", "sparsities=[0.9,0.5]", "tolerance=0.2", "target=0.6"]) == 0
+    found = json.loads((run / "sensitivity.json").read_text())
+    assert found["baseline"] == pytest.approx(best["values"]["metric/accuracy"])
+    assert [row["layer"] for row in found["layers"]] == ["dense_1", "dense_2", "logits"]
+    assert all(row["values"]["0.9"] < found["baseline"] for row in found["layers"])
+    assert found["total_for_target"] >= 0.6
+    assert main([f"run={tmp_path / 'missing'}"]) == main([f"run={run}", "layers=dense_9"]) == 2
     assert "dense_9" in capsys.readouterr().err
 
 

@@ -37,13 +37,10 @@ def images(count=4, **entries):
     }
 
 
-def seeds_of(count=4, step=0):
-    return example_seeds(0, tf.constant(step, tf.int64), tf.range(count, dtype=tf.int64))
-
-
 def applied(*augments, batch=None, step=0):
     batch = images() if batch is None else batch
-    return Augmentation(augments, classes=5)(batch, seeds_of(len(batch["index"]), step))
+    rows = tf.range(len(batch["index"]), dtype=tf.int64)
+    return Augmentation(augments, classes=5)(batch, example_seeds(0, tf.constant(step, tf.int64), rows))
 
 
 def test_augmentations_have_an_order_and_two_of_one_kind_draw_apart():

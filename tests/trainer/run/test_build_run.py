@@ -10,7 +10,6 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.run import build_run as module
 from hookline.trainer.run.blueprint import from_config
-from hookline.trainer.run.session import prepare
 from tests.support.refusals import assert_refused
 
 SMALL = ("model.units=[4]", "trainer.compile=off")
@@ -29,9 +28,9 @@ def built(recipe, *overrides, epochs="2"):
 
 
 def test_a_hook_of_both_kinds_is_called_once():
-    config = config_of("baseline", "+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
-    parts = prepare(config)
-    assert sorted(hook.name for hook in parts.hooks) == sorted(config["hooks"])
+    given = ("+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
+    parts = built("baseline", *given)
+    assert sorted(hook.name for hook in parts.hooks) == sorted(config_of("baseline", *given)["hooks"])
     assert {hook.name for hook in parts.trainer.hooks} == {"fused_batch_norm", "nan_guard", "center_loss"}
     assert "nan_guard" in {hook.name for hook in parts.host_hooks}
     assert (parts.best.since, parts.total_steps) == (20, 40)

@@ -86,11 +86,11 @@ SAVED = {
 )
 def test_a_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name, tmp_path):
     if name == "a.safetensors":
-        keras.utils.clear_session()  # such a file has nothing but names
+        keras.utils.clear_session(free_memory=False)  # such a file has nothing but names
     before = fresh(make)
     SAVED[name](before, tmp_path / name)
     if name == "a.safetensors":
-        keras.utils.clear_session()
+        keras.utils.clear_session(free_memory=False)
     after = network(fresh(make))
     assert np.abs(np.asarray(after.model(X)) - before(X)).max() > 1e-2
     load_file([after], str(tmp_path / name))
@@ -99,11 +99,11 @@ def test_a_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name,
 
 
 def test_other_numbers_of_unnamed_layers_shift_nothing(tmp_path):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     layers.Dense(1)
     saved = fresh(plain)  # dense_1 .. dense_4
     saved.save(tmp_path / "a.keras")
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     own = network(fresh(plain))  # dense .. dense_3
     load_file([own], str(tmp_path / "a.keras"))
     for mine, theirs in zip(own.model.weights, saved.weights, strict=True):

@@ -9,6 +9,7 @@ from tensorboard.util import tensor_util
 
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.scripts.verify import main as verify
+from hookline.trainer import schedules
 from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
@@ -30,24 +31,27 @@ def once(step):
     return f"+hooks.once={{_target_:tests.support.poison.Once,step:{step}}}"
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place):
-    guard = named(NanGuard(network="model"), "nan_guard")
-    network, clean = toy_network(), toy_network()
-    for variable, other in zip(network.model.variables, clean.model.variables, strict=True):
-        other.assign(variable)
-    loop, other = toy_loop([guard, Poison(place=place, steps=[3])], network=network), toy_loop(network=clean)
-    assert loop.run(0, 10)[0] == 3
-    other.run(0, 3)
-    np.testing.assert_equal(values_of(network), values_of(clean))
-    assert loop.run(4, 2) == (6, [])
-    other.run(4, 2)
-    np.testing.assert_equal(values_of(network), values_of(clean))
-    assert all(np.isfinite(value).all() for value in values_of(network).values())
-    averages = loop.accumulators.read()
-    assert averages.pop("loss/poison", 0.0) == 0.0
-    assert averages.pop("grad_norm/after/poison") == averages.pop("grad_norm/after") == averages["grad_norm/before"]
-    assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
+def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was():
+    clean = toy_network()
+    other = toy_loop(network=clean)
+    for place in PLACES:
+        guard, network = named(NanGuard(network="model"), "nan_guard"), toy_network()
+        loop = toy_loop([guard, Poison(place=place, steps=[3])], network=network)
+        for given in ("model", "optimizer"):
+            for variable, same in zip(*(getattr(each, given).variables for each in (network, clean)), strict=True):
+                same.assign(variable)
+        other.accumulators.reset()
+        assert loop.run(0, 10)[0] == 3
+        other.run(0, 3)
+        np.testing.assert_equal(values_of(network), values_of(clean))
+        assert loop.run(4, 2) == (6, [])
+        other.run(4, 2)
+        np.testing.assert_equal(values_of(network), values_of(clean))
+        assert all(np.isfinite(value).all() for value in values_of(network).values())
+        averages = loop.accumulators.read()
+        assert averages.pop("loss/poison", 0.0) == 0.0
+        assert averages.pop("grad_norm/after/poison") == averages.pop("grad_norm/after") == averages["grad_norm/before"]
+        assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
 
 
 def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
@@ -81,25 +85,20 @@ def rolled(tmp_path_factory):
         return directory, run_small("baseline", PLUGIN, *ROLLED, run_dir=directory)
 
 
-def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled, tmp_path):
+def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled):
     directory, found = rolled
-    plain = run_small("baseline", *EACH, run_dir=tmp_path / "plain")
-    assert (found["status"], found["steps"], found["rolled_back"]) == ("completed", plain["steps"], [13])
-    rates, plain_rates = rates_of(directory), rates_of(tmp_path / "plain")
-    assert sorted(rates) == sorted(plain_rates) == list(range(1, 21))  # once each, though some were made twice
+    assert (found["status"], found["steps"], found["rolled_back"]) == ("completed", 20, [13])
+    rates, schedule = rates_of(directory), schedules.cosine(0.003, 20)
+    assert sorted(rates) == list(range(1, 21))  # once each, though some were made twice
     for step, rate in rates.items():
-        assert rate == pytest.approx(plain_rates[step] * (0.3 if step > 12 else 1.0)), step
+        assert rate == pytest.approx(float(schedule(step)) * (0.3 if step > 12 else 1.0)), step
     for split in ("train", "validation"):
         lines = {line["step"]: line["loss/total"] for line in metrics(directory) if line["split"] == split}
-        assert shown_losses(directory, split) == pytest.approx(lines, rel=1e-6)
-
-
-def shown_losses(directory, split):
-    """Return what TensorBoard shows: of a step that was made twice, the second alone."""
-    reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0})
-    events = reader.Reload().Tensors("loss/total")
-    assert [event.step for event in events] == sorted({event.step for event in events})
-    return {event.step: tensor_util.make_ndarray(event.tensor_proto).item() for event in events}
+        reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0}).Reload()
+        events = reader.Tensors("loss/total")
+        shown = [(each.step, tensor_util.make_ndarray(each.tensor_proto).item()) for each in events]
+        assert [step for step, _ in shown] == sorted(lines)  # of a step that was made twice, the second alone
+        assert dict(shown) == pytest.approx(lines, rel=1e-6)
 
 
 def rates_of(directory):

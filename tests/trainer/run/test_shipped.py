@@ -12,10 +12,11 @@ from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
+from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
-from tests.support.masking import masked_loop, small_network
-from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
+from tests.support.masking import build_hooks, small_network
+from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "hidden/kernel", "logits/kernel"
 SHAPES = {HIDDEN: (6, 8), LOGITS: (8, 3)}
@@ -34,10 +35,12 @@ def quantization():
 
 
 def trained(*hooks):
-    """Return a trainer after 12 steps, in the middle of which the toy's last mask or level is set."""
-    loop = masked_loop(hooks, small_network(keras.optimizers.Adam(0.01), units=8))
-    loop.run(0, 12)
-    return loop.trainer
+    """Return a trainer after 12 steps, in the middle of which the last mask or level is set, if hooks have any."""
+    network = small_network(keras.optimizers.Adam(0.01), units=8)
+    trainer = Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0)
+    if any(hook.declare().state for hook in hooks):
+        ChunkLoop(trainer, toy_batch, xla=False).run(0, 12)
+    return trainer
 
 
 def bits_of(*hooks):

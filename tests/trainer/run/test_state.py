@@ -6,11 +6,10 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Bits, Declaration
+from hookline.trainer.hook import Declaration
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
 from hookline.trainer.step.trainer import Trainer
-from tests.support.command import run_small
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
@@ -60,23 +59,3 @@ def test_missing_variables_and_other_shapes_are_named_and_nothing_changes():
     del others[KERNEL]
     assert_refused(f"the old run has no variable '{KERNEL}'", assign_variables, some, others, "the old run")
     np.testing.assert_equal(values_of(some), before)
-
-
-class Raising(StatelessHook):
-    def summary(self):
-        raise RuntimeError("no summary")
-
-    def shipped_bits(self, shipped):
-        return Bits({next(iter(shipped)): "four"})
-
-
-def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path):
-    hook = "+hooks.probe={_target_:tests.trainer.run.test_state.Raising}"
-    options = ("plugins=[tests.trainer]", "trainer.epochs=1", "hooks.advisor=null")
-    with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
-        summary = run_small("bnn", hook, *options, run_dir=tmp_path / "r")
-    lines = sorted(str(each.message).partition(":")[0] for each in caught)
-    assert lines == [f"The hook 'probe', stage {stage}" for stage in ("shipped_bits", "summary")]
-    assert (summary["status"], summary["hooks"]["probe"]) == ("completed", {})
-    assert summary["hooks"]["checkpoint"]["steps"]
-    assert summary["bytes"]["deployed"] < summary["bytes"]["float32"]  # as bnn_rounding stores it

@@ -5,12 +5,14 @@ import math
 
 import keras
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
 from hookline.recipes.models.cnn import larq_tutorial_cnn
 from hookline.trainer.graph import graph_calls
+from hookline.trainer.hook import Bits
 from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Journal
 from hookline.trainer.run.results import metric_rows
@@ -18,6 +20,7 @@ from hookline.trainer.run.state import Forms
 from hookline.trainer.run.summary import build_summary, count_macs, measure_size, summarize_network, write_summary
 from hookline.trainer.run.times import HOOKS, Times
 from tests.support.runs import toy_run
+from tests.support.toy import StatelessHook
 from tests.trainer.run.test_run import Diary
 
 KEYS = (
@@ -27,15 +30,27 @@ KEYS = (
 )
 
 
-def test_keys_are_the_documented_ones_and_nan_is_null(tmp_path):
-    run = toy_run(tmp_path, [Diary()])
+class Raising(StatelessHook):
+    def summary(self):
+        raise RuntimeError("no summary")
+
+    def shipped_bits(self, shipped):
+        return Bits({next(iter(shipped)): "four"})
+
+
+def test_keys_are_documented_and_a_failed_answer_of_a_hook_is_left_out(tmp_path):
+    probe = Raising("probe")
+    run = toy_run(tmp_path, [Diary(), probe], [probe])
     run.best = Best("metric/accuracy", "max", 0.97, 6, values={"metric/accuracy": 0.97})
     run.step, run.journal = 6, Journal(resumed_at=[2], final={"loss/total": float("nan")})
     run.times = Times(train_seconds=5.0, timed_steps=50, first_step_seconds=1.0, before=60.0)
     run.times.spent[HOOKS + "diary"] = 0.25
     run.times.start.parts["step"] = 3.5
     test = {"weights": "best", "metric/accuracy": 0.96}
-    summary = build_summary(run, {"status": "completed", "stop_reason": None, "test": test, "digest": "0a"})
+    with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
+        summary = build_summary(run, {"status": "completed", "stop_reason": None, "test": test, "digest": "0a"})
+    lines = sorted(str(each.message).partition(":")[0] for each in caught)
+    assert lines == [f"The hook 'probe', stage {stage}" for stage in ("shipped_bits", "summary")]
     assert set(summary) == set(KEYS.split())
     plain = {"epochs": 1.5, "images_per_second": 160.0, "steps": 6, "digest": "0a", "test": test, "resumed_at": [2]}
     assert {key: summary[key] for key in plain} == plain
@@ -43,7 +58,7 @@ def test_keys_are_the_documented_ones_and_nan_is_null(tmp_path):
     best = {"monitor": "metric/accuracy", "mode": "max", "value": 0.97, "step": 6, "values": run.best.values}
     assert summary["best"] == best
     assert summary["time_to_first_step"] == {"seconds": 3.5, "step": 3.5}
-    assert (summary["hooks"], summary["replicas"]["count"]) == ({"diary": {"host_seconds": 0.25}}, 1)
+    assert (summary["hooks"], summary["replicas"]["count"]) == ({"diary": {"host_seconds": 0.25}, "probe": {}}, 1)
     network = summary["networks"]["model"]
     assert (network["params"], network["bytes"]) == (summary["params"], summary["bytes"])
     assert {"layer", "macs", "output"} <= network["layers"][0].keys()

@@ -39,14 +39,10 @@ def batches(*, placement="device", slow_reading=False, augmented=False):
     return TrainingBatches(split, batch_size=4, seed=0, placement=placement, augmentation=augmentation)
 
 
-def run_of(tmp_path, training, waited):
-    times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=waited)
-    return seen_run(tmp_path, training=training, times=times)
-
-
 def test_a_run_that_waited_gets_its_parts_and_one_line_of_advice(tmp_path):
     assert part_shares(batches(slow_reading=True), 3)["reading"] > 0.8
-    found = judge_input(run_of(tmp_path, batches(augmented=True), 4.0), measure=True)
+    times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=4.0)
+    found = judge_input(seen_run(tmp_path, training=batches(augmented=True), times=times), measure=True)
     assert (found["placement"], found["waiting_share"]) == ("device", 0.4)
     assert found["parts"]["augmentation"] > 0.6
     assert sum(found["parts"].values()) == pytest.approx(1.0, abs=1e-3)

@@ -16,16 +16,7 @@ from hookline.trainer.input.order import uniform
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
-from hookline.trainer.run.views import (
-    DRAWS,
-    GAP,
-    PANEL_GAP,
-    ROWS,
-    HeldOut,
-    Views,
-    first_filters,
-    training_sheet,
-)
+from hookline.trainer.run.views import DRAWS, GAP, PANEL_GAP, ROWS, HeldOut, Views, first_filters, training_sheet
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
 
@@ -57,35 +48,25 @@ class Album(ToyObjective):
         return Shown({f"{self.name}/row": picture}, {self.name: embedding})
 
 
-def made_views():
-    inputs, targets = toy_arrays()
-    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
-    splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
-    networks, painter = [toy_network("first"), toy_network("second")], Painter()
-    painter.network = "first"
-    objectives = [Album("first", "album_1"), Album("second", "album_2")]
-    trainer = Trainer(networks, objectives, [painter], seed=0)
-    held_out = {name: HeldOut(trainer, split, batch_size=16) for name, split in splits.items()}
-    for each in held_out.values():
-        each.run(1)
-    run = SimpleNamespace(
-        trainer=trainer,
-        networks=trainer.networks,
-        hooks=trainer.hooks,
-        held_out=held_out,
-        data=SimpleNamespace(validation=splits["validation"]),
-        settings={"evaluation_batch_size": 16, "placement": "auto"},
-    )
-    return Views(run), networks
-
-
 def logits_of(network, rows):
-    return network.model.predict(toy_arrays()[0][rows], verbose=0)
+    return network.model(toy_arrays()[0][rows]).numpy()
 
 
 def test_views_are_of_hooks_and_of_the_split_that_was_evaluated():
-    views, (first, second) = made_views()
-    inputs = toy_arrays()[0]
+    inputs, targets = toy_arrays()
+    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
+    splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
+    first, second, painter = toy_network("first"), toy_network("second"), Painter()
+    painter.network = "first"
+    objectives = [Album("first", "album_1"), Album("second", "album_2")]
+    trainer = Trainer([first, second], objectives, [painter], seed=0)
+    held_out = {name: HeldOut(trainer, split, batch_size=16) for name, split in splits.items()}
+    for each in held_out.values():
+        each.run(1)
+    settings = {"evaluation_batch_size": 16, "placement": "auto"}
+    data = SimpleNamespace(validation=splits["validation"])
+    given = {"trainer": trainer, "networks": trainer.networks, "hooks": trainer.hooks, "held_out": held_out}
+    views = Views(SimpleNamespace(**given, data=data, settings=settings))
     for split, rows in OF_SPLIT.items():
         made, found = views.pictures(1, split), views.embeddings(1, split)
         assert made.keys() == {"probe/mean", "album_1/row", "album_2/row"}

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hookline.trainer.network import Network
 from hookline.trainer.step.copy_network import copy_network, moving_variables
 from tests.support.networks import fingerprint, snapshot
-from tests.support.pairs import Judge, discriminator, generator, pairs_loop
+from tests.support.pairs import Judge, discriminator, pairs_loop
 from tests.support.refusals import assert_refused
 
 OPTIMIZERS = {
@@ -79,13 +79,11 @@ class Follow(Judge):
 def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, xla):
     """Step by step: the messenger equals the current source with one update of its own, made by hand."""
     source, messenger, twin = map(discriminator, ("source", "messenger", "twin"))
-    made = generator("made")
     copy_network(source, twin, optimizer="copy")
-    judge, follow = Judge("judge", "source", ["made"]), Follow("follow", "messenger", ["made"])
-    made.fixed, follow.slots = True, slots
-    undisturbed = Judge("judge", "twin", ["made"])  # the same draws: its objective has the same name
-    loop = pairs_loop([source, messenger, made], [judge, follow], xla=xla)
-    by_hand = pairs_loop([twin, made], [undisturbed], xla=xla)
+    follow = Follow("follow", "messenger", [])
+    follow.slots = slots
+    loop = pairs_loop([source, messenger], [Judge("judge", "source", []), follow], xla=xla)
+    by_hand = pairs_loop([twin], [Judge("judge", "twin", [])], xla=xla)  # of one name, with the same draws
     for step in range(3):
         loop.run(step, 1)
         by_hand.run(step, 1)
@@ -94,7 +92,7 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, 
         ours, theirs = snapshot(messenger), snapshot(source)
         assert int(ours["optimizer/iteration"]) == {"copy": step + 2, "keep": step + 1, "reset": 1}[slots]
         seed = "dropout/seed_generator_state"
-        np.testing.assert_array_equal(ours[seed] - theirs[seed], [0, 2])  # two calls more
+        np.testing.assert_array_equal(ours[seed] - theirs[seed], [0, 1])  # a call more
         distance = np.abs(ours["messenger/hidden/kernel"] - theirs["source/hidden/kernel"]).max()
         assert 0.0 < distance < 0.2  # one update at a rate of 0.05
     for moved, still in ((source, messenger), (messenger, source)):  # no buffer is shared after traced copies
@@ -112,17 +110,6 @@ def network_of(*layers, name="target", optimizer="Nadam"):
 
 def dense(units, name=None, **options):
     return keras.layers.Dense(units, name=name, **options)
-
-
-def test_a_snapshot_never_changes_and_a_fingerprint_sees_every_part():
-    network = filled("network")
-    held = snapshot(network)
-    copies, marks = {name: value.copy() for name, value in held.items()}, {fingerprint(network)}
-    for variable in (*network.variables.values(), *network.optimizer_variables.values()):
-        variable.value.assign(variable.value + tf.ones_like(variable.value))
-        marks.add(fingerprint(network))
-    assert len(marks) == 1 + len(held)
-    np.testing.assert_equal(held, copies)
 
 
 def test_networks_and_optimizers_that_do_not_correspond_are_named():

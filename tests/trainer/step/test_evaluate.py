@@ -59,7 +59,7 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     before = values_of(network)
     values = evaluator.run(7)
     inputs, targets = toy_arrays()
-    logits = network.model.predict(inputs, verbose=0)
+    logits = network.model(inputs).numpy()
     collected, mean, median = evaluator.collected("objective"), inputs[:, 0].mean(), np.sort(inputs[:, 0])[SIZE // 2]
     assert collected.keys() == {"first", "logits"}
     np.testing.assert_array_equal(collected["first"], inputs[:, 0])
@@ -90,26 +90,23 @@ class Watcher(StatelessHook):
         return Evaluated(collected={"outputs": context.outputs, "inputs": inputs, "row": row})
 
 
-def split():
-    inputs, targets = toy_arrays()
-    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
-    return Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
-
-
 def test_each_hook_sees_examples_spread_over_the_split_with_their_outputs():
     network, all_seen = toy_network(dropout=0.5), Watcher("all", 1000)
     before = values_of(network)
     hooks = [Watcher("few", 4), Watcher("many", 50), Watcher("none", 0), all_seen]
-    observer = Observer(Trainer([network], [ToyObjective()], hooks, seed=0), split(), batch_size=10)
+    inputs, targets = toy_arrays()
+    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
+    split = Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
+    observer = Observer(Trainer([network], [ToyObjective()], hooks, seed=0), split, batch_size=10)
     observed = observer.run(3)
     assert observed.keys() == {"few", "many", "all"}
     assert observed["few"]["row"].tolist() == [63, 42, 21, 0]
     many = observed["many"]["row"]
     np.testing.assert_array_equal(many, np.linspace(63, 0, 50).round())
     assert len(set(many)) == 50
-    seen, inputs = observed["all"], toy_arrays()[0]
+    seen = observed["all"]
     np.testing.assert_array_equal(seen["inputs"], inputs[seen["row"]])
-    np.testing.assert_allclose(seen["outputs"], network.model.predict(seen["inputs"], verbose=0), atol=1e-5)
+    np.testing.assert_allclose(seen["outputs"], network.model(seen["inputs"]), atol=1e-5)
     np.testing.assert_equal(values_of(network), before)
     kernel = network.trainable_variables["toy/logits/kernel"]
     kernel.assign(kernel.value * 2.0)

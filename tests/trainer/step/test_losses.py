@@ -96,14 +96,10 @@ def batches_with(factors, default=1.0):
     return batch
 
 
-def half_network(**arguments):
+def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options):
     keras.utils.set_random_seed(0)
     with computing_in("float16"):
-        return toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
-
-
-def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options):
-    network = network or half_network(dropout=0.5)
+        network = network or toy_network(optimizer=keras.optimizers.Adam(0.05), dropout=0.5)
     for hook in hooks:
         hook.build(replace(build_context(network), classes=CLASSES))
     options["loss_scale"] = scale or LossScale()

@@ -7,12 +7,10 @@ import tensorflow as tf
 
 from hookline.hooks.clip_gradients import ClipGradients
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import LossScale
 from hookline.trainer.step.metrics import Accumulators, GradientNorms, average_output, example_weights, weighted_mean
-from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 
@@ -59,16 +57,13 @@ class Times(StatelessHook):
         return {name: self.factor * value for name, value in gradients.items()}
 
 
-def sgd_network(**options):
+def sgd_network():
     keras.utils.set_random_seed(0)
-    return toy_network(optimizer=keras.optimizers.SGD(RATE), **options)
+    return toy_network(optimizer=keras.optimizers.SGD(RATE))
 
 
-def loop_of(hooks=(), *, network=None, xla=False, **options):
-    network = network or sgd_network()
-    for hook in hooks:
-        hook.build(build_context(network))
-    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0, **options), toy_batch, xla=xla)
+def loop_of(hooks=(), **options):
+    return toy_loop(hooks, network=sgd_network(), **options)
 
 
 def norms_of(loop):
@@ -116,10 +111,9 @@ class MeasuresTheStep(StatelessHook):
         return {f"{self.name}/step": tf.cast(context.step, tf.float32)}
 
 
-@pytest.mark.parametrize("xla", [False, True])
-def test_a_report_averages_norms_and_measures_over_its_first_step_and_every_nth(xla):
+def test_a_report_averages_norms_and_measures_over_its_first_step_and_every_nth():
     each = moved(steps=9)
-    loop = loop_of([MeasuresTheStep("watches")], sample_every=3, xla=xla)
+    loop = loop_of([MeasuresTheStep("watches")], sample_every=3)
     for start, steps, sampled in ((0, 7, [0, 3, 6]), (7, 1, [7]), (8, 2, [8, 9])):
         loop.run(start, steps)
         assert loop.accumulators.read()["watches/step"] == pytest.approx(np.mean(sampled))
