@@ -82,6 +82,7 @@ def test_structures_and_the_global_scope_hold_in_the_step():
     assert (values[KERNELS[1]][~mask] == 0).all()
     assert hook.declare().projected == {KERNELS[1]}
     assert (values["toy/hidden/kernel"] != 0).all()
+    assert hook.summary()["network"]["kept"] == 6 * 8 + 8 * 3 // 2  # the layer that is not pruned counts, too
     network = toy_network()
     network.variables[KERNELS[1]].assign(np.linspace(1e-6, 2e-6, 24).reshape(8, 3))
     hook, _, loop = make(network, schedule="one_shot", final_sparsity=0.5, scope="global")
