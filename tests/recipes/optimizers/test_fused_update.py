@@ -144,11 +144,11 @@ def test_each_step_is_that_of_keras(name: str) -> None:
         theirs, ours = (kind(**options) for kind in PAIRS[name])
         their_variables, our_variables = built(theirs, values), built(ours, values)
         for step in gradients:
-            before = state_of(theirs, their_variables)
+            before, rate = state_of(theirs, their_variables), float(theirs.learning_rate)
             set_state(ours, our_variables, before)
             for optimizer, variables in ((theirs, their_variables), (ours, our_variables)):
                 optimizer.apply([tf.constant(each) for each in step], variables)
-            check_step(theirs, their_variables, ours, our_variables, before, options["learning_rate"])
+            check_step(theirs, their_variables, ours, our_variables, before, rate)
 
     check()
 
