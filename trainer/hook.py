@@ -171,8 +171,8 @@ class GraphHook(Hook):
     """Change training from inside the traced step.
 
     Every stage but `rebuild_model` and `build` is traced once and must be pure: it takes tensors and returns
-    tensors; it prints nothing and touches no file. The stages run in the order in which they are defined here. A stage
-    that a hook does not override costs nothing.
+    tensors; it prints nothing and touches no file. A table in `recipes/OWN.md` lists the stages in the order in which
+    they run. A stage that a hook does not override costs nothing.
 
     An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
     instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are

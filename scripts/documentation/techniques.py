@@ -157,7 +157,7 @@ def task_pages(root: Path) -> Iterator[tuple[str, str]]:
             f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
             _picture(recipe.name),
             _plain(about.partition("\n")[2].strip()),
-            f"**Easy to get wrong**\n\n{_dedented(pitfalls)}" if pitfalls else "",
+            f"**Pitfalls**\n\n{_dedented(pitfalls)}" if pitfalls else "",
             _results(root, {recipe.name}, rf"\brecipe={recipe.name}\b"),
         ]
         yield recipe.name, "\n\n".join(part for part in parts if part)
