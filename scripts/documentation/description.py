@@ -257,8 +257,8 @@ times were measured there too. A hook without "State saved" keeps no state.
 place. *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. A hook *projects* a weight
 if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a weight if it keeps the
 optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is *held back* or *skipped*
-writes nothing. A *chunk* is the steps between two calls of the hooks outside the step; they run in one call of a traced
-function."""
+writes nothing. An *objective* computes a loss for the networks that it trains; most runs have one. A *chunk* is the
+steps between two calls of the hooks outside the step; they run in one call of a traced function."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:

@@ -226,6 +226,6 @@ def _line(variant: Variant, flags: str, seed: str, named: Collection[str]) -> st
     """Return the command of a run; it has a run_dir= where others name it."""
     places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
     places |= {key: f"runs/{each.name}_{seed}" for key, each in variant.needs.items()}
-    words = [f'"{word}"' if set("{}[]*' ") & set(word) else word for word in variant.filled(places)]
+    words = [f'"{word}"' if set("{}[]*?' ") & set(word) else word for word in variant.filled(places)]
     own = [f"run_dir=runs/{variant.name}_{seed}"] if variant.name in named else []
     return f"python train.py {flags}{' '.join([*words, f'seed={seed}', *own])}"
