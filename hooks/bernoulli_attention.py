@@ -14,7 +14,7 @@ from hookline.hooks.attention import options
 from hookline.hooks.attention.place import Place, find_place, insert_gated, refuse_sign_after
 from hookline.hooks.graphs import nodes_in_order, write_out
 from hookline.hooks.kernels import mark_added
-from hookline.hooks.options import check_choice, check_layer, check_number, epoch_start
+from hookline.hooks.options import check_choice, check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
@@ -117,7 +117,7 @@ class BernoulliAttention(GraphHook):
                 a map of the batch, resized by area; epochs None for the whole run.
             network: name of the network.
         """
-        self.layer = check_layer(layer)
+        self.layer = layer
         self.mode = check_choice("mode", "none" if mode is None else mode, options.MODES)  # YAML's own null
         self.eval_mode = check_choice("eval_mode", eval_mode, options.EVAL_MODES)
         self.join = check_choice("join", join, options.JOINS)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.graphs import write_out
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
-from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
+from hookline.hooks.options import check_number, project_with_average
 from hookline.hooks.quantization.input_quantizers import dropout_advice, insert_input_quantizers, layers_to_precede
 from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
@@ -100,13 +100,13 @@ class BnnRounding(GraphHook):
             quantize_first_input: whether the network's own input is quantized too; needs `all_binary`.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.kernel_quantizer = parse_quantizer(kernel_quantizer, role="kernel", option="kernel_quantizer")
         self.input_quantizer = parse_quantizer(input_quantizer, role="input", option="input_quantizer")
-        self.stochastic = check_flag("stochastic", stochastic)
+        self.stochastic = stochastic
         self.clip = check_number("clip", clip, minimum=0.0, above_minimum=True)
-        self.all_binary = check_flag("all_binary", all_binary)
-        self.quantize_first_input = check_flag("quantize_first_input", quantize_first_input)
+        self.all_binary = all_binary
+        self.quantize_first_input = quantize_first_input
         self.network = network
         self._selection: Any = None  # a Selection, once built
         self._kernels: list[Kernel] = []

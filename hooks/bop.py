@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels
-from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
+from hookline.hooks.options import check_number, project_with_average
 from hookline.hooks.quantization.selection import choose_kernel_layers
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import binary_sign
@@ -75,12 +75,12 @@ class Bop(GraphHook):
             all_binary: whether the network's first and last layers are binary too.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.threshold = check_number("threshold", threshold, minimum=0.0, above_minimum=True)
         limits: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "above_minimum": True}
         self.gamma = check_number("gamma", gamma, **limits)
         self.final_gamma = self.gamma if final_gamma is None else check_number("final_gamma", final_gamma, **limits)
-        self.all_binary = check_flag("all_binary", all_binary)
+        self.all_binary = all_binary
         self.network = network
 
     def build(self, context: BuildContext) -> None:

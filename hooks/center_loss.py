@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.centers import find_features, project_to_plane, scatter_plot
-from hookline.hooks.options import check_epochs, check_layer, check_number, epoch_start
+from hookline.hooks.centers import find_features, plane_axes, scatter_plot
+from hookline.hooks.options import check_epochs, check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Embedding, Shown, hard_labels
@@ -112,7 +112,7 @@ class CenterLoss(GraphHook):
         """
         self.weight = check_number("weight", weight, minimum=0.0)
         self.alpha = check_number("alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True)
-        self.layer = check_layer(layer)
+        self.layer = layer
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
         self.network = network
@@ -243,17 +243,16 @@ class CenterLoss(GraphHook):
 
     def _pictures(self, observed: Arrays) -> Arrays:
         """Return the observed features with the centers, in a plane."""
-        features = observed["features"][np.isfinite(observed["features"]).all(axis=1)]
-        if not len(features):
+        finite, centers = np.isfinite(observed["features"]).all(axis=1), self._centers.numpy()
+        features, labels = observed["features"][finite], observed["labels"][finite]
+        if not len(features) or not np.isfinite(centers).all():
             return {}
-        plane, width = project_to_plane(features), features.shape[1]
+        (axes, share), width = plane_axes(features), features.shape[1]
         name, title = f"{self._prefix}/features", "Features and the centers of their classes"
         if width > 2:
             name += "_principal_components"
-            title = f"Principal components 1 and 2 of {width} features: {plane.share:.0%} of the variance"
-        return {
-            name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._centers.numpy()), title)
-        }
+            title = f"Principal components 1 and 2 of {width} features: {share:.0%} of the variance"
+        return {name: scatter_plot(features @ axes, labels, centers @ axes, title)}
 
     def summary(self) -> dict[str, Any]:
         classes, width = self._centers.shape

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_number, check_patterns, inner_of
+from hookline.hooks.options import check_choice, check_number, inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.select import select_layers
@@ -70,7 +70,7 @@ class ClipGradients(GraphHook):
         """
         self.by = check_choice("by", by, WAYS)
         self.limit = check_number("limit", limit, minimum=0.0, above_minimum=True)
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.network = network
 
     def build(self, context: BuildContext) -> None:

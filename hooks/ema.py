@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs, check_flag, check_number, keeps_averages
+from hookline.hooks.options import begin_step, check_epochs, check_number, keeps_averages
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -78,9 +78,9 @@ class Ema(GraphHook):
         """
         expected = "a share in [0, 1), such as 0.999"
         self.decay = check_number("decay", decay, minimum=0.0, maximum=math.nextafter(1.0, 0.0), expected=expected)
-        self.warm_up = check_flag("warm_up", warm_up)
+        self.warm_up = warm_up
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.evaluates = check_flag("evaluate", evaluate)
+        self.evaluates = evaluate
         self.network = network
 
     def build(self, context: BuildContext) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.hooks import masking
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
-from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number, check_patterns
+from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.objective import Shown
@@ -98,7 +98,7 @@ class FrozenMask(GraphHook):
             begin_epoch: 0 or more; before it nothing is frozen. To follow splicing, begin when its masks are final.
             network: name of the network.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.masks = check_choice("masks", masks, SOURCES)
         self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.batch_norm import call_fused, find_batch_norms, why_call_stays, why_layer_stays
 from hookline.hooks.graphs import calls_replaced
-from hookline.hooks.options import check_integer, check_patterns
+from hookline.hooks.options import check_integer
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -60,7 +60,7 @@ class FusedBatchNorm(GraphHook):
                 used in training; in evaluation, twice as many, or 50 times as many with more than 64 channels.
             network: name of the network, or a pattern; "*" for every network of a run.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.min_entries = check_integer("min_entries", min_entries, minimum=0)
         self.network = network
 

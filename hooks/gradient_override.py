@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import calls_replaced, nodes_in_order, with_upstream_layers
-from hookline.hooks.options import check_number, check_patterns, parse_named
+from hookline.hooks.options import check_number, parse_named
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
@@ -109,7 +109,7 @@ class GradientOverride(GraphHook):
             raise UserError(
                 f"layers={layers} and op_type={op_type} received. Expected one: an op_type counts in the whole network."
             )
-        self.layers = None if op_type is not None or layers is None else check_patterns("layers", layers)
+        self.layers = None if op_type is not None or layers is None else layers
         self.op_type = op_type
         self.rise = check_number("rise", rise, minimum=0.0)
         if self.rise and (self.op_type is not None or not self.backward.modifies):

@@ -90,7 +90,7 @@ class IncrementalQuantization(GraphHook):
             criterion: "magnitude" quantizes the largest entries first, "random" draws them.
             network: name of the network.
         """
-        self.layers = options.check_patterns("layers", layers)
+        self.layers = layers
         self.shares = check_shares("shares", shares)
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs

@@ -14,13 +14,6 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.step.context import BuildContext
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return the value, True or False."""
-    if not isinstance(value, bool):
-        raise UserError(f"Invalid {name}: {value!r}. Expected true or false.")
-    return value
-
-
 def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: int | None = None) -> int:
     """Return the value, a whole number in a range."""
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
@@ -70,21 +63,6 @@ def parse_named(
         if argument not in parameters:
             raise unknown_name(f"argument of {option} {name}", str(argument), parameters)
     return name, arguments
-
-
-def check_patterns(name: str, value: Any) -> str | list[str]:
-    """Return the value, a pattern on paths or a list of them."""
-    patterns = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if patterns and all(isinstance(pattern, str) and pattern for pattern in patterns):
-        return value if isinstance(value, str) else patterns
-    raise UserError(f"Invalid {name}: {value!r}. Expected a pattern such as '*', or a list of patterns.")
-
-
-def check_layer(value: Any) -> str | None:
-    """Return a pattern that shall match one layer, or None."""
-    if value is not None and (not isinstance(value, str) or not value):
-        raise UserError(f"Invalid layer: {value!r}. Expected a pattern that matches one layer, or null.")
-    return value
 
 
 def check_epochs(name: str, value: Any) -> float:

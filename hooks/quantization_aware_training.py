@@ -145,7 +145,7 @@ class QuantizationAwareTraining(GraphHook):
             range_decay: from 0 to below 1: what a step leaves of a range.
             network: name of the network.
         """
-        self.layers = options.check_patterns("layers", layers)
+        self.layers = layers
         self.weight_bits = options.check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
         self.activation_bits = activation_bits
         if activation_bits is not None:

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from hookline.hooks.batch_norm import find_batch_norms, has_own_methods
 from hookline.hooks.graphs import calls_replaced
-from hookline.hooks.options import check_patterns
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.ops.batch_norm import synchronized_moments
@@ -57,7 +56,7 @@ class SynchronizedBatchNorm(GraphHook):
             layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
             network: name of the network, or a pattern; "*" for every network of a run.
         """
-        self.layers = check_patterns("layers", layers)
+        self.layers = layers
         self.network = network
         self._replicas = 1
 

@@ -88,9 +88,8 @@ class WeightClustering(GraphHook):
             preserve_sparsity: whether zeros stay zeros. None: if an earlier hook has masks, as `prune` does.
             network: name of the network.
         """
-        self.layers = options.check_patterns("layers", layers)
-        if preserve_sparsity is not None:
-            options.check_flag("preserve_sparsity", preserve_sparsity)
+        self.layers = layers
+        self.preserve_sparsity = preserve_sparsity
         self.preserve_sparsity = preserve_sparsity
         self.clusters = options.check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
         self.init = options.check_choice("init", init, INITS)

@@ -32,10 +32,6 @@ class UserError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
-class WriteError(UserError):
-    """Report that something other than a checkpoint could not be written. Training continues without it."""
-
-
 class UnsavedError(RuntimeError):
     """Report that a run has ended and its last or best state is not on the disk."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.options import check_integer, check_number
+from hookline.trainer.config.schema import describe, fits, show
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.objective import Batch
 
@@ -79,16 +80,32 @@ EVAL_MODES = ("expectation", "sample", "threshold")
 JOINS = ("replace", "concatenate")
 BRANCH_INPUTS = ("features", "input")
 
+Options = TypeVar("Options")
+
 
 @dataclass(frozen=True)
 class BranchOptions:
     """Describe the convolutional net that makes the attention map."""
 
-    filters: tuple[int, ...] = (16, 16, 16)  # of each convolution before the last one, of one channel and 1 x 1
+    filters: Sequence[int] = (16, 16, 16)  # of each convolution before the last one, of one channel and 1 x 1
     kernel_size: int = 3
-    dilations: tuple[int, ...] = (1, 2, 4)
+    dilations: Sequence[int] = (1, 2, 4)
     activation: str = "relu"
     initial_keep_rate: float = 0.7  # in (0, 1): what A is everywhere at first
+
+    def __post_init__(self) -> None:
+        for name, values in {"filters": self.filters, "dilations": self.dilations}.items():
+            for each in values:
+                check_integer(f"branch.{name}", each)
+        check_integer("branch.kernel_size", self.kernel_size)
+        _check_share("branch.initial_keep_rate", self.initial_keep_rate)
+        if len(self.dilations) != len(self.filters):
+            raise UserError(f"branch.dilations={self.dilations} received. Expected one for each of {self.filters}.")
+        try:
+            keras.activations.get(self.activation)
+        except (ValueError, TypeError):
+            known = [each for each in dir(keras.activations) if each[0].islower()]
+            raise unknown_name("branch.activation", self.activation, known) from None
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,10 @@ class KeepRate:
 
     target: float = 0.5  # in (0, 1)
     weight: float = 0.1  # of the penalty, above 0
+
+    def __post_init__(self) -> None:
+        _check_share("keep_rate.target", self.target)
+        check_number("keep_rate.weight", self.weight, minimum=0.0, above_minimum=True)
 
 
 @dataclass(frozen=True)
@@ -107,87 +128,47 @@ class Supervision:
     weight: float = 1.0  # of the loss, above 0
     epochs: float | None = None  # of training in which the loss counts; None for all
 
+    def __post_init__(self) -> None:
+        check_number("supervision.weight", self.weight, minimum=0.0, above_minimum=True)
+        if self.epochs is not None:
+            check_number("supervision.epochs", self.epochs, minimum=0.0, above_minimum=True)
+
+
+def _check_share(name: str, value: float) -> None:
+    check_number(name, value, minimum=1e-6, maximum=1 - 1e-6, expected="a number above 0 and below 1")
+
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
     """Return the branch as a config describes it."""
     if not isinstance(value, str | Mapping) and isinstance(value, keras.layers.Layer):
         return value
-    given = _parse({} if value == "auto" else value, "branch", BranchOptions)
-    filters = given.get("filters", BranchOptions.filters)
-    options = BranchOptions(**{"dilations": tuple(2**depth for depth in range(len(filters))), **given})
-    if len(options.dilations) != len(filters):
-        raise UserError(
-            f"branch.dilations={list(options.dilations)} received. Expected one for each of filters={list(filters)}."
-        )
-    return options
+    if isinstance(value, Mapping) and isinstance(value.get("filters"), Sequence):
+        value = {"dilations": [2**depth for depth in range(len(value["filters"]))], **value}
+    return _parse(value, "branch", BranchOptions)
 
 
 def parse_keep_rate(value: Any) -> KeepRate | None:
     """Return the keep rate to aim at."""
-    if value is None or value == "auto":
-        return None if value is None else KeepRate()
-    given = _parse(value, "keep_rate", KeepRate)
-    if "target" not in given:
-        raise UserError(f"keep_rate={dict(value)} has no target. Expected such as {{target: 0.3, weight: 0.1}}.")
-    return KeepRate(**given)
+    return None if value is None else _parse(value, "keep_rate", KeepRate)
 
 
 def parse_supervision(value: Any) -> Supervision | None:
     """Return how the attention map is supervised."""
-    return None if value is None else Supervision(**_parse(value, "supervision", Supervision))
+    return None if value is None else _parse(value, "supervision", Supervision)
 
 
-def _parse(value: Any, option: str, kind: type) -> dict[str, Any]:
-    """Return checked values of a mapping whose keys are all fields of a dataclass."""
-    fields = list(kind.__annotations__)
-    if not isinstance(value, Mapping):
+def _parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
+    """Return a dataclass of the values of a mapping whose keys are all fields of it; of "auto" with its defaults."""
+    fields = get_type_hints(kind)
+    if value != "auto" and not isinstance(value, Mapping):
         raise UserError(f"Invalid {option}: {value!r}. Expected a mapping with {', '.join(fields)}.")
-    for key in value:
+    given = {} if value == "auto" else value
+    for key, each in given.items():
         if key not in fields:
             raise unknown_name(f"key of {option}", str(key), fields)
-    return {key: CHECKS[key](f"{option}.{key}", each) for key, each in value.items()}
-
-
-def _counts(name: str, value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise UserError(f"Invalid {name}: {value!r}. Expected a list of whole numbers above 0, such as [16, 16].")
-    return tuple(check_integer(name, each) for each in value)
-
-
-def _activation(name: str, value: Any) -> str:
-    try:
-        keras.activations.get(value)
-    except (ValueError, TypeError):
-        known = [each for each in dir(keras.activations) if each[0].islower()]
-        raise unknown_name(name, str(value), known) from None
-    return str(value)
-
-
-def _key(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise UserError(f"Invalid {name}: {value!r}. Expected the name of a map in the batch, such as map.")
-    return value
-
-
-def _probability(name: str, value: Any) -> float:
-    return check_number(name, value, minimum=1e-6, maximum=1 - 1e-6, expected="a number above 0 and below 1")
-
-
-def _positive(name: str, value: Any) -> float:
-    return check_number(name, value, minimum=0.0, above_minimum=True)
-
-
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "filters": _counts,
-    "kernel_size": check_integer,
-    "dilations": _counts,
-    "activation": _activation,
-    "initial_keep_rate": _probability,
-    "target": _probability,
-    "weight": _positive,
-    "key": _key,
-    "epochs": lambda name, value: None if value is None else _positive(name, value),
-}
+        if not fits(each, fields[key]):
+            raise UserError(f"Invalid {option}.{key}: {show(each)}. Expected {describe(fields[key])}.")
+    return kind(**given)
 
 
 SMALLEST_PICTURE = 96  # pixels a side of one image on the sheet, at least

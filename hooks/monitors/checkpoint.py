@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from hookline.hooks.options import check_flag, check_integer, check_number
+from hookline.hooks.options import check_integer, check_number
 from hookline.trainer.hook import HostHook, Report, Run
 
 
@@ -53,7 +53,7 @@ class Checkpoint(HostHook):
         self._every_epochs = check_number("every_epochs", every_epochs, minimum=0, above_minimum=True)
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0)
         self._keep_last = check_integer("keep_last", keep_last)
-        self._keep_best = check_flag("keep_best", keep_best)
+        self._keep_best = keep_best
         self._saved_at = 0.0
         self._steps: dict[str, int] = {}
 

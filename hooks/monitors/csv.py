@@ -7,8 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.errors import UserError, WriteError
-from hookline.trainer.files import read_text, write_whole
+from hookline.trainer.files import read_lines, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 
 FILE_NAME = "metrics.csv"
@@ -42,11 +41,8 @@ class CSV(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._path, self._rows = (path := run.directory.resolve() / FILE_NAME), []
         if run.from_checkpoint and path.exists():
-            try:
-                rows = list(csv.DictReader(io.StringIO(read_text(path))))
-                self._rows = [row for row in rows if int(row["step"]) <= run.step]
-            except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-                raise UserError(f"{path} cannot be read: {error}. Expected what the run wrote.") from error
+            rows = csv.DictReader(read_lines(path))
+            self._rows = [row for row in rows if (row.get("step") or "").isdecimal() and int(row["step"]) <= run.step]
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -67,7 +63,4 @@ class CSV(HostHook):
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows)
-        try:
-            write_whole(path, text.getvalue())
-        except OSError as error:
-            raise WriteError(f"Cannot write {path}: {error.strerror}. Expected a directory with room.") from error
+        write_whole(path, text.getvalue())

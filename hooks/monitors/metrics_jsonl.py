@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.errors import UserError, WriteError
 from hookline.trainer.files import open_append, parse_json, read_lines, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 
@@ -69,10 +68,7 @@ class MetricsJsonl(HostHook):
         self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
         self._resumed_at = run.step
         path = self._path
-        try:
-            there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}. Expected what the run wrote.") from error
+        there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
         if there < self._reports:
             warnings.warn(
                 f"{path} has {there} of the {self._reports} reports until step {run.step}: the others are lost. "
@@ -89,16 +85,10 @@ class MetricsJsonl(HostHook):
 
     def _write(self) -> None:
         """Bring the file up to date: in a resumed run, first drop the lines of steps that are repeated."""
-        path = self._path
-        try:
-            if self._resumed_at is not None and path.exists():
-                write_whole(path, "".join(lines_until(path, self._resumed_at)))
-            self._resumed_at = None
-            append_whole(path, "".join(self._waiting))
-        except OSError as error:
-            raise WriteError(
-                f"Cannot write {path}: {error.strerror}. Expected a directory with room: its lines wait for that."
-            ) from error
+        if self._resumed_at is not None and self._path.exists():
+            write_whole(self._path, "".join(lines_until(self._path, self._resumed_at)))
+        self._resumed_at = None
+        append_whole(self._path, "".join(self._waiting))
         self._waiting = []
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+from hookline.hooks.monitors.remote import RemoteLogger
 
 MOST = 100  # parameters that MLflow takes in one request
 TAG = "hookline.id"  # of a remote run: the id in the run directory, which finds it again
@@ -53,7 +53,7 @@ class MLflow(RemoteLogger):
         self._client: Any = None
         self._id = ""
 
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str, reports: bool) -> int:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -64,15 +64,15 @@ class MLflow(RemoteLogger):
         found = self._client.get_experiment_by_name(self._experiment)
         where = found.experiment_id if found else self._client.create_experiment(self._experiment)
         runs = self._client.search_runs([where], filter_string=f"tags.`{TAG}` = '{identifier}'")
-        tags = {TAG: identifier, **{f"hookline.{tag}": "true" for tag in facts.tags}}
-        run = runs[0] if runs else self._client.create_run(where, run_name=facts.directory.name, tags=tags)
+        tags = {TAG: identifier, **{f"hookline.{tag}": "true" for tag in self.tags}}
+        run = runs[0] if runs else self._client.create_run(where, run_name=self.directory.name, tags=tags)
         self._id = run.info.run_id
         self._client.update_run(self._id, status="RUNNING")
-        settings = {_allowed(name): str(value) for name, value in facts.settings.items()}
+        settings = {_allowed(name): str(value) for name, value in self.settings.items()}
         parameters = [Param(name, value) for name, value in settings.items() if name not in run.data.params]
         for start in range(0, len(parameters), MOST):
             self._client.log_batch(self._id, params=parameters[start : start + MOST])
-        self._client.log_dict(self._id, {**facts.config}, "config.yaml")
+        self._client.log_dict(self._id, {**self.config}, "config.yaml")
         histories = [self._client.get_metric_history(self._id, name) for name in run.data.metrics]
         return max((each.step for history in histories for each in history), default=-1)
 
@@ -83,15 +83,15 @@ class MLflow(RemoteLogger):
         metrics = [Metric(_allowed(name), value, now, step) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def finish(self, end: End) -> None:
-        for name, value in end.reached.items():
+    def finish(self, complete: bool, reached: Mapping[str, float]) -> None:
+        for name, value in reached.items():
             self._client.set_tag(self._id, _allowed(name), f"{value:.6g}")
-        for path in end.pictures.values():
+        for path in self.pictures:
             self._client.log_artifact(self._id, str(path), "pictures")
-        if end.export:
-            send = self._client.log_artifacts if end.export.is_dir() else self._client.log_artifact
-            send(self._id, str(end.export), f"export/{end.export.name}" if end.export.is_dir() else "export")
-        self._client.set_terminated(self._id, "FINISHED" if end.complete else "KILLED")
+        if export := self.export:
+            send = self._client.log_artifacts if export.is_dir() else self._client.log_artifact
+            send(self._id, str(export), f"export/{export.name}" if export.is_dir() else "export")
+        self._client.set_terminated(self._id, "FINISHED" if complete else "KILLED")
 
 
 def _allowed(name: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.options import check_choice, check_integer, check_number, first_of
@@ -17,6 +16,7 @@ from hookline.trainer.hook import Declaration, GraphHook, HostHook, Run, Tensors
 from hookline.trainer.step.context import StepContext
 
 SHOWN_NAMES = 5
+REMEDY = "Lower the learning rate, clip the gradients, or check data and initial weights for NaN."
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
 OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 """A veto of the guard: an objective and a network if there are several, the kind, and what it holds."""
@@ -100,7 +100,7 @@ class NanGuard(GraphHook, HostHook):
         message = f"NaN or infinity at step {run.step} in {first_of(own, SHOWN_NAMES)}. {withheld}"
         if len(own) < len(run.control.vetoes) or not self._continues(run, message):
             after = f" {len(self._skipped)} steps were skipped before it." if self._skipped else ""
-            raise NonFiniteError(f"{message}{after} {_remedy(run)}")
+            raise NonFiniteError(f"{message}{after} {REMEDY}")
 
     def _continues(self, run: Run, message: str) -> bool:
         """Apply the policy, up to its limit; return whether the run continues."""
@@ -116,20 +116,6 @@ class NanGuard(GraphHook, HostHook):
             run.control.roll_back(self._rate_factor)
             return True
         return False
-
-
-def _remedy(run: Run) -> str:
-    """Return what to do; a withheld step writes nothing, so NaN in a weight was there before."""
-    held = [
-        name
-        for network in run.networks.values()
-        for name, variable in network.weights.items()
-        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all()
-    ]
-    if held:
-        names = first_of(held, SHOWN_NAMES)
-        return f"Weights held NaN or infinity before it: {names}. Check their initializers, or init_from."
-    return "Lower the learning rate, clip the gradients, or check the data for NaN."
 
 
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:

@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from hookline.hooks.options import check_flag, check_integer
-from hookline.trainer.errors import WriteError
+from hookline.hooks.options import check_integer
 from hookline.trainer.files import make_folder, read_bytes, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
@@ -59,7 +58,7 @@ class PictureFiles(HostHook):
             animate: whether pictures during training become animations.
         """
         self._every = check_integer("every", every, minimum=0)
-        self._animate = check_flag("animate", animate)
+        self._animate = animate
         self._frames: dict[str, int] = {}
         self._evaluations = 0
 
@@ -82,7 +81,7 @@ class PictureFiles(HostHook):
             for name, picture in run.views.pictures(report.step, report.split).items():
                 frame, self._frames[name] = self._frames.get(name, 0), self._frames.get(name, 0) + 1
                 path = frame_path(folder, name, frame)
-                write_files({path.name: encode_frame(picture)}, path.parent)
+                write_files({path.name: encode_picture(name, picture)}, path.parent)
         if report.split == "test":
             write_pictures(run.views.pictures(report.step, report.split), folder)
         elif is_due(self._every, number):
@@ -111,15 +110,8 @@ def write_pictures(pictures: Mapping[str, np.ndarray], folder: Path) -> None:
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
     """Write files by name, each whole or not at all; the folder is made if there is one."""
     for name, content in files.items():
-        path = folder / name
-        try:
-            make_folder(folder)
-            write_whole(path, content)
-        except OSError as error:
-            raise WriteError(
-                f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
-                "hooks.pictures=null hooks.projector=null."
-            ) from error
+        make_folder(folder)
+        write_whole(folder / name, content)
 
 
 def file_name(name: str) -> str:
@@ -142,15 +134,6 @@ def frame_path(folder: Path, name: str, number: int) -> Path:
     return folder / FRAMES / f"of_{file_name(name)}" / f"{number:06d}.png"
 
 
-def encode_frame(picture: np.ndarray) -> bytes:
-    """Return a picture in 256 colours, as a GIF has them, as PNG."""
-    pixels = np.round(picture * 255.0).astype(np.uint8)
-    file = io.BytesIO()
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    image.quantize(256, dither=Image.Dither.NONE).save(file, "PNG")
-    return file.getvalue()
-
-
 def read_frames(folder: Path, name: str, count: int) -> list[Image.Image]:
     """Return evenly spread frames of an animation, and its last one; what is missing or damaged is left out."""
     stride = 2 ** max(0, math.ceil(math.log2(count / MOST_FRAMES)))
@@ -171,19 +154,10 @@ def read_frames(folder: Path, name: str, count: int) -> list[Image.Image]:
 
 
 def encode_animation(frames: list[Image.Image]) -> bytes:
-    """Return frames as an animated GIF that loops forever and pauses on the last one, each in the upper left corner."""
-    size = max(frame.width for frame in frames), max(frame.height for frame in frames)
-    first, *others = [_on_canvas(frame, size) for frame in frames]
+    """Return frames as an animated GIF that loops forever and pauses on the last one."""
+    first, *others = frames
     each = int(np.clip(TOTAL_MILLISECONDS / len(frames), SHORTEST, LONGEST))
     file = io.BytesIO()
     durations = [each] * len(others) + [LAST_MILLISECONDS]
     first.save(file, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     return file.getvalue()
-
-
-def _on_canvas(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    if image.size == size:
-        return image
-    canvas = Image.new("RGB", size)
-    canvas.paste(image.convert("RGB"))
-    return canvas.quantize(256, dither=Image.Dither.NONE)

@@ -174,21 +174,15 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-BAR, NARROW = 24, 8  # most and fewest cells of the bar
+BAR = 24  # most cells of the bar
 
 
 def draw(status: Status, width: int) -> Group:
     """Return a bar with position and speed beside it, and the metrics below; texts that are too long wrap."""
-    run, text = status.run, ", ".join(filter(None, (status.position(), status.speed())))
-    room = width - len(text) - 2
-    cells = min(BAR, room if room >= NARROW else width)
-    bar = ProgressBar(max(1, run.total_steps), run.step, width=cells, finished_style="bar.complete")
-    first = Table.grid(padding=(0, 1))
-    if room >= NARROW:
-        first.add_row(bar, Text(text))
-    else:
-        first.add_row(Group(bar, Text(text)))
-    return Group(first, Text(printable(status.metrics() or run.recipe), style="dim"))
+    run, table = status.run, Table.grid(padding=(0, 1))
+    bar = ProgressBar(max(1, run.total_steps), run.step, width=min(BAR, width // 4), finished_style="bar.complete")
+    table.add_row(bar, Text(", ".join(filter(None, (status.position(), status.speed())))))
+    return Group(table, Text(printable(status.metrics() or run.recipe), style="dim"))
 
 
 MODES = (AUTO, "bar", PLAIN, QUIET)

@@ -122,15 +122,15 @@ def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None =
 
     Grey images have the color of their class, the first of the labels.
     """
+    low, high = float(images.min()), float(images.max())
+    images = (images - low) / ((high - low) or 1.0)
     if images.shape[-1] == 1 and labels:
         classes = np.unique(next(iter(labels.values())), return_inverse=True)[1]
-        grey = (images - images.min()) / ((images.max() - images.min()) or 1.0)
-        images = grey * COLORS[classes % len(COLORS)][:, np.newaxis, np.newaxis]
+        images = images * COLORS[classes % len(COLORS)][:, np.newaxis, np.newaxis]
     count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
-    low, high = float(images.min()), float(images.max())
     tiles = np.zeros((rows * columns, height, width, channels), np.float32)
-    tiles[:count] = np.clip((images - low) / ((high - low) or 1.0), 0.0, 1.0)
+    tiles[:count] = np.clip(images, 0.0, 1.0)
     grid = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
     return grid.reshape(rows * height, columns * width, channels)

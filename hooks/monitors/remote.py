@@ -11,7 +11,7 @@ import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -32,27 +32,6 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Describe a run when it begins."""
-
-    directory: Path
-    config: Mapping[str, Any]
-    settings: Mapping[str, bool | float | str]  # the main ones
-    tags: list[str]
-    reports: bool = True  # whether its reports follow; else only a file is sent to the run that the service has
-
-
-@dataclass(frozen=True)
-class End:
-    """Describe the end of a run."""
-
-    complete: bool  # whether the run will not be resumed
-    reached: Mapping[str, float]  # best values of the validation split, and those of the test
-    pictures: Mapping[str, Path]
-    export: Path | None = None  # a file, or a directory, that scripts/export.py has written
-
-
 class RemoteLogger(HostHook):
     """Send reports to a service by a thread, each step once, even if a killed run is resumed.
 
@@ -61,16 +40,23 @@ class RemoteLogger(HostHook):
     """
 
     package = ""
+    directory: Path
+    config: Mapping[str, Any]
+    settings: Mapping[str, bool | float | str]  # the main ones
+    tags: list[str]
+    pictures: list[Path]  # files, known at the end
+    export: Path | None  # a file, or a directory, that scripts/export.py has written
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_number("timeout", timeout, minimum=0.0)
-        self._queue: Queue[tuple[int, dict[str, float]] | End] = Queue()
+        self._queue: Queue[Any] = Queue()  # steps with their values, then a function that ends
         self._thread: threading.Thread | None = None
         self._step, self._values = -1, dict[str, float]()  # the reports of a step, until the next step reports
         self._failure = ""
+        self.pictures, self.export = [], None
 
     @abstractmethod
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str, reports: bool) -> int:
         """Open the run of this id, or a new one; return the last step that the service has, or -1."""
 
     @abstractmethod
@@ -78,8 +64,8 @@ class RemoteLogger(HostHook):
         """Send the values of a step."""
 
     @abstractmethod
-    def finish(self, end: End) -> None:
-        """Send what the run has reached, and close it."""
+    def finish(self, complete: bool, reached: Mapping[str, float]) -> None:
+        """Send what the run has reached, the pictures and the export, and close it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -105,17 +91,18 @@ class RemoteLogger(HostHook):
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         if self._thread is None:
             return
-        pictures = {path.stem: path for path in sorted((run.directory / DIRECTORY_NAME).glob("*.png"))}
+        self.pictures = sorted((run.directory / DIRECTORY_NAME).glob("*.png"))
         self._pass_on()
-        self._close(self._thread, End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
+        self._close(self._thread, summary.get("status") in COMPLETE, reached_values(summary))
 
     def send_export(self, run: Run, path: Path) -> None:
         """Send an exported file to the remote run of a run that is complete, if it has one."""
         if (run.directory / f"{self.package}.json").exists():
-            self._close(self._start(run, reports=False), End(complete=True, reached={}, pictures={}, export=path))
+            self.export = path
+            self._close(self._start(run, reports=False), True, {})
 
-    def _close(self, thread: threading.Thread, end: End) -> None:
-        self._queue.put(end)
+    def _close(self, thread: threading.Thread, complete: bool, reached: Mapping[str, float]) -> None:
+        self._queue.put(partial(self.finish, complete, reached))
         thread.join(0.0 if self._failure else self._timeout)
         if thread.is_alive() and not self._failure:
             self._failure = f"no answer for {self._timeout:g} s at the end"
@@ -130,11 +117,11 @@ class RemoteLogger(HostHook):
                 f"The hook '{self.name}' needs the package {self.package}: {one_line(str(error))}. Expected it "
                 f"installed: python -m pip install -e '.[{self.package}]', in a clone of this project."
             ) from error
-        settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
-        tags = [*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]
-        facts = Facts(run.directory.resolve(), run.config, settings, list(dict.fromkeys(tags)), reports)
+        self.directory, self.config = run.directory.resolve(), run.config
+        self.settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
+        self.tags = list(dict.fromkeys([*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]))
         self._queue, self._values, self._failure = Queue(), {}, ""
-        self._thread = threading.Thread(target=self._work, args=(facts, self._queue), name=self.name, daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(self._queue, reports), name=self.name, daemon=True)
         self._thread.start()
         return self._thread
 
@@ -160,19 +147,19 @@ class RemoteLogger(HostHook):
             )
             self._thread = None
 
-    def _work(self, facts: Facts, queue: Queue[Any]) -> None:
-        record = facts.directory / f"{self.package}.json"
+    def _work(self, queue: Queue[Any], reports: bool) -> None:
+        record = self.directory / f"{self.package}.json"
         try:
             identifier = str(read_json(record)["id"]) if record.exists() else uuid.uuid4().hex
             if not re.fullmatch("[A-Za-z0-9]{1,64}", identifier):
                 raise ValueError(f"{record} names no run")
             write_whole(record, json.dumps({"id": identifier}))
-            sent = self.connect(facts, identifier)
-            while not isinstance(job := queue.get(), End):
+            sent = self.connect(identifier, reports)
+            while isinstance(job := queue.get(), tuple):
                 step, values = job
                 if step > sent:
                     self.send(step, values)
                     sent = step
-            self.finish(job)
+            job()
         except Exception as error:  # noqa: BLE001 - whatever a service raises, the run continues
             self._failure = one_line(f"{type(error).__name__}: {error}")[:200]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from hookline.hooks.monitors.dashboard import records
 from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
 from hookline.hooks.monitors.final_table import as_markdown, network_tables
 from hookline.hooks.monitors.pictures import is_due
-from hookline.hooks.options import check_flag, check_integer
+from hookline.hooks.options import check_integer
 from hookline.trainer.config.stored import read_overrides
+from hookline.trainer.files import read_bytes
 from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.run.directory import ENVIRONMENT
 from hookline.trainer.run.results import COMPLETE
 
 DIRECTORY_NAME = "tensorboard"
@@ -22,8 +26,7 @@ class TensorBoard(HostHook):
     """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
 
     The CUSTOM SCALARS tab groups related curves. There are also histograms of the weights, pictures, the graph of the
-    traced step, and the environment, config, plan and result as text. A separate thread writes the files; its errors
-    appear at the next report.
+    traced step, and the environment, config, plan and result as text.
 
     `tensorboard/hparams` contains the hyperparameters, the best validation values and the test values: a row of
     TensorBoard's HPARAMS tab.
@@ -58,7 +61,7 @@ class TensorBoard(HostHook):
         """
         self._pictures_every = check_integer("pictures_every", pictures_every, minimum=0)
         self._histograms_every = check_integer("histograms_every", histograms_every, minimum=0)
-        self._graph = check_flag("graph", graph)
+        self._graph = graph
         self._profile = StepProfile(check_integer("profile_steps", profile_steps, minimum=0))
         self._evaluations = 0
         self._files: EventFiles  # while a fit goes on
@@ -84,14 +87,16 @@ class TensorBoard(HostHook):
             self._files.begin(run.step)
             return
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
-        self._profile.plan(run.step, run.total_steps, run.steps_per_epoch)
+        self._profile.plan(run.step, run.total_steps)
         begun = self._files.exist(TRAIN)
-        texts = {"run/config": records.config_as_markdown(run.config), "run/plan": run.plan}
-        self._write_texts(run.step, {**texts, "run/environment": records.environment_as_markdown(run.directory)})
+        config = OmegaConf.to_yaml(OmegaConf.create(run.config))
+        texts = {"run/config": f"```yaml\n{config}```", "run/plan": run.plan}
+        if (environment := run.directory / ENVIRONMENT).exists():
+            texts["run/environment"] = f"```json\n{read_bytes(environment).decode(errors='replace')}```"
+        self._write_texts(run.step, texts)
         self._files.remove(SESSION)  # a resumed run replaces it: TensorBoard believes the first status, not the last
         values = records.hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         self._files.write(SESSION, run.step, records.start_summary(values))
-        self._files.close(SESSION)  # nothing more comes before the end
         if self._graph and not begun and (event := records.graph_event(run.graph())) is not None:
             self._files.add(TRAIN, event)
         if self._pictures_every and (pictures := run.views.first_pictures):

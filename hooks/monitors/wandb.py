@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline.hooks.monitors.metrics_jsonl import FILE_NAME
-from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+from hookline.hooks.monitors.remote import RemoteLogger
 
 
 class WandB(RemoteLogger):
@@ -52,7 +52,7 @@ class WandB(RemoteLogger):
         self._project, self._entity = project, entity
         self._run: Any = None
 
-    def connect(self, facts: Facts, identifier: str) -> int:
+    def connect(self, identifier: str, reports: bool) -> int:
         import wandb
 
         settings = wandb.Settings(console="off", silent=True)
@@ -64,15 +64,13 @@ class WandB(RemoteLogger):
             entity=self._entity,
             id=identifier,
             resume="allow",
-            name=facts.directory.name,
-            config={**facts.config},
-            tags=facts.tags,
+            name=self.directory.name,
+            config={**self.config},
+            tags=self.tags,
             reinit="create_new",
             settings=settings,
         )
-        if (
-            self._run.offline and facts.reports and (facts.directory / FILE_NAME).exists()
-        ):  # W&B's files lack the end of a killed process
+        if self._run.offline and reports and (self.directory / FILE_NAME).exists():  # W&B's files lack a killed end
             own = Path(self._run.settings.sync_dir)
             for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
                 if folder.name != own.name:
@@ -82,14 +80,14 @@ class WandB(RemoteLogger):
     def send(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
-    def finish(self, end: End) -> None:
+    def finish(self, complete: bool, reached: Mapping[str, float]) -> None:
         import wandb
 
-        if end.pictures:
-            self._run.log({f"pictures/{name}": wandb.Image(str(path)) for name, path in end.pictures.items()})
-        if end.export:
+        if self.pictures:
+            self._run.log({f"pictures/{path.stem}": wandb.Image(str(path)) for path in self.pictures})
+        if export := self.export:
             artifact = wandb.Artifact(f"export-{self._run.id}", type="model")
-            (artifact.add_dir if end.export.is_dir() else artifact.add_file)(str(end.export))
+            (artifact.add_dir if export.is_dir() else artifact.add_file)(str(export))
             self._run.log_artifact(artifact)
-        self._run.summary.update(dict(end.reached))
-        self._run.finish(exit_code=0 if end.complete else 1)
+        self._run.summary.update(dict(reached))
+        self._run.finish(exit_code=0 if complete else 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, check_patterns, epoch_start
+from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, epoch_start
 from hookline.trainer.errors import UserError, unknown_name
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
@@ -181,7 +181,7 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
     apart = given["stage_epochs"] if iterative else 1.0
     hysteresis = check_number("hysteresis", given["hysteresis"], minimum=1.0)
     settings = Settings(
-        layers=check_patterns("layers", given["layers"]),
+        layers=given["layers"],
         schedule=schedule,
         final_sparsity=_final_sparsity(given["final_sparsity"], stages, structure),
         initial_sparsity=check_sparsity("initial_sparsity", given["initial_sparsity"]),

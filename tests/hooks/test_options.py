@@ -10,10 +10,8 @@ import tensorflow as tf
 from hookline import hooks
 from hookline.hooks.options import (
     check_choice,
-    check_flag,
     check_integer,
     check_number,
-    check_patterns,
     decays_weight,
     epoch_start,
     keeps_averages,
@@ -26,11 +24,9 @@ from tests.support.toy import toy_network
 
 def test_what_is_no_value_of_an_option_is_refused_by_its_name():
     for check, values, options in (
-        (check_flag, (0, "true", None), {}),
         (check_integer, (0, 1.5, 4.0, "4", None, True, math.nan, 9), {"maximum": 8}),
         (check_number, (-0.1, 1.01, "60", None, False, math.nan, math.inf), {"minimum": 0, "maximum": 1}),
         (check_number, (0,), {"minimum": 0, "above_minimum": True}),
-        (check_patterns, ("", [], [3], ["dense", ""], None, True), {}),
     ):
         for value in values:
             with pytest.raises(UserError, match="^Invalid given: .* Expected "):
@@ -43,14 +39,14 @@ def test_what_is_no_value_of_an_option_is_refused_by_its_name():
 WRONG = {
     "bernoulli_attention": {"mode": "x", "eval_mode": "x", "join": "add", "branch_input": "x", "temperature": 0},
     "bop": {"threshold": 0.0, "gamma": 1.5, "final_gamma": -1.0},
-    "bnn_rounding": {"input_quantizer": "magnitude_aware_sign", "clip": 0, "all_binary": "yes", "layers": []},
-    "center_loss": {"weight": -1.0, "alpha": 1.5, "layer": "", "begin_epoch": -0.5, "warm_up_epochs": -1},
-    "checkpoint": {"every_epochs": 0, "every_seconds": -1, "keep_best": 1, "keep_last": 0},
-    "clip_gradients": {"by": "nrom", "limit": math.inf, "layers": []},
+    "bnn_rounding": {"input_quantizer": "magnitude_aware_sign", "clip": 0},
+    "center_loss": {"weight": -1.0, "alpha": 1.5, "begin_epoch": -0.5, "warm_up_epochs": -1},
+    "checkpoint": {"every_epochs": 0, "every_seconds": -1, "keep_last": 0},
+    "clip_gradients": {"by": "nrom", "limit": math.inf},
     "early_stopping": {"patience": 0, "min_delta": -1},
-    "ema": {"decay": 1.0, "warm_up": 1, "begin_epoch": -1, "evaluate": "yes"},
-    "freeze_layers": {"layers": "", "stop": "weight", "batch_norm": "on", "begin_epoch": -1, "end_epoch": 0},
-    "frozen_mask": {"masks": "files", "freeze": "all", "fraction": 1.5, "begin_epoch": -1, "layers": [], "path": "x"},
+    "ema": {"decay": 1.0, "begin_epoch": -1},
+    "freeze_layers": {"stop": "weight", "batch_norm": "on", "begin_epoch": -1, "end_epoch": 0},
+    "frozen_mask": {"masks": "files", "freeze": "all", "fraction": 1.5, "begin_epoch": -1, "path": "x"},
     "incremental_quantization": {
         "shares": [0.5, 0.9],
         "begin_epoch": -1,
@@ -59,13 +55,13 @@ WRONG = {
         "criterion": "x",
     },
     "nan_guard": {"policy": "skp", "at_most": 0, "rate_factor": 1.5},
-    "pictures": {"every": -1, "animate": 1},
+    "pictures": {"every": -1},
     "progress": {"mode": "lines", "every_seconds": 0, "lines": 0},
     "quantization_aware_training": {"weight_bits": 9, "activation_bits": 3, "range_decay": 1.0, "ranges": "x"},
     "sam": {"radius": 0},
     "split_guard": {"on_leak": "halt", "near": 1.0},
-    "tensorboard": {"pictures_every": -1, "histograms_every": 0.5, "graph": 1, "profile_steps": -1},
-    "weight_clustering": {"clusters": 1, "init": "random", "centroid_rate": -1, "preserve_sparsity": 1},
+    "tensorboard": {"pictures_every": -1, "histograms_every": 0.5, "profile_steps": -1},
+    "weight_clustering": {"clusters": 1, "init": "random", "centroid_rate": -1},
 }
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hookline.hooks import catalogue, load
-from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
@@ -128,7 +127,6 @@ def test_an_invalid_environment_is_reported(tmp_path):
         found = changed_environment(tmp_path)
         assert all("\n" not in line for line in found)
         assert len(found) > 1 if text == other else found[0].startswith("environment.json cannot be read")
-        assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
@@ -278,7 +278,7 @@ class Run:
         try:
             with self.times.taking(HOOKS + hook.name):
                 yield
-        except (OSError, WriteError) as error:
+        except OSError as error:
             if hook.name not in self._unwritten:
                 self._unwritten.add(hook.name)
                 line = str(error).rstrip(".")

@@ -6,7 +6,6 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ from hookline.hooks import catalogue, technique_hooks
 from hookline.hooks.monitors.pictures import encode_picture
 from hookline.trainer.config.schema import TARGET, show
 from hookline.trainer.config.settings import IGNORED, overridden_key, spread_settings
-from hookline.trainer.files import read_json
-from hookline.trainer.run.directory import ENVIRONMENT
 from hookline.trainer.run.results import COMPLETE, format_value, metric_rows, namespace_of
 
 Value = bool | float | str
@@ -99,30 +96,6 @@ def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
     return {tag: value for tag, value in {**best, **tested}.items() if value is not None}
 
 
-def config_as_markdown(config: dict[str, Any]) -> str:
-    """Return the resolved config as a fenced block of YAML."""
-    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.create(config))}```"
-
-
-def environment_as_markdown(directory: Path) -> str:
-    """Return what `environment.json` says as a table of two columns; empty if a run has no such file."""
-    try:
-        environment = read_json(directory / ENVIRONMENT)
-    except (OSError, ValueError):
-        environment = None
-    if not isinstance(environment, dict):
-        return ""
-    versions = [environment.pop(name, None) for name in ("packages", "plugins")]
-    rows = {**environment, **{name: each[name] for each in versions if isinstance(each, Mapping) for name in each}}
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {_as_cell(value)} |" for name, value in rows.items())])
-
-
-def _as_cell(value: Any) -> str:
-    if isinstance(value, list):
-        value = ", ".join(map(str, value)) or None
-    return "none" if value is None else str(value).replace("|", "\\|")
-
-
 def summary_as_markdown(summary: dict[str, Any]) -> str:
     """Return the result as a Markdown table of the metrics, followed by everything that `summary.json` holds."""
     lines = ["| | train (final) | validation (best) | test |", "|---|---|---|---|"]
@@ -191,18 +164,17 @@ def histogram_summary(arrays: Mapping[str, np.ndarray]) -> Summary:
 def histogram(values: np.ndarray) -> np.ndarray:
     """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out."""
     # TensorBoard's `histogram_pb` would compare each value with each part: 30 bytes a weight, and none may be infinite.
-    flat = np.asarray(values).ravel()
-    flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float64)
-    flat = flat if np.isfinite(flat.sum()) else flat[np.isfinite(flat)]
+    flat = np.asarray(values).ravel().astype(np.float64)  # edges in float32 may coincide, or overflow
+    flat = flat[np.isfinite(flat)]
     if not flat.size:
         return np.zeros([0, 3])
-    low, high = np.float64(flat.min()), np.float64(flat.max())  # edges in float32 may coincide, or overflow
+    low, high = flat.min(), flat.max()
     if low == high:
         parts = np.full([BUCKETS, 3], [low, low, 0.0])
         parts[-1, 2] = flat.size
         return parts
     counts, edges = np.histogram(flat, BUCKETS, (low, high))
-    return np.stack([edges[:-1], edges[1:], counts], axis=1).astype(np.float64)
+    return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"

@@ -15,7 +15,7 @@ def test_wrong_values_are_refused_by_name():
         (options.parse_branch, {"filters": [3], "dilations": [1, 2]}, "branch.dilations"),
         (options.parse_branch, {"activation": "rellu"}, "branch.activation"),
         (options.parse_branch, {"initial_keep_rate": 1.0}, "branch.initial_keep_rate"),
-        (options.parse_keep_rate, {"weight": 1.0}, "target"),
+        (options.parse_keep_rate, {"weight": 0.0}, "keep_rate.weight"),
         (options.parse_supervision, "map", "supervision"),
         (options.parse_supervision, {"epochs": 0}, "supervision.epochs"),
     ):

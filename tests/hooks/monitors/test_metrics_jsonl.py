@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hookline.hooks.monitors.metrics_jsonl import MetricsJsonl
-from hookline.trainer.errors import UserError, WriteError
 from hookline.trainer.run.control import Report
 
 
@@ -71,7 +70,7 @@ def test_lines_that_a_full_disk_did_not_take_come_later_in_order(make_run):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))  # room for the beginning of a line
     try:
         for step in (2, 3):
-            with pytest.raises(WriteError, match="metrics.jsonl"):
+            with pytest.raises(OSError, match="File too large|No space"):
                 train(hook, run, step)
             assert path.stat().st_size == size
     finally:
@@ -80,7 +79,7 @@ def test_lines_that_a_full_disk_did_not_take_come_later_in_order(make_run):
     assert [line["step"] for line in read(run)] == [1, 2, 3, 4]
     path.unlink()
     path.mkdir()
-    with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl: Is a directory"):
+    with pytest.raises(OSError, match=r"Is a directory: .*metrics\.jsonl"):
         begun(run)
 
 
@@ -97,9 +96,9 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
     resumed, run.journal.resumed_at = MetricsJsonl(), [20]
     with monkeypatch.context() as patch:
         patch.setattr("hookline.hooks.monitors.metrics_jsonl.write_whole", refuse)
-        with pytest.raises(WriteError, match="No space left"):
+        with pytest.raises(OSError, match="No space left"):
             resumed.on_fit_begin(run)
-        with pytest.raises(WriteError, match="No space left"):
+        with pytest.raises(OSError, match="No space left"):
             train(resumed, run, 30, -1.0)
     assert path.read_text() == before
     train(resumed, run, 40)

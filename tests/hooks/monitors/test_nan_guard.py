@@ -84,13 +84,3 @@ def test_the_error_names_the_step_and_what_was_not_finite(make_run):
     run.control.vetoes = ["gan/loss/total", "mask/empty", *(f"gan/critic/gradient/layer_{index}" for index in range(8))]
     with pytest.raises(NonFiniteError, match="at step 41 in gan/loss/total, gan/.*/layer_3 and 4 more. .*withheld"):
         guard.on_veto(run)
-
-
-def test_weights_that_were_nan_before_are_not_blamed_on_the_rate(make_run):
-    run = make_run(step=0)
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, bias_initializer=lambda *_, **__: [math.nan])])
-    run.networks["model"] = Network("model", model, keras.optimizers.SGD())
-    run.control.vetoes = ["loss/total"]
-    with pytest.raises(NonFiniteError, match="initializers") as caught:
-        NanGuard().on_veto(run)
-    assert "learning rate" not in str(caught.value)

@@ -23,10 +23,10 @@ class Service(RemoteLogger):
         super().__init__(timeout)
         self.sent, self.fails_at, self.hangs, self.end = sent, fails_at, hangs, None
 
-    def connect(self, facts, identifier):
+    def connect(self, identifier, reports):
         if self.hangs is not None:
             self.hangs.wait()
-        self.facts, self.identifier = facts, identifier
+        self.identifier = identifier
         return max(self.sent, default=-1)
 
     def send(self, step, values):
@@ -35,8 +35,8 @@ class Service(RemoteLogger):
         assert step not in self.sent
         self.sent[step] = dict(values)
 
-    def finish(self, end):
-        self.end = end
+    def finish(self, complete, reached):
+        self.end = complete, reached
 
 
 def report(hooks, run, step, split="train", value=1.0):
@@ -67,9 +67,8 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     again[0].on_fit_end(run, SUMMARY)
     assert again[0].identifier == first[0].identifier
     assert (sorted(sent), sent[30]) == ([10, 20, 30, 40], {"train/loss/total": 30.0, "validation/loss/total": -30.0})
-    assert again[0].end.complete
-    assert again[0].end.reached == {"summary/test/accuracy": 0.5}
-    assert (again[0].facts.tags, again[0].facts.settings["seed"]) == (["bnn"], 3)
+    assert again[0].end == (True, {"summary/test/accuracy": 0.5})
+    assert (again[0].tags, again[0].settings["seed"]) == (["bnn"], 3)
 
     run.step = 20  # the checkpoint is earlier than what was sent: steps are made again
     third = Service(sent)

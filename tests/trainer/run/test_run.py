@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
+from hookline.trainer.errors import NonFiniteError, UnsavedError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
 from hookline.trainer.run.interruption import Interrupted, Interruption
@@ -215,7 +215,7 @@ def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(loop, t
 
     for stage, error in (
         ("on_fit_begin", OSError(28, "No space left")),
-        ("on_chunk_end", WriteError("No room.")),
+        ("on_chunk_end", OSError("No room.")),
         ("on_fit_end", OSError(28, "No space left")),
     ):
         diary = Diary()
