@@ -40,7 +40,8 @@ def _command(arguments: Sequence[str]) -> int:
     return DONE
 
 
-main = make_main(__doc__, list, _command)
+parse = list  # there are no options
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

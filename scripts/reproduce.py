@@ -70,6 +70,11 @@ class Options:
     render: bool = False
 
 
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line."""
+    return parse_options([FLAGS.get(each, each) for each in arguments], Options)
+
+
 def places_of(options: Options) -> dict[str, Path]:
     """Return where the data lies that was given."""
     places = {name: user_path(text, name).absolute() for name in DATA if (text := getattr(options, name))}
@@ -274,7 +279,7 @@ def _command(options: Options) -> int:
     return 0
 
 
-main = make_main(__doc__, lambda given: parse_options([FLAGS.get(each, each) for each in given], Options), _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())
