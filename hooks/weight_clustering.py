@@ -90,7 +90,6 @@ class WeightClustering(GraphHook):
         """
         self.layers = layers
         self.preserve_sparsity = preserve_sparsity
-        self.preserve_sparsity = preserve_sparsity
         self.clusters = options.check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
         self.init = options.check_choice("init", init, INITS)
         self.begin_epoch = None if begin_epoch is None else options.check_epochs("begin_epoch", begin_epoch)
