@@ -96,6 +96,8 @@ def test_every_kind_of_convolution_has_a_scale_per_output_channel(make_bench):
 def test_the_rebuilt_model_has_the_same_variables_and_saves_and_loads(tmp_path):
     model = nested_with_shared_layer()
     before = list(model.variables)
+    (inner,) = quantizers(BnnRounding(layers="body/*").rebuild_model(model))  # of a layer inside the inner model alone
+    assert inner.name == "conv_a_input_quantizer"
     rebuilt = BnnRounding().rebuild_model(model)
     assert {id(variable) for variable in rebuilt.variables} == {id(variable) for variable in before}
     assert [variable.path for variable in rebuilt.variables] == [variable.path for variable in before]
