@@ -51,7 +51,8 @@ class CenterLoss(GraphHook):
 
     Equation:
         L_C = weight_t / 2 * mean over the batch of ||x_i - c_(y_i)||^2
-        weight_t = weight * min(max((t - t0 + 1) / (t1 - t0 + 1), 0), 1)    t0 = begin_epoch, t1 = t0 + warm_up_epochs
+        weight_t = weight * min(max((t - t0 + 1) / (t1 - t0 + 1), 0), 1)
+                   t0, t1: the steps at which begin_epoch and then warm_up_epochs are over
         dL_C/dx_i = weight_t * (x_i - c_(y_i)) / batch
         c_j <- c_j - alpha * sum over i with y_i = j of (c_j - x_i) / (1 + n_j)    n_j: how many these are
 

@@ -24,9 +24,9 @@ EXAMPLES = 64
 class Advisor(HostHook):
     """Warn of silent mistakes that no technique checks for, in one line each.
 
-    - Before training: a monitor with the wrong direction; masks or quantization that become final when hardly any steps
-      are left; batch norm over fewer than 8 examples; raw pixels into a network without normalization at its first
-      layer.
+    - Before training: a monitor with the wrong direction; masks, quantization or a loss weight that become final when
+      hardly any steps are left; batch norm over fewer than 8 examples; raw pixels into a first layer without
+      normalization whose sums reach a bounded activation, such as tanh or a sign.
     - At evaluations: a monitored metric that has the same value in each of the first 5.
 
     Group: guard

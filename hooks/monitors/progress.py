@@ -191,8 +191,8 @@ MODES = (AUTO, "bar", PLAIN, QUIET)
 class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
 
-    On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is at most `lines` plain
-    lines a run, without control characters. If the reader of standard output exits, training continues.
+    On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is a plain line
+    and at most `lines` more, without control characters. If the reader of standard output exits, training continues.
 
     Group: monitor
 
@@ -214,7 +214,7 @@ class Progress(HostHook):
         Args:
             mode: "bar", "plain" for lines, "quiet" for nothing; "auto" decides by the output.
             every_seconds: time between two drawings of the bar; above 0.
-            lines: the most plain lines a run prints between its first and its last one; at least 1.
+            lines: the most plain lines after the first one; at least 1.
         """
         self._mode = check_choice("mode", mode, MODES)
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)

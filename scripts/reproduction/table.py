@@ -21,9 +21,12 @@ seeds on the test split, with the lowest and the highest in brackets. A result i
 a goal of the recipe, or another measurement of ours; a target is reached if the mean is at least as good. The size is
 that of the weights and statistics as `summary.json` counts them for the network that ships. A time is the median wall
 time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had other work.
+*High quality* is the share of samples within 3 standard deviations of a mode.
 """
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
-ORDER = "Run the commands from top to bottom: several targets may start from one run, which the first of them makes."
+ORDER = """\
+Run the commands from top to bottom: several targets may start from one run, which the first of them makes. Rows with 1
+thread were measured with `trainer.threads=1`; add it to the commands for the same."""
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> str:
