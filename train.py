@@ -24,7 +24,6 @@ from hookline.trainer.errors import (
     as_typed,
     one_line,
     printable,
-    wrapped,
 )
 from hookline.trainer.quiet import open_streams
 from hookline.trainer.replicas.cluster import cluster_source
@@ -93,7 +92,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
         say(explain(command))
         return []
     if command.display:
-        if command.shows_config:
+        if {"--cfg", "--info"} & {*command.display}:  # its overrides must be right
             check_display(command)
         shown = io.StringIO()  # printed at once, for a reader that leaves makes Hydra show a traceback
         try:
@@ -160,10 +159,9 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
         if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
             traceback.print_exception(error)
         elif isinstance(error, KeyboardInterrupt):
-            text = as_typed(str(error)) or "Interrupted."
-            print(text.replace(" Resume with: ", "\nResume with: ") if sys.stderr.isatty() else text, file=sys.stderr)
+            print(as_typed(str(error)) or "Interrupted.", file=sys.stderr)
         else:
-            print(wrapped(f"Error: {as_typed(one_line(str(error)))}{unnamed_hook(error)}"), file=sys.stderr)
+            print(f"Error: {as_typed(one_line(str(error)))}{unnamed_hook(error)}", file=sys.stderr)
     return code
 
 

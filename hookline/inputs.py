@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import check_finite
+from hookline.trainer.input.checks import check_finite, is_whole_number
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
@@ -93,14 +93,9 @@ def training_data(
     return data, _batch_size(batch_size, size, train)
 
 
-def is_count(value: Any, *, least: int) -> bool:
-    """Return whether a value is a whole number that is large enough."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
 def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
     size = (of_dataset or BATCH_SIZE) if given is None else given
-    if not is_count(size, least=1):
+    if not is_whole_number(size) or size < 1:
         raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
     return min(int(size), train.size)
 
@@ -171,10 +166,7 @@ def _arrays(x: Any, name: str) -> Any:
 
 
 def _array(value: Any, name: str) -> np.ndarray:
-    try:
-        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name} is of type {type(value).__name__}: {error}. Expected arrays or tensors.") from error
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "biufS" or not array.ndim:
         raise UserError(
             f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, "

@@ -91,8 +91,6 @@ def run(*overrides: str) -> RunResult:
 
     began = time.monotonic()
     for each in overrides:
-        if not isinstance(each, str):
-            raise UserError(f"{each!r} received. Expected texts as on the command line, such as 'seed=1'.")
         if each.startswith("-") and each.partition("=")[0] not in CONFIG_FLAGS:
             raise UserError(f"'{each}' received. Expected key=value: this makes one run, and shows nothing.")
     try:
@@ -111,13 +109,7 @@ def run(*overrides: str) -> RunResult:
 def _trained(job: Job, began: float) -> Outcome:
     """Train; return what is there also when the run's own time was over."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
-    from hookline.trainer.replicas.cluster import MULTI_WORKER
 
-    if job.config["trainer"]["strategy"] == MULTI_WORKER:
-        raise UserError(
-            f"trainer.strategy={MULTI_WORKER} received. Expected several processes: python scripts/launch.py "
-            "workers=<number> ..., or trainer.strategy=mirrored in this one."
-        )
     with quiet_start():
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.interruption import Interrupted

@@ -14,11 +14,12 @@ from hookline.callbacks import NAME as NAME_OF_WATCH
 from hookline.callbacks import check_callbacks
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import PROGRESS, hook_makers
-from hookline.inputs import evaluation_split, is_count, training_data
+from hookline.inputs import evaluation_split, training_data
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.directory import check_initial
@@ -199,7 +200,7 @@ class Trainer:
         if self._fixed:
             raise UserError(f"The run was trained by the command line. {self._fixed}")
         check_callbacks(callbacks)
-        if not is_count(epochs, least=1):
+        if not is_whole_number(epochs) or epochs < 1:
             raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
@@ -382,7 +383,7 @@ def _check_given(
         raise UserError(f"{received} received. Expected loss= or objectives=.")
     if networks is not None and loss is not None:
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
-    if not is_count(seed, least=0) or seed >= 2**31:
+    if not is_whole_number(seed) or not 0 <= seed < 2**31:
         raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
     if init_from is not None:
         check_initial(str(init_from))

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.formats import FORMATS, ExportOptions, check_place, first_line
+from hookline.deploy.formats import FORMATS, ExportOptions, check_place
 from hookline.deploy.inference.card import write_card
 from hookline.deploy.plain_model import card_of, foreign_names, plain_model, rebuilt
 from hookline.fits import State
@@ -68,7 +68,7 @@ class Shipped:
             loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
             run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
             with plain_model(run or cast(Run, loaded), network) as plain:
-                self._models[network] = step, plain if not foreign_names(plain) else _copied(plain)
+                self._models[network] = step, rebuilt(plain) if foreign_names(plain) else plain
         return self._models[network][1]
 
     def evaluate(self, split: Split, batch_size: int, *, arrays: bool) -> dict[str, float]:
@@ -143,13 +143,3 @@ class Shipped:
             split = replace(train, indices=train.indices[:COMPARED]) if held is None else held.split
         test = HeldOut(run.trainer, replace(split, name="test"), batch_size=256)
         return replace(run, held_out={**run.held_out, "test": test}, step=self.state.step, checkpoint=LAST)
-
-
-def _copied(model: keras.Model) -> keras.Model:
-    try:
-        return rebuilt(model)
-    except Exception as error:
-        raise UserError(
-            f"'{model.name}' has classes that cannot be rebuilt from their config: {first_line(error)} Expected every "
-            "argument in get_config; predict and evaluate need none."
-        ) from error

@@ -26,7 +26,7 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, check_model
 from hookline.trainer.objective import Objective
 from hookline.trainer.order import order_hooks
 from hookline.trainer.quiet import plain_warnings
@@ -57,10 +57,7 @@ def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model
         raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
     models = {MODEL: model} if networks is None else dict(networks)
     for name, each in models.items():
-        if not isinstance(each, keras.Model):
-            raise UserError(f"The {name} is of type {type(each).__name__}. Expected a built keras.Model.")
-        if not each.built:
-            raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
+        check_model(name, each)
     return models
 
 

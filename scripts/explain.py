@@ -22,7 +22,7 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
     """Return what decides the keys that `--explain` names."""
     with open_composer(command, config_dir) as composer:
         (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
-        job = check_job(texts, composer, {})
+        job = check_job(texts, composer)
         overrides = parse_overrides(texts, composer.loader)
         notes: list[str] = []
         if (run := resumed_run(overrides)) is None:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-import textwrap
 import unicodedata
 import zipfile
 import zlib
@@ -52,14 +51,6 @@ def printable(text: str, keep: str = "") -> str:
 def one_line(text: str) -> str:
     """Return a text as one line that can be printed."""
     return printable(" ".join(text.split()))
-
-
-def wrapped(text: str) -> str:
-    """Return a line for standard error; on a terminal, broken between words."""
-    if not sys.stderr.isatty():
-        return text
-    columns = shutil.get_terminal_size().columns
-    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def _is_shown(character: str) -> bool:

@@ -43,10 +43,7 @@ class Network:
     started_from: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, keras.Model):
-            raise UserError(f"The model of '{self.name}' is a {type(self.model).__name__}. Expected a keras.Model.")
-        if not self.model.built:
-            raise UserError(f"The model of '{self.name}' is not built. Expected one that begins with keras.Input.")
+        check_model(self.name, self.model)
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
@@ -108,6 +105,14 @@ class Network:
             and isinstance(slots[index], keras.Variable)
             and slots[index].shape == variable.shape
         }
+
+
+def check_model(name: str, model: Any) -> None:
+    """Refuse what is no model, and a model without variables yet."""
+    if not isinstance(model, keras.Model):
+        raise UserError(f"The model of '{name}' is a {type(model).__name__}. Expected a built keras.Model.")
+    if not model.built:
+        raise UserError(f"The model of '{name}' is not built: it has no variables. Begin it with keras.Input.")
 
 
 def settle(model: keras.Model) -> None:

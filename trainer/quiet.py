@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hookline.trainer.deferred import defer_frameworks
-from hookline.trainer.errors import one_line, wrapped
+from hookline.trainer.errors import one_line
 
 
 def open_streams() -> None:
@@ -54,7 +54,7 @@ def silent() -> Iterator[None]:
 def plain_warnings() -> Iterator[None]:
     """Show a warning to the user as one line, without the place in the code that raised it."""
     before = warnings.formatwarning
-    warnings.formatwarning = lambda message, *place, **more: f"{wrapped(f'Warning: {one_line(str(message))}')}\n"
+    warnings.formatwarning = lambda message, *place, **more: f"Warning: {one_line(str(message))}\n"
     try:
         yield
     finally:

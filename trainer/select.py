@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Callable, Container, Sequence
 from fnmatch import fnmatchcase
 
 import keras
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, did_you_mean
 
 MOST_LISTED = 40
 
@@ -88,9 +87,7 @@ def _matches(patterns: str | Sequence[str], names: dict[str, tuple[str, ...]], k
 def _no_match(pattern: str, names: dict[str, tuple[str, ...]], kind: str) -> UserError:
     if not names:
         return UserError(f"The pattern '{pattern}' matches no {kind}: the model has none.")
-    known = list(dict.fromkeys(name for each in names.values() for name in each))
-    close = difflib.get_close_matches(pattern, known, n=1, cutoff=0.5)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    hint = did_you_mean(pattern, dict.fromkeys(name for each in names.values() for name in each))
     listed = list(names)[:MOST_LISTED]
     more = f", and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
     return UserError(f"The pattern '{pattern}' matches no {kind}.{hint} Expected one of: {', '.join(listed)}{more}.")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts.help import help_text
-from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.parts import check_path
 from hookline.trainer.config.plugins import installed_plugins, plugin_versions, trusted_packages, used_plugins
@@ -88,23 +87,17 @@ def test_an_installed_package_is_found_without_being_imported(install, tree):
 
 
 def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
-    infos = [
-        install(init=None),
-        install("loud", entries="loud = loud:Plugin"),
-        install("sly", entries="sly = hookline.trainer.run"),
-        install("bare", entries="bare"),
-    ]
+    install(init=None)
+    install("loud", entries="loud = loud:Plugin")
+    install("sly", entries="sly = hookline.trainer.run")
     found = installed(tree)
     assert found["noisy"].problem == "its package 'noisy' cannot be found"
     for name, package in (("loud", "loud:Plugin"), ("sly", "hookline.trainer.run")):
         assert f"its entry point names '{package}'" in (found[name].problem or "")
     assert job(tree, "+hooks=center_loss").recipe == "bnn"
     for path in ("os.system", "hookline.trainer.run.session.execute"):
-        with pytest.raises(UserError, match="it builds no part of a run|is not among|is not allowed here"):
+        with pytest.raises(UserError, match="is not allowed"):
             check_path(path)
-    (infos[0] / "METADATA").unlink()
-    (infos[0] / "entry_points.txt").write_bytes(b"[hookline.plugins]\nnoisy = \xff\n")
-    assert job(tree).recipe == "bnn"
 
 
 def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
@@ -116,13 +109,6 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     assert found["_target_"] == "hookline.hooks.center_loss.CenterLoss"
     assert "Unknown hook 'noise'" in refusal(tree, "+hooks=noise")
     assert "[noisy]" not in help_text(tree)
-    install("loud", {"hooks/roar": NOISE})
-    install("roaring", {"hooks/roar": NOISE})
-    for name, other in (("roaring", "loud"), ("loud", "roaring")):
-        said = installed(tree)[name].problem or ""
-        assert f"{name}/configs/hooks/roar.yaml has the name of" in said
-        assert f"of the plugin '{other}'" in said
-    assert "Unknown hook 'roar'" in refusal(tree, "+hooks=roar")
 
 
 def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_path, monkeypatch):
@@ -144,26 +130,7 @@ def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_p
 
 def test_a_package_that_cannot_be_found_is_told_with_where_to_look(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = refusal(tree, "plugins=[nowhere]")
-    assert "there is no module 'nowhere'" in said
-    assert "PYTHONPATH=<directory that holds it>" in said
+    assert "there is no module 'nowhere'. Expected it installed, or PYTHONPATH=" in refusal(tree, "plugins=[nowhere]")
     Path("nowhere.py").write_text("")
-    assert refusal(tree, "plugins=[nowhere]").endswith("begin the command with PYTHONPATH=.")
     monkeypatch.syspath_prepend(tmp_path)
     assert job(tree, "plugins=[nowhere]").config["plugins"] == ["nowhere"]
-
-
-def test_an_import_error_is_one_line_when_the_plugin_is_used(install, tree):
-    for name, init, expected in (
-        ("broken", "import os\n\nwidth = 1 / 0\n", "ZeroDivisionError: division by zero ("),
-        ("garbled", "def f(:\n", "SyntaxError: invalid syntax ("),
-        ("lacking", "import no_such_package\n", "No module named 'no_such_package' ("),
-    ):
-        install(name, {f"hooks/{name}": NOISE}, init=init)
-        assert job(tree, f"+hooks={name}").config["hooks"]["noise"]["_target_"] == f"{name}.Noise"
-        with pytest.raises(UserError) as caught:
-            resolve(f"{name}.Noise", group="hooks")
-        assert str(caught.value).startswith(f"_target_={name}.Noise cannot be imported: ")
-        assert expected in str(caught.value)
-        assert f"{name}/__init__.py:{init.count(chr(10))})" in str(caught.value)
-        assert caught.value.__cause__ is not None, "debug=true shows it"

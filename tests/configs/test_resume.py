@@ -95,7 +95,7 @@ def test_what_would_change_the_run_is_refused(run):
 
 
 def test_what_is_no_run_is_refused(tmp_path, run):
-    for given, words in ((tmp_path / "absent", "does not exist"), (f"[{run}]", "Expected resume=<run directory>")):
+    for given, words in ((tmp_path / "absent", "does not exist"), (f"[{run}]", "does not exist")):
         with pytest.raises(UserError, match=words):
             jobs(f"resume={given}")
     good = (run / "config.yaml").read_text()

@@ -90,11 +90,9 @@ MISTAKES = {
     "recipe=bnn": "Expected a command first: hookline train recipe=bnn.",
     "--verison": "Unknown option '--verison'.",
     "resume": "No run was given. Expected its directory",
-    "resume trainer.epochs=3": "Expected the directory of the run first",
     "resume nowhere": "resume=nowhere",
     "train recipe=bn": "Did you mean 'bnn'?",
     "export": "No run was given.",
-    "--completion": "Expected --completion bash.",
     "--completion bsh": "Did you mean 'bash'?",
 }
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from hookline.trainer.config.parts import KINDS, check_path, is_part
-from hookline.trainer.config.plugins import OWN_PACKAGE, describe_missing
+from hookline.trainer.config.plugins import describe_missing
 from hookline.trainer.config.schema import TARGET, describe, fits, like, show, walk
 from hookline.trainer.deferred import NeedsFramework
 from hookline.trainer.errors import UserError, did_you_mean
@@ -38,21 +35,10 @@ def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ())
 def _import(module_path: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(module_path)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module_path}.".startswith(f"{error.name}."):
-            parent, _, name = str(error.name).rpartition(".")
-            if not parent:
-                raise UserError(f"_target_={path}: {describe_missing(name)}") from error
-            siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
-            hint = did_you_mean(name, siblings)
-            raise UserError(f"_target_={path}: there is no module '{error.name}'.{hint}") from error
-        if module_path.partition(".")[0] in (OWN_PACKAGE, "keras"):
-            raise  # a fault of the program: its traceback is what is needed
-        at: Any = error if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"_target_={path} cannot be imported: {type(error).__name__}: {error} ({at.filename}:{at.lineno}). "
-            "Fix the plugin, or install what it needs; debug=true shows the traceback."
-        ) from error
+    except ModuleNotFoundError as error:
+        if not f"{module_path}.".startswith(f"{error.name}."):
+            raise  # what the module imports is missing: the traceback says where
+        raise UserError(f"_target_={path}: {describe_missing(str(error.name))}") from error
 
 
 PLAIN = (type(None), bool, int, float, str, list, Mapping)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,15 +17,14 @@ from hydra.errors import HydraException
 from hookline.trainer.errors import UserError
 
 MAX_JOBS = 64
-SWEEP_FLAGS = ("--jobs", "--storage", "--sweep", "--trials")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Command:
     """Hold a parsed command line."""
 
-    overrides: tuple[str, ...]  # such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress"
+    overrides: tuple[str, ...] = ()  # such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress"
     sweep: bool = False  # whether -m was given
     directory: str | None = None  # of the sweep; None for a new one
     jobs: int | None = None  # of the sweep at a time; None for as many as fit
@@ -32,13 +32,9 @@ class Command:
     storage: str | None = None  # URL of the database with the study of a search; None for a file in its directory
     config_dir: str | None = None  # a further directory of configs
     config_name: str | None = None  # another root config than train
-    display: tuple[str, ...] = ()  # flags of Hydra that show something and train nothing, such as ("--cfg", "job")
-    explain: tuple[str, ...] = ()  # keys whose values are explained, in place of training
-
-    @property
-    def shows_config(self) -> bool:
-        """Return whether a config is shown, so that its overrides must be right."""
-        return "--cfg" in self.display or "--info" in self.display
+    run: bool = False  # whether --run was given, which says what happens without it
+    display: list[str] = field(default_factory=list)  # flags of Hydra that show something, such as ["--cfg", "job"]
+    explain: list[str] = field(default_factory=list)  # keys whose values are explained, in place of training
 
     @property
     def flags(self) -> list[str]:
@@ -52,46 +48,34 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}. Expected key=value without dashes, or a flag; see python train.py --help.")
 
 
+class _Display(argparse.Action):
+    """Keep a flag and its value for Hydra."""
+
+    def __call__(self, parser: Any, command: Any, values: Any, option: str | None = None) -> None:
+        command.display += [self.option_strings[0], *([values] if isinstance(values, str) else [])]
+
+
 def parse_command(arguments: Sequence[str]) -> Command:
     """Return the command that the command line arguments describe."""
-    parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--sweep")
+    parser.add_argument("--multirun", "-m", action="store_true", dest="sweep")
+    parser.add_argument("--sweep", dest="directory")
     parser.add_argument("--jobs", type=_count)
     parser.add_argument("--trials", type=_count)
     parser.add_argument("--storage")
     parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--config-name", "-cn")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
-    parser.add_argument("--explain", action="append", default=[])
-    for flags in (("--version",), ("--hydra-help",), ("--shell-completion", "-sc")):
-        parser.add_argument(*flags, action="store_true")
-    found = parser.parse_intermixed_args(list(arguments))
-    _check_sweep_flags(found)
-    command = Command(
-        tuple(found.overrides),
-        sweep=found.multirun,
-        directory=found.sweep,
-        jobs=found.jobs,
-        trials=found.trials,
-        storage=found.storage,
-        config_dir=found.config_dir,
-        config_name=found.config_name,
-        display=_display(found),
-        explain=tuple(key.strip() for text in found.explain for key in text.split(",")),
-    )
-    shown = (*command.display, *(("--explain",) if command.explain else ()))
-    if shown and (found.multirun or found.run):
-        raise UserError(f"{shown[0]} shows something and trains nothing. Expected it without -m and --run.")
-    for key in command.explain:
-        if not key or "=" in key:
-            name = key.lstrip("+~").partition("=")[0] or "<key>"
-            raise UserError(f"--explain {key} received. Expected a key without a value: --explain {name}.")
+    parser.add_argument("--explain", action="extend", type=lambda text: [key.strip() for key in text.split(",")])
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"], action=_Display)
+    parser.add_argument("--package", "-p", action=_Display)
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO, action=_Display)
+    for flags in (("--resolve",), ("--version",), ("--hydra-help",), ("--shell-completion", "-sc")):
+        parser.add_argument(*flags, nargs=0, action=_Display)
+    command = parser.parse_intermixed_args(list(arguments), Command())
+    command.overrides = tuple(command.overrides)
+    _check_flags(command)
     return command
 
 
@@ -101,28 +85,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _check_sweep_flags(found: argparse.Namespace) -> None:
-    given = [flag for flag in SWEEP_FLAGS if getattr(found, flag.removeprefix("--")) is not None]
-    if given and not found.multirun:
-        raise UserError(f"{given[0]} belongs to a sweep. Expected -m beside it.")
-    if found.storage is not None and "://" not in found.storage:
-        raise UserError(f"--storage {found.storage} received. Expected the URL of a database: sqlite:///study.db.")
-    for override in found.overrides:
-        key, _, value = override.partition("=")
-        if f"--{key}" in SWEEP_FLAGS:
-            raise UserError(f"'{override}' received. Expected -m --{key} {value or '<value>'}.")
-
-
-def _display(found: argparse.Namespace) -> tuple[str, ...]:
-    """Return the flags that show something, as Hydra takes them."""
-    named = ("version", "hydra_help", "shell_completion", "resolve")
-    flags = [f"--{name.replace('_', '-')}" for name in named if getattr(found, name)]
-    for name in ("cfg", "package", "info"):
-        if (value := getattr(found, name)) is not None:
-            flags += [f"--{name}", value]
-    if found.cfg is None and (found.resolve or found.package):
+def _check_flags(command: Command) -> None:
+    shown = [*command.display, *(["--explain"] if command.explain else [])]
+    if shown and (command.sweep or command.run):
+        raise UserError(f"{shown[0]} shows something and trains nothing. Expected it without -m and --run.")
+    if {"--resolve", "--package"} & set(shown) and "--cfg" not in shown:
         raise UserError("--resolve and --package show nothing alone. Expected --cfg job --resolve.")
-    return tuple(flags)
+    of_sweep = {"sweep": command.directory, "jobs": command.jobs, "trials": command.trials, "storage": command.storage}
+    given = [name for name, value in of_sweep.items() if value is not None]
+    if given and not command.sweep:
+        raise UserError(f"--{given[0]} belongs to a sweep. Expected -m beside it.")
+    if command.storage is not None and "://" not in command.storage:
+        raise UserError(f"--storage {command.storage} received. Expected the URL of a database: sqlite:///study.db.")
 
 
 def parse_overrides(texts: Sequence[str], loader: ConfigLoader) -> list[Override]:
@@ -131,52 +105,38 @@ def parse_overrides(texts: Sequence[str], loader: ConfigLoader) -> list[Override
     overrides = []
     for text in texts:
         try:
-            override = parser.parse_overrides([text])[0]
+            overrides += parser.parse_overrides([text])
         except HydraException as error:
-            raise _unreadable(text, str(error)) from error
-        if not override.key_or_group:
-            raise _unreadable(text, "the key is missing")
-        if "=" in text and override.get_value_string().strip() == "":
-            raise UserError(f"'{text}' has no value. Expected {override.get_key_element()}=<value>.")
-        overrides.append(override)
+            raise UserError(
+                f"'{text}' cannot be read. Expected key=value; put a value with special characters in quotes twice: "
+                "\"key='a=b'\"."
+            ) from error
     return overrides
-
-
-def _unreadable(text: str, reason: str) -> UserError:
-    if "=" not in text:
-        return UserError(f"'{text}' cannot be read. Expected key=value, such as recipe=<name>; see --help.")
-    detail = reason.splitlines()[0].removeprefix(f"Error parsing override '{text}'").strip(": ")
-    return UserError(
-        f"'{text}' cannot be read{f' ({detail})' if detail and 'Exception' not in detail else ''}. "
-        "Expected key=value; put a value with special characters in quotes twice: \"key='a=b'\"."
-    )
 
 
 def expand_sweep(overrides: Sequence[Override], sweep: bool) -> list[list[str]]:
     """Return the overrides of each job: the product of everything that lists several values."""
-    choices: list[list[str]] = []
-    count = 1
+    choices = []
     for override in overrides:
-        choices.append(_choices(override, sweep))
-        count *= len(choices[-1])
-        if count == 0:
-            raise UserError(f"'{override.input_line}' matches no value. Expected at least one.")
-        if count > MAX_JOBS:
-            raise UserError(f"The sweep has more than {MAX_JOBS} jobs. Expected at most that many: sweep in parts.")
+        choices.append(_choices(override) if override.is_sweep_override() else [str(override.input_line)])
+        if override.is_sweep_override() and not sweep:
+            one = f"{override.get_key_element()}=[{override.get_value_string()}]"
+            raise UserError(
+                f"'{override.input_line}' lists several values. Expected -m to run them one by one, or a list: {one}."
+            )
+    if math.prod(map(len, choices)) > MAX_JOBS:
+        raise UserError(f"The sweep has more than {MAX_JOBS} jobs. Expected at most that many: sweep in parts.")
     return [list(job) for job in itertools.product(*choices)]
 
 
-def _choices(override: Override, sweep: bool) -> list[str]:
+def _choices(override: Override) -> list[str]:
     text, key = str(override.input_line), override.get_key_element()
-    if not override.is_sweep_override():
-        return [text]
     if not override.is_discrete_sweep():
         raise UserError(f"'{text}' is an interval. Expected -m --trials <number> to search it, or {key}=<value>.")
-    if not sweep:
-        one = f"{key}=[{override.get_value_string()}]"
-        raise UserError(f"'{text}' lists several values. Expected -m to run them one by one, or a list: {one}.")
     try:
-        values_in_turn = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
-        return [f"{key}={value}" for value in values_in_turn]
+        values = list(itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1))
     except (HydraException, ValueError) as error:  # a ValueError: a range in steps of 0
         raise UserError(f"'{text}' cannot be listed: {error}. Expected values such as {key}=1,2,3.") from error
+    if not values:
+        raise UserError(f"'{text}' matches no value. Expected at least one.")
+    return [f"{key}={value}" for value in values]

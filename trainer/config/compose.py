@@ -6,9 +6,9 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.plugins import OWN_CONFIGS as CONFIG_DIR
-from hookline.trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
+from hookline.trainer.config.plugins import installed_plugins, named_packages, named_plugins, shadowed
 from hookline.trainer.config.schema import TrainConfig
 from hookline.trainer.errors import UserError
 
 CONFIG_NAME = "train"
 SCHEMA_NAME = "train_schema"
 HYDRA_VERSION_BASE = "1.3"
-BUNDLES = {"hooks": ("default",)}  # options that stand for several others and are not chosen by themselves
+PACKAGE_MISSING, NO_PACKAGE = "Key 'recipe' not in", " A recipe file must begin with '# @package _global_'."
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Composer:
 
     loader: ConfigLoader  # Hydra's, with the search path of this run
     config_name: str  # the root config
+    composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)  # before, by the overrides
 
     def groups(self) -> list[str]:
         return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
@@ -56,12 +57,15 @@ class Composer:
 
     def options(self, group: str) -> list[str]:
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
-        return [option for option in options if option not in BUNDLES.get(group, ())]
+        return [option for option in options if (group, option) != ("hooks", "default")]  # which every run has
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return the composed config; references to other values stay as they are written."""
-        with _composing():
-            return hydra.compose(self.config_name, overrides=list(overrides))
+        key = tuple(overrides)
+        if key not in self.composed:
+            with _composing():
+                self.composed[key] = hydra.compose(self.config_name, overrides=list(overrides))
+        return self.composed[key]
 
     def defaults(self, overrides: Sequence[str]) -> list[ResultDefault]:
         """Return the files that a config is composed of, in order, with the packages that they set."""
@@ -91,7 +95,7 @@ def _composing() -> Iterator[None]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark: Any = getattr(error, "problem_mark", None)
         place = f"{mark.name}, line {mark.line + 1}" if mark is not None else "a file"
-        what = _first_line(str(getattr(error, "problem", None) or error))
+        what = getattr(error, "problem", None) or error
         raise UserError(f"The config cannot be composed: {place}: {what}. Expected YAML in UTF-8.") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
@@ -102,12 +106,15 @@ def open_composer(
     command: Command, config_dir: Path = CONFIG_DIR, overrides: Sequence[str] | None = None
 ) -> Iterator[Composer]:
     """Start Hydra for a command and give a composer."""
-    plugins = _plugins(command.overrides if overrides is None else overrides, config_dir)
-    directories = _directories(command, plugins, config_dir)
+    directories = _directories(command, command.overrides if overrides is None else overrides, config_dir)
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     with hydra.initialize_config_dir(str(config_dir), job_name="train", version_base=HYDRA_VERSION_BASE):
         loader = GlobalHydra.instance().config_loader()
-        _add_directories(loader, directories)
+        if directories:
+            search_path = loader.get_search_path()
+            for directory, provider in directories.items():
+                search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
+            loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
         name = command.config_name or CONFIG_NAME
         roots = loader.get_group_options("", results_filter=ObjectType.CONFIG)
         if name.removesuffix(".yaml") not in roots:
@@ -116,11 +123,7 @@ def open_composer(
         yield Composer(loader, name)
 
 
-def _plugins(overrides: Sequence[str], config_dir: Path) -> list[Plugin]:
-    return [*named_plugins(named_packages(overrides), config_dir), *installed_plugins(config_dir)]
-
-
-def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) -> dict[str, str]:
+def _directories(command: Command, overrides: Sequence[str], config_dir: Path) -> dict[str, str]:
     """Return the directories of configs beside ours, with the providers that Hydra shows for them."""
     directories = {}
     if (own := command.config_dir) is not None:
@@ -129,16 +132,9 @@ def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) 
         if clash := shadowed(Path(own), config_dir):
             raise UserError(f"--config-dir {own}: {clash}, and would be ignored. Expected another name.")
         directories[os.path.abspath(own)] = "command-line"
-    used = [plugin for plugin in plugins if plugin.problem is None and plugin.files()]
+    plugins = [*named_plugins(named_packages(overrides), config_dir), *installed_plugins(config_dir)]
+    used = [plugin for plugin in plugins if plugin.options()]
     return directories | {os.path.abspath(plugin.configs or ""): plugin.package for plugin in used}
-
-
-def _add_directories(loader: ConfigLoader, directories: Mapping[str, str]) -> None:
-    if directories:
-        search_path = loader.get_search_path()
-        for directory, provider in directories.items():
-            search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
-        loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
@@ -157,24 +153,16 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return the message of a Hydra error, with its cause, as one sentence without the lists that follow."""
-    text = ": ".join(_first_line(str(each)) for each in (error, error.__cause__) if each is not None and str(each))
-    if "Key 'recipe' not in" in text:
-        text += ". A recipe file must begin with '# @package _global_'"
-    key = getattr(error.__cause__ or error, "full_key", None)
-    return f"{text}{f' ({key})' if key else ''}."
-
-
-def _first_line(text: str) -> str:
-    """Return the first line; with the next where the first only announces it."""
-    lines = text.strip().splitlines()
-    return (" ".join(lines[:2]) if lines[0].endswith(":") else lines[0]).rstrip(".")
+    """Return the message of a Hydra error, with its cause, without the lists that follow."""
+    texts = [str(each).strip() for each in (error, error.__cause__) if each is not None and str(each)]
+    text = ": ".join(" ".join(each.splitlines()[:2]).rstrip(".") for each in texts)
+    return f"{text}.{NO_PACKAGE if PACKAGE_MISSING in text else ''}"
 
 
 def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
     """Let Hydra show what its flags ask for: the composed config, the defaults list, its own help."""
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
-    directories = _directories(command, _plugins(command.overrides, config_dir), config_dir)
+    directories = _directories(command, command.overrides, config_dir)
     beyond = [f"file://{each}" for each, name in directories.items() if name != "command-line"]
     places = ",".join(json.dumps(each, ensure_ascii=False) for each in beyond)  # Hydra knows no escape of JSON
     beside = [f"hydra.searchpath=[{places}]"] if places else []

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
 
 from hookline.trainer.config.compose import Composer
-from hookline.trainer.config.schema import (
-    NAMED,
-    TARGET,
-    TrainConfig,
-    TrainerConfig,
-    children,
-    describe,
-    fits,
-    follow,
-    is_interpolation,
-    is_part,
-    like,
-    lookup,
-    show,
-)
+from hookline.trainer.config.schema import NAMED, TARGET, children, follow, is_part, leaves, lookup, show
 from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
-
-REMEDY = {
-    **{section: f"{section}.<name>=null to remove one {kind}" for section, kind in NAMED.items()},
-    "recipe": "recipe=<name>; see python train.py --help",
-}
 
 ELSEWHERE = {f"task.{key}": f" task=supervised takes any Keras {key}." for key in ("loss", "metrics")}
 """Where an argument is known that a part of the run does not take."""
@@ -42,25 +20,24 @@ def is_group_choice(override: Override, composer: Composer) -> bool:
     return composer.is_group(override.key_or_group) and not isinstance(override.value(), dict)
 
 
-def check_choice(override: Override, composer: Composer, choices: Mapping[str, str]) -> None:
+def check_choice(override: Override, composer: Composer) -> None:
     """Check an override that chooses an option of a group: it exists, and Hydra does not ignore the sign."""
     group, text, value = override.key_or_group, override.input_line, override.value()
+    section = group.split("/")[0]
     if override.is_delete() or value is None:
-        remedy = REMEDY.get(group, f"{group}=<name> to choose another")
+        remedy = f"{group}.<name>=null to remove one" if section in NAMED else f"{group}=<name> to choose another"
         raise UserError(f"'{text}' leaves nothing of the group. Expected {remedy}.")
     names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
         if name not in options:
             raise unknown_name(NAMED.get(group, group), show(name), options)
-    listed, section = ",".join(map(str, names)), group.split("/")[0]
-    if section in NAMED:
-        if override.type is not OverrideType.ADD:
-            added = f"[{listed}]" if "," in listed else listed
-            raise UserError(f"'{text}' would replace all {NAMED[section]}s. Expected +{group}={added} to add.")
-    elif override.type is not OverrideType.CHANGE and override.package is None:
-        if group == "recipe" and group in choices:
-            raise UserError(f"'{text}' would be ignored. Expected recipe=[{choices[group].strip('[]')},{listed}].")
-        raise UserError(f"'{text}' adds to a group that takes one choice. Expected {group}={listed}.")
+    listed = ",".join(map(str, names))
+    if section in NAMED and override.type is not OverrideType.ADD:
+        added = f"[{listed}]" if "," in listed else listed
+        raise UserError(f"'{text}' would replace all {NAMED[section]}s. Expected +{group}={added} to add.")
+    if section not in NAMED and override.type is not OverrideType.CHANGE and override.package is None:
+        several = f", or for several recipes recipe=[first,{listed}]" if group == "recipe" else ""
+        raise UserError(f"'{text}' adds to a group that takes one choice. Expected {group}={listed}{several}.")
 
 
 def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set[str]:
@@ -75,23 +52,15 @@ def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set
 
 
 def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], composer: Composer) -> None:
-    """Check an override that sets, adds or removes a value."""
-    key, value = override.key_or_group, override.value()
-    for path, item in _entries(key, value, base):
-        nodes = [node for node in foreign if path == node or path.startswith(f"{node}.")]
-        if nodes:  # the signature of its target says which arguments there are: `bind` asks it
-            node, (parent, _, name) = min(nodes, key=len), path.rpartition(".")
-            if "." in node and not is_part(node):
-                find_value(node, base, composer)
-            _check_new(override, path, item, exists=name in children(lookup(base, parent)))
-        elif override.is_delete():
+    """Check that an override sets, adds or removes what a run can have; Hydra and `bind` check signs and values."""
+    for path, _ in _entries(override.key_or_group, override.value(), base):
+        node = min((each for each in foreign if f"{path}.".startswith(f"{each}.")), key=len, default="")
+        if not node:
             find_value(path, base, composer)
-            if not is_part(path):
+            if override.is_delete() and not is_part(path):
                 raise UserError(f"'{override.input_line}' removes what every run needs. Expected ~hooks.<name>.")
-        else:
-            known = find_value(path, base, composer)
-            _check_new(override, path, item, exists=True)
-            _check_type(path, item, known)
+        elif "." in node and not is_part(node):  # the signature of its target says which arguments there are
+            find_value(node, base, composer)
 
 
 def _may_build(node: str, base: Mapping[str, Any]) -> bool:
@@ -128,35 +97,20 @@ def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
 def _unknown_key(
     parts: Sequence[str], depth: int, siblings: Mapping[str, Any], base: Mapping[str, Any], composer: Composer
 ) -> UserError:
-    above, part, below = ".".join(parts[:depth]), parts[depth], "".join(f".{each}" for each in parts[depth + 1 :])
+    above, part = ".".join(parts[:depth]), parts[depth]
     if above in NAMED:
         return _unknown_part(above, part, sorted(siblings), composer)
     if TARGET in siblings:
         error = unknown_name(f"argument of {above}", part, [name for name in siblings if name != TARGET])
         return UserError(f"{error}{ELSEWHERE.get(f'{above}.{part}', '')}")
-    prefix = f"{above}." if above else ""
-    siblings = siblings if above else dict.fromkeys([*siblings, *composer.groups()])
-    near = difflib.get_close_matches(part, siblings, n=1) if siblings else []
-    candidate = _nearest(f"{prefix}{near[0]}", below, base) if near else _same_name(parts[-1], base)
+    known = [f"{above}.{name}" for name in siblings] if above else [*siblings, *composer.groups()]
+    paths = [path for path, _ in leaves(base) if TARGET not in path]
+    by_name = {path.rpartition(".")[2]: path for path in paths}
+    key = ".".join(parts)
+    candidate = nearest(key, [*known, *paths]) or by_name.get(nearest(parts[-1], by_name, cutoff=0.75) or "")
     hint = f" Did you mean '{candidate}'?" if candidate else ""
-    listing = f" Expected one of: {', '.join(prefix + name for name in sorted(siblings))}." if siblings else ""
-    return UserError(f"Unknown key '{'.'.join(parts)}'.{hint}{listing}")
-
-
-def _nearest(corrected: str, below: str, base: Mapping[str, Any]) -> str:
-    """Return the existing path nearest to a corrected one, with what was written below it."""
-    full = f"{corrected}{below}"
-    if not below or follow(base, full)[1] is None:
-        return full
-    paths = [path for path, _ in _entries("", base) if path.startswith(f"{corrected}.")]
-    return next(iter(difflib.get_close_matches(full, paths, n=1, cutoff=0.75)), corrected)
-
-
-def _same_name(name: str, base: Mapping[str, Any]) -> str | None:
-    """Return a path whose last part is a name, or nearly so: "trainer.epochs" for "epochs"."""
-    paths = {path.rpartition(".")[2]: path for path, _ in _entries("", base) if TARGET not in path}
-    found = nearest(name, paths, cutoff=0.75)
-    return paths[found] if found else None
+    listing = f" Expected one of: {', '.join(sorted(set(known)))}." if known else ""
+    return UserError(f"Unknown key '{key}'.{hint}{listing}")
 
 
 def _unknown_part(section: str, name: str, present: Sequence[str], composer: Composer) -> UserError:
@@ -166,47 +120,3 @@ def _unknown_part(section: str, name: str, present: Sequence[str], composer: Com
     hint = did_you_mean(name, [*present, *addable])
     expected = f"one of this run's: {', '.join(present)}" if present else f"+{section}=<name> to add one"
     return UserError(f"Unknown {kind} '{name}'.{hint} Expected {expected}.")
-
-
-def _check_new(override: Override, path: str, value: Any, *, exists: bool) -> None:
-    """Check that a plus adds what does not exist, and that nothing else does."""
-    if override.is_add() and exists:
-        raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(value)}.")
-    if override.type is OverrideType.CHANGE and not exists:
-        raise UserError(f"'{override.input_line}' sets what does not exist yet. Expected +{path}={show(value)}.")
-
-
-def _check_type(path: str, value: Any, known: Any) -> None:
-    if is_interpolation(value) or is_interpolation(known):
-        return
-    if isinstance(known, Mapping):
-        removable = is_part(path)
-        if not isinstance(value, Mapping) and not (removable and value is None):
-            remove = f", or {path}=null to remove it" if removable else ""
-            raise UserError(f"{path}={show(value)} received. Expected a value for one of its keys{remove}.")
-        return
-    annotation, choices = _declared(path)
-    if annotation is None and isinstance(value, Mapping):
-        return  # whether a mapping may stand there, only the signature knows; `bind` asks it
-    annotation = annotation or like(known)
-    if not fits(value, annotation):
-        expected = f"one of: {', '.join(choices)}" if choices else describe(annotation)
-        raise UserError(f"{path}={show(value)} received. Expected {expected}.{_rewritten(path, value, annotation)}")
-
-
-def _rewritten(path: str, value: Any, annotation: Any) -> str:
-    """Return what to write in place of 3.0 where 3 is needed, and of one value where a list is."""
-    if isinstance(value, float) and value.is_integer() and fits(1, annotation):
-        return f" Write {path}={int(value)}."
-    if isinstance(value, str) and fits([value], annotation):
-        return f" Write {path}=[{value}]."
-    return ""
-
-
-def _declared(path: str) -> tuple[Any, Sequence[str]]:
-    """Return the type of a key of the schema and the values it may have; None and nothing for other keys."""
-    schema: type = TrainerConfig if path.startswith("trainer.") else TrainConfig
-    name = path.removeprefix("trainer.")
-    fields = {field.name: field for field in dataclasses.fields(schema)}
-    choices = fields[name].metadata.get("choices", ()) if name in fields else ()
-    return typing.get_type_hints(schema).get(name), choices

@@ -45,7 +45,8 @@ _LISTED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> None:
     """Check a single import path, without importing anything."""
-    if not isinstance(path, str) or "." not in path or not all(map(_is_public, path.split("."))):
+    public = isinstance(path, str) and all(part.isidentifier() and part[0] != "_" for part in path.split("."))
+    if not public or "." not in path:
         raise UserError(f"_target_={path} received. Expected an import path such as keras.optimizers.Adam.")
     if not (_of_plugins(path, plugins) or _of_keras(path, group) or _is_declared(path, group)):
         raise _refusal(path, group, plugins)
@@ -103,10 +104,6 @@ def _listed(folder: Path) -> frozenset[str]:
     return frozenset(paths)
 
 
-def _is_public(part: str) -> bool:
-    return part.isidentifier() and not part.startswith("_")
-
-
 def _of_plugins(path: str, plugins: Sequence[str]) -> bool:
     return any(path == plugin or path.startswith(f"{plugin}.") for plugin in plugins)
 
@@ -132,21 +129,10 @@ def _is_keras_part(target: Any, group: str | None) -> bool:
 
 
 def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
-    root, kind = path.partition(".")[0], KINDS.get(group or "", "part")
-    if root == "keras":
-        families = ", ".join(f"keras.{family}" for family in KERAS_FAMILIES)
-        return UserError(f"_target_={path} is not allowed here. Expected, of Keras, a class in one of: {families}.")
-    if root in sys.stdlib_module_names:
-        return UserError(f"_target_={path} is not allowed: it builds no part of a run.")
-    if root == OWN_PACKAGE and group is None:
-        return UserError(f"_target_={path} is not allowed here. Expected a class of Keras or of a plugin.")
+    root, trusted = path.partition(".")[0], trusted_packages()
+    kind = f"among the {KINDS[group]}s that configs/{group} lists" if group in KINDS else "a part of Keras or a plugin"
     hint = did_you_mean(path, sorted(declared(group)))
-    if root == OWN_PACKAGE:
-        listed = f"is not among the {kind}s that configs/{group} lists"
-        return UserError(f"_target_={path} {listed}.{hint} A part of your own needs a file there.")
-    trusted = trusted_packages()
-    remedy = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
-    if _of_plugins(path, trusted):
-        return UserError(f"_target_={path} is not among the {kind}s that the plugin '{root}' lists.{hint} {remedy}")
-    known = ", ".join([OWN_PACKAGE, "keras", *plugins, *trusted])
-    return UserError(f"_target_={path} is not allowed. Expected an import path within one of: {known}. {remedy}")
+    known = ", ".join([OWN_PACKAGE, *(f"keras.{family}" for family in KERAS_FAMILIES), *plugins, *trusted])
+    foreign = root not in (OWN_PACKAGE, "keras", *sys.stdlib_module_names)
+    remedy = f" If you trust it, add plugins=[{','.join([*plugins, root])}]." if foreign else ""
+    return UserError(f"_target_={path} is not allowed: it is not {kind}.{hint} Expected one within: {known}.{remedy}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
-from importlib.metadata import distributions
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,9 @@ class Plugin:
     configs: Path | None = None  # its folder of configs, with recipe/, hooks/, model/, data/ and so on
     problem: str | None = None  # why its configs are not used, in one line; None if they are
 
-    def options(self, group: str) -> dict[str, Path]:
-        """Return the files of a group by the names that choose them; none if the plugin has a problem."""
-        return {} if self.problem else self.files(group)
-
-    def files(self, group: str = "") -> dict[str, Path]:
-        """Return the files of a group, or of all, by name, whether or not they are used."""
-        if self.configs is None:
+    def options(self, group: str = "") -> dict[str, Path]:
+        """Return the files of a group, or of all, by the names that choose them; none if the plugin has a problem."""
+        if self.configs is None or self.problem:
             return {}
         folder = self.configs / group
         paths = sorted(folder.glob("*.yaml") if group else folder.rglob("*.yaml"))
@@ -49,19 +45,9 @@ class Plugin:
 
 def declared_plugins() -> Iterator[Plugin]:
     """Yield what the installed distributions declare, each once: the first on the path counts, as in an import."""
-    seen = set()
-    for distribution in distributions():
-        try:
-            if GROUP not in (distribution.read_text("entry_points.txt") or ""):
-                continue
-            entries = list(distribution.entry_points.select(group=GROUP))
-            metadata: Any = distribution.metadata
-            name, version = metadata.get("Name") or "a package without a name", metadata.get("Version")
-        except (OSError, ValueError, TypeError, AttributeError):  # files of a distribution that is damaged
-            continue
-        if (key := re.sub(r"[-_.]+", "-", name).lower()) not in seen:
-            seen.add(key)
-            yield from (_plugin(entry.name, entry.value.strip(), name, version) for entry in entries)
+    for entry in entry_points(group=GROUP):
+        distribution: Any = entry.dist
+        yield _plugin(entry.name, entry.value.strip(), distribution.name, distribution.version)
 
 
 def _plugin(name: str, package: str, distribution: str, version: str | None) -> Plugin:
@@ -96,32 +82,21 @@ def package_folders(package: str) -> list[Path] | None:
 
 def describe_missing(package: str) -> str:
     """Return a sentence that the package does not exist, and what to do about it."""
-    top = package.partition(".")[0]
-    here = Path.cwd() / top
-    if package_folders(top) is None and (here.is_dir() or here.with_suffix(".py").is_file()):
-        remedy = "Python does not search this directory: begin the command with PYTHONPATH=."
-    else:
-        remedy = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
-    return f"there is no module '{package}'. {remedy}"
+    return f"there is no module '{package}'. Expected it installed, or PYTHONPATH=<its directory> before the command."
 
 
 def installed_plugins(config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
     """Return the plugins of the installed packages in the order of their names, those with a problem among them."""
     found = sorted(declared_plugins(), key=lambda each: (each.name, each.distribution or ""))
-    return [replace(each, problem=each.problem or _clash(each, found, config_dir)) for each in found]
+    return [replace(each, problem=each.problem or _clash(each, config_dir)) for each in found]
 
 
 def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
     """Return the plugins that `plugins=` names and that are not installed as such."""
-    installed = installed_plugins(config_dir)
-    known = {plugin.package for plugin in installed}
-    named = [
-        Plugin(package, package, configs=configs_in(package_folders(package) or []))
-        for package in packages
-        if package not in known
-    ]
+    others = [each for each in packages if each not in trusted_packages()]
+    named = [Plugin(each, each, configs=configs_in(package_folders(each) or [])) for each in others]
     for plugin in named:
-        if problem := _clash(plugin, [*installed, *named], config_dir):
+        if problem := _clash(plugin, config_dir):
             raise UserError(f"{KEY} holds '{plugin.package}', but {problem}. Expected another name there.")
     return named
 
@@ -167,13 +142,7 @@ def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:
     return next((f"{path} has the name of {ours}" for path, ours in found if ours.is_file()), None)
 
 
-def _clash(plugin: Plugin, plugins: Sequence[Plugin], config_dir: Path) -> str | None:
-    """Return in words which of a plugin's configs has the name of another one; None if all are its own."""
-    if plugin.configs is not None and (found := shadowed(plugin.configs, config_dir)):
-        return f"its {found}"
-    others = [each for each in plugins if each.configs != plugin.configs and each.problem is None]
-    for name, path in plugin.files().items():
-        for other in others:
-            if name in (files := other.files()):
-                return f"its {path} has the name of {files[name]} of the plugin '{other.name}'"
-    return None
+def _clash(plugin: Plugin, config_dir: Path) -> str | None:
+    """Return in words which of a plugin's configs has the name of one of the project's; None if all are its own."""
+    found = shadowed(plugin.configs, config_dir) if plugin.configs is not None else None
+    return f"its {found}" if found else None

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from hookline.trainer.config.build import parameters_of, resolve
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, Composer, open_composer, typed, with_values
+from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
 from hookline.trainer.config.layers import chain_of, layers_of
 from hookline.trainer.config.parts import check_tree
@@ -30,8 +30,6 @@ from hookline.trainer.quiet import plain_warnings, quiet_start
 from hookline.trainer.replicas.cluster import NONE
 
 RESUME = "resume"
-Bases = dict[tuple[str, ...], DictConfig]
-"""Configs that jobs share, by the groups that were chosen."""
 
 
 @dataclass(frozen=True)
@@ -45,31 +43,28 @@ class Job:
 
 def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
     """Return the jobs of a command, each composed and checked."""
-    bases: Bases = {}
     with open_composer(command, config_dir) as composer:
         jobs = expand_sweep(parse_overrides(command.overrides, composer.loader), command.sweep)
-        return [check_job(texts, composer, bases) for texts in jobs]
+        return [check_job(texts, composer) for texts in jobs]
 
 
-def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: Path = CONFIG_DIR) -> list[Job]:
+def preflight_each(command: Command, jobs: Sequence[Sequence[str]]) -> list[Job]:
     """Return jobs whose overrides are known, each composed and checked."""
-    bases: Bases = {}
-    with open_composer(command, config_dir, [text for job in jobs for text in job]) as composer:
+    with open_composer(command, overrides=[text for job in jobs for text in job]) as composer:
         for texts in jobs:
             expand_sweep(parse_overrides(texts, composer.loader), sweep=False)
-        return [check_job(list(texts), composer, bases) for texts in jobs]
+        return [check_job(list(texts), composer) for texts in jobs]
 
 
-def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
+def check_display(command: Command) -> None:
     """Check the overrides of a command that shows a config; it may be incomplete."""
-    with open_composer(command, config_dir) as composer:
-        overrides = parse_overrides(command.overrides, composer.loader)
-        ours = [override for override in overrides if not override.is_hydra_override()]
-        for texts in expand_sweep(ours, command.sweep):
-            _compose(parse_overrides(texts, composer.loader), composer, {})
+    with open_composer(command) as composer:
+        ours = [each for each in parse_overrides(command.overrides, composer.loader) if not each.is_hydra_override()]
+        expand_sweep(ours, sweep=False)
+        _compose(ours, composer)
 
 
-def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
+def check_job(texts: list[str], composer: Composer) -> Job:
     """Return the job of one command line, composed and checked."""
     overrides = parse_overrides(texts, composer.loader)
     _check_keys(overrides)
@@ -77,7 +72,7 @@ def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
     if run is not None:
         composed, recipe = resumed_config(run, overrides, composer)
     else:
-        composed, choices = _compose(overrides, composer, bases)
+        composed, choices = _compose(overrides, composer)
         recipe = recipe_name(choices.get("recipe", ""))
     if not recipe:
         known = ", ".join(composer.options("recipe"))
@@ -87,8 +82,7 @@ def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
     check_tree(config, config["plugins"])
     check_found(config["plugins"])
     if run is None and _chooses_parts(overrides, recipe, composer):
-        with plain_warnings():
-            _leave_out(config, recipe, overrides, composer)
+        _leave_out(config, recipe, overrides, composer)
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)
@@ -96,10 +90,9 @@ def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
 
 def _chooses_parts(overrides: Sequence[Override], recipe: str, composer: Composer) -> bool:
     """Return whether another than a recipe of ours chose a part: only then can files have set values for others."""
-    found = composer.load(f"recipe/{recipe}")
-    if composer.config_name != CONFIG_NAME or found is None or found.provider != "main":
-        return True
-    return any(each.key_or_group in PARTS or TARGET in str(each.input_line) for each in overrides)
+    found = composer.load(f"recipe/{recipe}")  # None for several recipes
+    typed_in = any(each.key_or_group in PARTS or TARGET in str(each.input_line) for each in overrides)
+    return typed_in or found is None or found.provider != "main"
 
 
 def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override], composer: Composer) -> None:
@@ -126,7 +119,8 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
             places = {key: chain_of(f"{path}.{key}", layers)[-1].place for key in left}
             values = " and ".join(f"{path}.{key}={show(node[key])} ({place})" for key, place in places.items())
             them = "it" if len(left) == 1 else "them"
-            warnings.warn(f"{values} left out: {node[TARGET]} does not take {them}.", stacklevel=2)
+            with plain_warnings():
+                warnings.warn(f"{values} left out: {node[TARGET]} does not take {them}.", stacklevel=2)
 
 
 def _refused(node: Mapping[str, Any], names: Sequence[str], group: str, plugins: Sequence[str]) -> list[str]:
@@ -144,18 +138,16 @@ def _check_keys(overrides: Sequence[Override]) -> None:
     for override in overrides:
         if override.is_hydra_override() or override.key_or_group == "hydra":
             raise UserError(
-                f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
-                "Expected a key of this project, such as run_dir=<path>; in place of a launcher or a sweeper, -m with "
-                "--jobs or --trials, and scripts/submit.py for SLURM; see python train.py --help."
+                f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. Expected "
+                "run_dir=<path>, and in place of a launcher -m with --jobs or --trials, or scripts/submit.py."
             )
     for key, count in Counter(override.get_key_element() for override in overrides).items():
         if count > 1:
-            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
-            several = f" For several, write {key}=[first,second]." if lists else ""
+            several = f" For several, write {key}=[first,second]." if key.lstrip("+") in ("recipe", *NAMED) else ""
             raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
 
 
-def _compose(overrides: Sequence[Override], composer: Composer, bases: Bases) -> tuple[dict[str, Any], dict[str, str]]:
+def _compose(overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the composed config and what each group is set to, after checking each override separately.
 
     The config that the group choices alone give is composed first: it shows which keys exist.
@@ -164,26 +156,19 @@ def _compose(overrides: Sequence[Override], composer: Composer, bases: Bases) ->
     setting = [override for override in overrides if override not in choosing]
     choices = {each.key_or_group: show(each.value()) for each in choosing if each.type.name == "CHANGE"}
     for override in choosing:
-        check_choice(override, composer, choices)
-    chosen = tuple(str(override.input_line) for override in choosing)
-    if chosen not in bases:
-        bases[chosen] = composer.compose(chosen)
-    keys = with_values(bases[chosen], [])
+        check_choice(override, composer)
+    base = composer.compose([str(override.input_line) for override in choosing])
+    keys = with_values(base, [])
     foreign = foreign_nodes(setting, keys)
     for override in setting:
         check_value(override, keys, foreign, composer)
-    return with_values(bases[chosen], setting), choices
+    return with_values(base, setting), choices
 
 
 def resumed_run(overrides: Sequence[Override]) -> str | None:
     """Return the run directory that resume= names; None if a new run is asked for."""
-    for override in overrides:
-        if override.get_key_element() == RESUME:
-            value = override.value()
-            if value is not None and not isinstance(value, str | int | float):
-                raise UserError(f"'{override.input_line}' received. Expected resume=<run directory>.")
-            return None if value is None else str(value)
-    return None
+    value = next((each.value() for each in overrides if each.get_key_element() == RESUME), None)
+    return None if value is None else str(value)
 
 
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
@@ -192,20 +177,15 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
     recipe = recipe_of(run, RESUME)
     others = [each for each in overrides if each.get_key_element() != RESUME]
     choosing = [each for each in others if is_group_choice(each, composer)]
-    _check_choices(choosing, recipe)
+    for override in choosing:
+        if override.key_or_group != "recipe" or recipe_name(show(override.value())) != recipe:
+            raise UserError(
+                f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run "
+                f"resumes as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
+            )
     plugins = next((each.value() for each in others if each.get_key_element() == "plugins"), [])
     check_plugins(stored, plugins, RESUME)
     return _changed(stored, [each for each in others if each not in choosing], composer), recipe
-
-
-def _check_choices(choosing: Sequence[Override], recipe: str) -> None:
-    for override in choosing:
-        if override.key_or_group == "recipe" and recipe_name(show(override.value())) == recipe:
-            continue
-        raise UserError(
-            f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run "
-            f"resumes as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
-        )
 
 
 def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer: Composer) -> dict[str, Any]:
@@ -239,7 +219,7 @@ def check_early(job: Job, *, directories: bool = True) -> None:
 
         checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
         checks += part_checks(config)
-        checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
+        checks += [partial(_precheck, config, part) for part in PARTS]
         checks += [partial(build_augments, {name: node}, plugins) for name, node in config.get("augment", {}).items()]
         checks.append(partial(_build_hooks, config["hooks"], plugins))
         for check in checks:
@@ -272,9 +252,9 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
 
-def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    target = resolve(node[TARGET], group=part, plugins=plugins)
-    run_precheck(target, {name: each for name, each in node.items() if name != TARGET})
+def _precheck(config: Mapping[str, Any], part: str) -> None:
+    target = resolve(config[part][TARGET], group=part, plugins=config["plugins"])
+    run_precheck(target, {name: each for name, each in config[part].items() if name != TARGET})
 
 
 def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:

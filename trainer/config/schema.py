@@ -381,7 +381,5 @@ def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
 
 def _check_plugins(plugins: list[str]) -> None:
     for name in plugins:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"plugins holds {name!r}. Expected names of packages, such as plugins=[my_package].")
         if name.partition(".")[0] in sys.stdlib_module_names:
             raise UserError(f"plugins holds '{name}', a module of Python itself. Expected a package of your own.")

@@ -27,13 +27,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(path: Path) -> Any:
     """Return the plain values that a YAML file holds."""
-    return parse_yaml(read_text(path, MAX_BYTES))
-
-
-def parse_yaml(text: str) -> Any:
-    """Return the plain values that a YAML text holds."""
-    if len(text.encode()) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+    text = read_text(path, MAX_BYTES)
     try:
         _check(text)
         return yaml.load(text, LOADER)

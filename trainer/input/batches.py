@@ -27,16 +27,9 @@ QUEUE = 8
 class TrainingBatches:
     """Give the batch of any training step, reshuffled in every epoch.
 
-    The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch
-    also where the batch does not divide the split.
-
-    With `classes_per_batch` a batch holds so many classes with equally many examples each (`BalancedOrder`), with
-    `class_shares` classes come in these shares (`SampledOrder`). An epoch is then just a number of steps: as many as it
-    takes to draw as many examples as the split has.
-
-    Replicas share a batch: each takes its own slice of the one order, which is the same for any number of them.
-    Placement "device" has arrays lie beside the network, "host" has the CPU prepare batches ahead. `first_step` has the
-    first batch of the order.
+    The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch.
+    With `classes_per_batch` (`BalancedOrder`) or `class_shares` (`SampledOrder`) an epoch is just a number of steps.
+    Each replica takes its slice of the one order. `first_step` has the first batch of the order.
     """
 
     def __init__(
@@ -73,10 +66,7 @@ class TrainingBatches:
         return self.first_step - (-epoch * self.split.size // self.batch_size)
 
     def indices(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> tf.Tensor:
-        """Return the rows of the source that make up a replica's slice of the batch of a step.
-
-        The slices of all replicas, one after the other, are the batch that one replica alone would get.
-        """
+        """Return the rows of the source that make up a replica's slice of the batch of a step."""
         places = self._places(replica, replicas)
         with tf.device(HOST):
             drawn = step - self.first_step if self.first_step else step
@@ -99,11 +89,7 @@ class TrainingBatches:
         return lambda position: tf.gather(balanced(position[0] // batch), position % batch)
 
     def batch(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> Batch:
-        """Return the batch of a step: a pure function of (seed, step).
-
-        Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits; not inside a
-        function that XLA compiles (see `epoch_permutation`).
-        """
+        """Return the batch of a step, a pure function of (seed, step); not for XLA (see `epoch_permutation`)."""
         indices = self.indices(step, replica=replica, replicas=replicas)
         return self.drawn(indices, step, self._places(replica, replicas))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hookline.trainer.errors import UserError
 
 
-def is_whole_number(value: object) -> bool:
+def is_whole_number(value: Any) -> bool:
     """Return whether a setting is an integer; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_examples(

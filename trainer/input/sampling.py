@@ -129,9 +129,7 @@ class BalancedOrder(_ByClass):
 class SampledOrder(_ByClass):
     """Choose examples so that classes come in given shares.
 
-    An epoch draws as many examples as the split has. How many of each class is fixed, to within one: its share of the
-    epoch. Their positions in it are a permutation, a new one in every epoch. Small classes repeat their examples, and
-    large ones are spread over several epochs.
+    An epoch draws as many examples as the split has, a fixed number of each class, in a new order in every epoch.
     """
 
     def __init__(self, labels: np.ndarray, *, shares: np.ndarray, seed: int) -> None:

@@ -23,18 +23,15 @@ def split_indices(
     groups: np.ndarray | None = None,
     keys: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Split the rows 0 .. size - 1 into held-out parts and "train", which is the rest.
+    """Split the rows 0 .. size - 1 into held-out parts and "train", which is the rest; with keys, by their hash.
 
-    A pure function of its arguments: the same on every machine and NumPy version, because it uses only the raw
-    stream of the bit generator, which NumPy keeps stable, and BLAKE2b (RFC 7693).
+    The same on every machine and NumPy version: of the bit generator only the raw stream is used, which stays the same.
     """
     _check(size, held_out, seed)
     for name, values in {"labels": labels, "groups": groups, "keys": keys}.items():
         if values is not None and values.shape != (size,):
             raise UserError(f"Received {name} of shape {list(values.shape)} for {size} examples; expected [{size}].")
     if keys is not None:
-        if labels is not None or groups is not None:
-            raise UserError("Received keys with labels or groups; expected keys alone, whose hash decides.")
         parts = _by_hash(keys, held_out, seed)
     elif groups is not None:
         parts = _by_group(groups, held_out, seed, np.zeros(size, np.int64) if labels is None else labels)
@@ -69,10 +66,9 @@ def _by_order(
 def _by_group(
     groups: np.ndarray, held_out: Mapping[str, float | int], seed: int, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return parts of whole groups.
+    """Return parts of whole groups: in random order, each goes to the part that still needs most of its classes.
 
-    The groups come in random order. Each goes to the part that still needs most of its classes, relative to the part's
-    target; to a held-out part only if that brings its size nearer to its target.
+    It goes to a held-out part only if that brings its size nearer to its target.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     _, class_of = np.unique(labels, return_inverse=True)
@@ -124,8 +120,6 @@ def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -
 
 def _hash(key: object, seed: int) -> int:
     """Return 64 bits of seed and key; a number and its decimal digits, or text and its UTF-8 bytes, are one key."""
-    if not isinstance(key, str | bytes) and not is_whole_number(key):
-        raise UserError(f"Received key {key!r}; expected texts, bytes or integers. Give each example a name.")
     content = key if isinstance(key, bytes) else str(key).encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(b"%d:%b" % (seed, content), digest_size=8).digest())
 

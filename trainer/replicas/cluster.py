@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,8 +55,6 @@ def cluster_of(trainer: Mapping[str, Any]) -> Cluster | None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise UserError(f"{source} names the worker '{address}'. Expected host:port.")
-    if repeated := [address for address, count in Counter(addresses).items() if count > 1]:
-        raise UserError(f"{source} names {repeated[0]} for more than one worker. Expected a port for each.")
     if not 0 <= index < len(addresses):
         raise UserError(f"{source} makes this worker {index} of {len(addresses)}. Expected 0 to {len(addresses) - 1}.")
     check_workers(trainer, len(addresses))
@@ -120,25 +117,15 @@ def _of_slurm() -> tuple[list[str], int]:
     hosts = _expand_hosts(os.environ["SLURM_STEP_NODELIST"])
     places = {host: place for place, host in enumerate(hosts)}
     addresses.sort(key=lambda address: places[address.rpartition(":")[0]])
-    index = _number("SLURM_PROCID")
-    local = [int(address.rpartition(":")[2]) - port for address in addresses]
-    if index < len(addresses) and _number("SLURM_LOCALID", local[index]) != local[index]:
-        raise UserError(
-            f"SLURM_LOCALID={os.environ['SLURM_LOCALID']} received for task {index}, which is number {local[index]} "
-            "of its host where tasks fill host after host. Expected srun --distribution=block, or TF_CONFIG."
-        )
-    return addresses, index
+    return addresses, _number("SLURM_PROCID")
 
 
 def _of_torchrun() -> tuple[list[str], int]:
-    """Return the addresses of all workers, which HOSTS must name if there are several hosts, and the index of this one.
+    """Return the addresses of all workers and the index of this one: worker n listens at MASTER_PORT + n.
 
-    TensorFlow has no resolver for torchrun. Worker n listens at MASTER_PORT + n, one higher where torchrun itself holds
-    that port.
+    One higher where torchrun itself holds that port. If there are several hosts, HOSTS must name them.
     """
     index, count = _number("RANK"), _number("WORLD_SIZE")
-    if not count:
-        raise UserError("WORLD_SIZE=0 received. Expected the number of workers.")
     port = _number("MASTER_PORT") + (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
     if text := os.environ.get("HOSTS", "").strip():
         hosts = _expand_hosts(text)

@@ -14,7 +14,6 @@ from hookline.trainer.replicas.replica import Replica, replicas_of
 
 def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
     """Return the replicas that this process has."""
-    check_number(strategy, replicas)
     if strategy == NONE:
         return replicas_of([None])
     devices = share_of_devices(0, 1) if strategy == MULTI_WORKER else mirrored_devices(replicas)

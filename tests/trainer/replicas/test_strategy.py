@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.replicas.strategy import describe_replicas, local_replicas, mirrored_devices
+from hookline.trainer.replicas.strategy import check_number, describe_replicas, local_replicas, mirrored_devices
 from tests.support.refusals import assert_refused
 
 
@@ -31,7 +31,7 @@ def test_gpus_come_before_parts_of_the_cpu(monkeypatch):
 def test_numbers_that_do_not_fit_are_refused():
     have = len(tf.config.list_logical_devices("CPU"))
     for refused, match in (
-        (lambda: local_replicas("none", 2, 60), "replicas=2"),
+        (lambda: check_number("none", 2), "replicas=2"),
         (lambda: local_replicas("mirrored", 2, 61), "batch_size=61"),
         (lambda: mirrored_devices(None), "replicas=<number>"),
         (lambda: mirrored_devices(have + 1), f"replicas={have + 1}"),
