@@ -1,10 +1,8 @@
-"""SIGINT, SIGTERM and the time budget: finish the step, save, close, end; a second Ctrl-C ends at once."""
+"""SIGINT, SIGTERM and the time budget: finish the step, save, close, end; a second signal after it ends at once."""
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -44,15 +42,14 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Record the first signal; the next one stops the process at once. Only the main thread can handle signals."""
+        """Record a signal once TensorFlow has computed; the next one ends the process. Only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # for nohup
         before = {number: signal.signal(number, self._note) for number in handled}
         try:
-            with _ended_by_a_second():
-                yield
+            yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -63,34 +60,6 @@ class Interruption:
         for each in SIGNALS:
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, signal.SIG_DFL)  # the operating system acts even while TensorFlow computes
-
-
-@contextmanager
-def _ended_by_a_second() -> Iterator[None]:
-    """End the process at a second signal that arrives before Python has handled the first.
-
-    Python's handlers wait until TensorFlow's computation ends, and merge several signals; `set_wakeup_fd` does not.
-    """
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_end_at_a_second, args=[ours], name="signals", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        theirs.close()
-        thread.join()
-        ours.close()
-
-
-def _end_at_a_second(numbers: socket.socket) -> None:
-    received = 0
-    while number := numbers.recv(1):
-        received += number[0] in SIGNALS
-        if received == 2:
-            os._exit(128 + number[0])
 
 
 @contextmanager
