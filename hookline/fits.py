@@ -25,7 +25,7 @@ from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.build_run import NOWHERE, build_run
-from hookline.trainer.run.checkpoint import MemoryStore, Store
+from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.checkpoint_files import Checkpoint
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.interruption import Interruption
@@ -127,7 +127,7 @@ def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) ->
 
 def _place(
     stack: ExitStack, config: dict[str, Any], directory: Path | None, *, old: bool, resume: bool
-) -> tuple[Path, Store, Checkpoint | None]:
+) -> tuple[Path, CheckpointStore, Checkpoint | None]:
     """Return the directory of a fit, not made where it is new, its store, and the checkpoint to resume from."""
     if directory is None:
         return NOWHERE, MemoryStore(), None

@@ -270,7 +270,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.resume import changed_replicas
     from hookline.trainer.run.session import prepare
-    from hookline.trainer.run.state import VariableValues, assign_variables, share_variables
+    from hookline.trainer.run.state import assign_variables, share_variables, values_by_key
 
     start, end = files.read_checkpoint(older), files.read_checkpoint(newer)
     rates = rate_changes(start, end)
@@ -280,7 +280,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     assign_variables(run.variables, start.tensors, str(older.path))
     share_variables(run.loop.trainers)
     train_again(run, start.step, end.step, rates)
-    found = dict(VariableValues(run.variables))
+    found = values_by_key(run.variables)
     between = changed_replicas(start, run.trainer.replica.count)
     bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
     differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]

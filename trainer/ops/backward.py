@@ -40,16 +40,6 @@ class Backward:
     surrogate: Callable[..., Any] | None = None
     second_backward: Callable[..., Any] | str | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse a need that does not exist, and a surrogate of one that modifies."""
-        known = ("inputs",) if self.modifies else ("inputs", "outputs")
-        if unknown := sorted(set(self.needs) - set(known)):
-            raise UserError(f"The backward pass '{self.name}' needs {unknown}. Expected some of {list(known)}.")
-        if self.modifies and self.surrogate is not None:
-            raise UserError(
-                f"The backward pass '{self.name}' modifies gradients and declares a surrogate. Expected no surrogate."
-            )
-
     def __call__(self, upstream: Any, inputs: Sequence[tf.Tensor], outputs: Any) -> Any:
         given = {"inputs": tuple(inputs), "outputs": outputs}
         return self.function(upstream, **{need: given[need] for need in self.needs})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ from hookline.trainer.objective import Batch
 from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.blueprint import Blueprint, bind_hooks
-from hookline.trainer.run.checkpoint import MemoryStore, Store
+from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.initial_weights import load_file, load_run
@@ -51,7 +51,7 @@ def build_run(
     replicas: Sequence[Replica] = (Replica(),),
     *,
     directory: Path = NOWHERE,
-    store: Store | None = None,
+    store: CheckpointStore | None = None,
     workers: Workers | None = None,
     started: StartTime | None = None,
 ) -> Run:
@@ -159,20 +159,11 @@ def _batches_of(replica: Replica, training: TrainingBatches) -> Callable[[tf.Ten
     return partial(training.batch, **part) if training.placement == "device" else BatchQueue(training, **part)
 
 
-class Pace(Protocol):
-    """Say how a run proceeds through its data, as `TrainingBatches` do."""
-
-    batch_size: int
-
-    @property
-    def steps_per_epoch(self) -> float: ...
-
-
 def build_trainer(
     blueprint: Blueprint,
     hooks: Sequence[Hook],
     data: Data,
-    training: Pace,
+    training: Any,  # what has batch_size and steps_per_epoch, such as `TrainingBatches`
     total_steps: int,
     replica: Replica | None = None,
 ) -> tuple[Trainer, list[Hook]]:
@@ -222,7 +213,7 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
 
 
 def _build_hooks(
-    networks: list[Network], hooks: list[GraphHook], training: Pace, total_steps: int, seed: int, classes: int
+    networks: list[Network], hooks: list[GraphHook], training: Any, total_steps: int, seed: int, classes: int
 ) -> None:
     named = {network.name: network for network in networks}
     for index, hook in enumerate(hooks):

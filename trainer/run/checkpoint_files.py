@@ -10,9 +10,8 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +64,7 @@ def _paths(directory: Path) -> list[Path]:
 
 
 MAX_JSON_BYTES = 2**26
-"""The largest JSON file of a checkpoint that is written or read: 64 MiB."""
+"""The largest JSON file of a checkpoint that is read: 64 MiB."""
 
 
 class DamagedError(UserError):
@@ -84,23 +83,6 @@ def make_synced(path: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync_folder(each.parent)
-
-
-def hide_directories(paths: Iterable[Path]) -> None:
-    """Rename directories before they are removed, so that none is seen half removed."""
-    hidden = [(path, path.with_name(f".{path.name}.gone")) for path in paths]
-    for path, gone in hidden:
-        os.replace(path, gone)
-    if hidden:
-        sync_folder(hidden[0][1].parent)
-
-
-def to_json(value: Any, what: str) -> bytes:
-    """Return a value as JSON."""
-    content = json.dumps(value, indent=1).encode()
-    if len(content) > MAX_JSON_BYTES:
-        raise UserError(f"{what} takes {len(content):,} bytes as JSON. Expected {MAX_JSON_BYTES:,} at most.")
-    return content
 
 
 def read_json(path: Path) -> Any:
@@ -211,7 +193,7 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Write the manifest of a checkpoint whose files are written: it commits them."""
     content = {"format": FORMAT, **content, "files": {name: _fingerprint(path / name) for name in (TENSORS, STATE)}}
     content = json.loads(json.dumps(content))  # as it will be read, so that its digest is the same
-    write_whole(path / MANIFEST, to_json({**content, DIGEST: _digest(content)}, "The manifest of a checkpoint"))
+    write_whole(path / MANIFEST, json.dumps({**content, DIGEST: _digest(content)}, indent=1))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -228,17 +210,6 @@ def read_manifest(path: Path) -> Manifest:
     if digest is None or not _is_manifest(content):
         raise damaged
     return Manifest(path, **{name: content[name] for name in FIELDS})
-
-
-def check_files(manifest: Manifest) -> None:
-    """Compare the files of a checkpoint with its manifest, without loading them."""
-    for name, expected in manifest.files.items():
-        try:
-            found = _fingerprint(manifest.path / name)
-        except OSError as error:
-            raise DamagedError(f"{manifest.path / name} cannot be read: {error.strerror}.") from error
-        if found != expected:
-            raise DamagedError(f"{manifest.path / name} is damaged: its sha256 is not the one in {MANIFEST}.")
 
 
 def _is_manifest(content: Mapping[str, Any]) -> bool:
@@ -267,31 +238,35 @@ INDEX = "index.json"
 class Index:
     """Hold what the tags mean."""
 
-    tags: dict[str, str] = field(default_factory=dict)  # the name of a checkpoint by tag
-    kept: tuple[str, ...] = ()  # those that are or were "last" and stay, from the oldest to the newest
-    number: int = 0  # of the newest checkpoint that it knows of
+    tags: dict[str, str]  # the name of a checkpoint by tag
+    kept: tuple[str, ...]  # those that are or were "last" and stay, from the oldest to the newest
 
     @property
     def names(self) -> set[str]:
         """Return the names of all checkpoints that stay."""
         return {*self.tags.values(), *self.kept}
 
-    def with_checkpoint(self, manifest: Manifest) -> Index:
-        """Return the index after a checkpoint was written, which replaces one of the same step."""
-        name, kept = manifest.path.name, self.kept
+
+def index_of(manifests: Sequence[Manifest], keep_last: int) -> Index:
+    """Return what the tags mean: each the newest checkpoint written for it. Manifests come from the oldest on."""
+    tags: dict[str, str] = {}
+    last: dict[int, str] = {}  # by step
+    for manifest in manifests:
+        tags |= dict.fromkeys(manifest.tags, manifest.path.name)
         if LAST in manifest.tags:
-            kept = (*(each for each in kept if step_of(each) != manifest.step), name)
-        return Index({**self.tags, **dict.fromkeys(manifest.tags, name)}, kept, manifest.number)
+            last.pop(manifest.step, None)  # it replaces one of the same step
+            last[manifest.step] = manifest.path.name
+    return Index(tags, tuple(last.values())[-keep_last:])
 
 
 def read_index(directory: Path) -> Index | None:
-    """Return what `index.json` says; None if there is none."""
+    """Return what `index.json` says; None if there is none. It only serves people and other programs."""
     path = directory / INDEX
     if not path.exists():
         return None
     content = read_json(path)
     try:
-        index = Index(dict(content["tags"]), tuple(content["kept"]), int(content["number"]))
+        index = Index(dict(content["tags"]), tuple(content["kept"]))
         sound = all(step_of(name) >= 0 for name in index.names)
     except (KeyError, TypeError, ValueError):
         sound = False
@@ -300,32 +275,23 @@ def read_index(directory: Path) -> Index | None:
     return index
 
 
-def read_manifests(directory: Path) -> list[Manifest]:
-    """Return the manifests that can be read, from the oldest checkpoint to the newest."""
+def read_manifests(
+    directory: Path, damaged: Callable[[Path, DamagedError], None] = lambda path, error: None
+) -> list[Manifest]:
+    """Return the manifests that can be read, of the oldest checkpoint first; call `damaged` for the others."""
     found = []
     for name in sorted(checkpoint_names(directory)):
-        with suppress(DamagedError):
+        try:
             found.append(read_manifest(directory / name))
+        except DamagedError as error:
+            damaged(directory / name, error)
     return sorted(found, key=lambda manifest: manifest.number)
 
 
-def write_index(directory: Path, index: Index) -> None:
-    """Replace `index.json` at once."""
-    content = {"tags": dict(sorted(index.tags.items())), "kept": list(index.kept), "number": index.number}
-    write_whole(directory / INDEX, to_json(content, INDEX))
-
-
-def complete_index(index: Index | None, manifests: Sequence[Manifest], names: set[str]) -> Index:
-    """Return an index without missing checkpoints, and with all that were written after it."""
-    known = index or Index()  # without an index, the manifests say all
-    tags = {tag: name for tag, name in known.tags.items() if name in names}
-    lost = known.tags.keys() - tags.keys()
-    again = {tag: manifest.path.name for manifest in manifests for tag in manifest.tags if tag in lost}
-    found = Index({**tags, **again}, tuple(name for name in known.kept if name in names), known.number)
-    for manifest in manifests:
-        if manifest.number > found.number:  # a kill between checkpoint and index leaves one that the index lacks
-            found = found.with_checkpoint(manifest)
-    return found
+def write_index(directory: Path, index: Index, number: int) -> None:
+    """Replace `index.json` at once; the number is that of the newest checkpoint."""
+    content = {"tags": dict(sorted(index.tags.items())), "kept": list(index.kept), "number": number}
+    write_whole(directory / INDEX, json.dumps(content, indent=1))
 
 
 @dataclass(frozen=True)
@@ -334,8 +300,8 @@ class Snapshot:
 
     tags: frozenset[str]
     step: int
-    tensors: Mapping[str, np.ndarray]  # read from the variables on access, until it is submitted
-    state: bytes
+    tensors: dict[str, np.ndarray]
+    state: str
 
 
 @dataclass(frozen=True)
@@ -371,8 +337,14 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
 
 
 def read_checkpoint(manifest: Manifest) -> Checkpoint:
-    """Return a checkpoint, once its files are checked."""
-    check_files(manifest)
+    """Return a checkpoint, once its files are compared with its manifest."""
+    for name, expected in manifest.files.items():
+        try:
+            found = _fingerprint(manifest.path / name)
+        except OSError as error:
+            raise DamagedError(f"{manifest.path / name} cannot be read: {error.strerror}.") from error
+        if found != expected:
+            raise DamagedError(f"{manifest.path / name} is damaged: its sha256 is not the one in {MANIFEST}.")
     state = read_json(manifest.path / STATE)
     if not isinstance(state, dict):
         raise DamagedError(f"{manifest.path / STATE} is damaged: it holds no state.")

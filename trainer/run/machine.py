@@ -94,12 +94,12 @@ Value = TypeVar("Value")
 
 
 def estimated(what: str, estimate: Callable[[], Value], otherwise: Value) -> Value:
-    """Return an estimate; if it fails, warn in one line and return a substitute."""
+    """Return what a function returns; if it fails, warn in one line and return a substitute."""
     try:
         return estimate()
     except Exception as error:  # noqa: BLE001 - no reason to lose a run
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"{what} cannot be estimated and is left out ({reason}). Training is not affected.", stacklevel=2)
+        warnings.warn(f"{what} is left out ({reason}). Training is not affected.", stacklevel=2)
         return otherwise
 
 

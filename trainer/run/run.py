@@ -19,17 +19,17 @@ from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
-from hookline.trainer.run.checkpoint import Store
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.control import Best, Cadence, Control, Journal, Report, own_values
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.resume import roll_back, run_state
 from hookline.trainer.run.state import (
-    VariableValues,
     Weights,
     assign_variables,
     evaluation_keys,
     run_variables,
     trainer_variables,
+    values_by_key,
     weights_reader,
 )
 from hookline.trainer.run.times import EVALUATION, HOOKS, SAVE, Times, time_names
@@ -38,6 +38,7 @@ from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.step_graph import step_graph
 from hookline.trainer.step.trainer import Trainer
 
 SPEED = "time/images_per_second"
@@ -61,7 +62,7 @@ class Run:
     hooks: list[Hook]  # graph hooks, then host hooks, each in order
     total_steps: int  # that the run will make
     best: Best  # validation value so far
-    _store: Store  # of the checkpoints
+    _store: CheckpointStore  # of the checkpoints
     plan: str = ""  # Markdown: the stages with their hooks, the update ops, the variables
     checkpoint: str = ""  # the tag of the checkpoint that a finished run was restored from
     control: Control = field(default_factory=Control)  # takes the requests of hooks
@@ -135,7 +136,7 @@ class Run:
 
     def graph(self) -> tf.compat.v1.GraphDef:
         """Return the traced step as a graph to look at."""
-        return self.loop.step_graph(self.variables)
+        return step_graph(self.loop.graph, [commit.graph for commit in self.trainer.commits], self.variables)
 
     def fit(self, interruption: Interruption | None = None) -> None:
         """Train until the last step, a stop that a hook asks for, an error, a signal or the end of the time budget."""
@@ -325,7 +326,7 @@ class Run:
             with self.times.taking(SAVE):
                 self._store.keep_last = self.control.keep_last
                 state = {"run": run_state(self), "hooks": hooks}
-                self._store.save(tags, self.step, VariableValues(self.variables), state)
+                self._store.save(tags, self.step, values_by_key(self.variables), state)
         self._warn_of_problems()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from hookline.trainer.run.resume import (
     restore_run,
 )
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import VariableValues
+from hookline.trainer.run.state import values_by_key
 from hookline.trainer.run.summary import build_summary, write_summary
 from hookline.trainer.run.times import StartTime
 from hookline.trainer.run.workers import ClusterWorkers, Workers, follow, join_workers
@@ -177,7 +177,7 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
     digest: str | None = None
     try:
         run.fit(interruption)
-        digest = tensors_digest(VariableValues(run.variables))
+        digest = tensors_digest(values_by_key(run.variables))
         test = run.finish()
     except BaseException as error:  # noqa: BLE001 - raised again once the summary is written
         failure = error

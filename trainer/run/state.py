@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import Bits, Hook
+from hookline.trainer.run.machine import estimated
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.returned import checked
 from hookline.trainer.step.trainer import Trainer
@@ -40,10 +40,8 @@ def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
 def share_variables(trainers: Sequence[Trainer]) -> None:
     """Copy the variables of the first replica of this process to the others, after something outside the step."""
     for each in trainers[1:]:
-        first, own = trainer_variables(trainers[0]), trainer_variables(each)
-        if missing := own.keys() - first.keys():
-            raise ValueError(f"Replicas were built with other variables: {sorted(missing)}.")
-        for key, variable in own.items():
+        first = trainer_variables(trainers[0])
+        for key, variable in trainer_variables(each).items():
             variable.assign(first[key])
 
 
@@ -52,21 +50,9 @@ def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
     return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
-class VariableValues(Mapping[str, np.ndarray]):
-    """Give copies of the values of variables by key, each read on access: nothing holds all of them at once."""
-
-    def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        self._variables = variables
-
-    def __getitem__(self, key: str) -> np.ndarray:
-        value: np.ndarray = self._variables[key].numpy()
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._variables)
-
-    def __len__(self) -> int:
-        return len(self._variables)
+def values_by_key(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    """Return copies of the values of variables."""
+    return {key: variable.numpy() for key, variable in variables.items()}
 
 
 def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:
@@ -144,12 +130,8 @@ def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
 
 def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
     """Return the checked result of a hook's stage; if it fails, warn and return an empty one."""
-    try:
-        return cast("Answer", checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
-    except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
-        return empty
+    what = f"What the hook '{hook.name}' returns from {stage}"
+    return estimated(what, lambda: checked(hook, stage, getattr(hook, stage)(*arguments), given=given), empty)
 
 
 def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Number]:

@@ -67,17 +67,8 @@ def _of_hook(hook: Hook, run: Run) -> dict[str, Any]:
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write summary.json whole, with null for what is not finite."""
-    write_whole(directory / "summary.json", json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    finite = json.loads(json.dumps(summary), parse_constant=lambda _: None)
+    write_whole(directory / "summary.json", json.dumps(finite, indent=2) + "\n")
 
 
 CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)

@@ -175,16 +175,7 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
     if share is None or share < BOUND or times.waited_seconds < WORTH_SECONDS or not measure:
         return {**verdict, "parts": None, "advice": None}
     parts = part_shares(training, run.step)
-    advice = advise(
-        training,
-        parts,
-        step_seconds=times.train_seconds / times.timed_steps,
-        cores=usable_cores(),
-        threads=run.config.get("trainer", {}).get("threads"),
-        cache=run.config.get("data", {}).get("cache"),
-        accelerated=bool(tf.config.list_logical_devices("GPU")),
-    )
-    return {**verdict, "parts": {name: round(part, 4) for name, part in parts.items()}, "advice": advice}
+    return {**verdict, "parts": {name: round(part, 4) for name, part in parts.items()}, "advice": advise(run, parts)}
 
 
 def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
@@ -198,19 +189,14 @@ def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
     return {name: each / total for name, each in seconds.items()}
 
 
-def advise(
-    training: TrainingBatches,
-    parts: Mapping[str, float],
-    *,
-    step_seconds: float,
-    cores: int,
-    threads: int | None,
-    cache: str | None,
-    accelerated: bool,
-) -> str:
+def advise(run: Run, parts: Mapping[str, float]) -> str:
     """Return a line of advice for a run that waits for its batches."""
-    slowest = max(parts, key=lambda name: parts[name])
+    training, config, cores = run.training, run.config, usable_cores()
     source, augmentation = training.split.source, training.augmentation
+    threads, cache = config.get("trainer", {}).get("threads"), config.get("data", {}).get("cache")
+    accelerated = bool(tf.config.list_logical_devices("GPU"))
+    step_seconds = run.times.train_seconds / run.times.timed_steps
+    slowest = max(parts, key=lambda name: parts[name])
     if threads is not None and threads < cores and step_seconds >= THREADS_PAY_SECONDS:
         remedy = f"trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null"
     elif slowest == READING and source.host_only:

@@ -28,7 +28,7 @@ from hookline.trainer.replicas.strategy import check_shared, local_replicas, sha
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.directory import environment
 from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.state import VariableValues, share_variables, trainer_variables
+from hookline.trainer.run.state import share_variables, trainer_variables, values_by_key
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
@@ -94,7 +94,7 @@ def facts_of(run: Run) -> dict[str, str]:
     facts["the data"] = run._fingerprint
     facts["the variables"] = " ".join(f"{key} {variables[key].shape}" for key in sorted(variables))
     if not resumed:  # otherwise the chief sends its own
-        facts["the initial values of the variables"] = tensors_digest(VariableValues(variables))
+        facts["the initial values of the variables"] = tensors_digest(values_by_key(variables))
     return facts
 
 
@@ -224,7 +224,7 @@ class ClusterWorkers(Workers):
     def other_digests(self, variables: Variables) -> list[int]:
         """Return the workers whose variables are not those of the chief."""
         with self.watching():
-            digests = self._messages.gather(tensors_digest(VariableValues(variables)).encode())
+            digests = self._messages.gather(tensors_digest(values_by_key(variables)).encode())
         others = [worker for worker, digest in enumerate(digests) if digest != digests[0]]
         self._equal = not others
         return others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -15,7 +15,6 @@ from hookline.trainer.input.source import HOST
 from hookline.trainer.objective import Batch
 from hookline.trainer.step.metrics import Accumulators
 from hookline.trainer.step.stage import named_scope, python_errors
-from hookline.trainer.step.step_graph import step_graph
 from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import READING_OPS, audit
 
@@ -59,10 +58,6 @@ class ChunkLoop:
     def loop_graph(self) -> tf.Graph:
         """Return the graph of the whole loop; the step is in the body of its while op."""
         return self._loop.graph
-
-    def step_graph(self, variables: Mapping[str, tf.Variable]) -> tf.compat.v1.GraphDef:
-        """Return the ops of a step in one graph, for viewing."""
-        return step_graph(self.graph, [commit.graph for commit in self.trainer.commits], variables)
 
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
         """Run steps until done or until one is vetoed; return the steps made so far, and the vetoes."""
@@ -119,8 +114,6 @@ class ChunkLoop:
             with tf.control_dependencies([ready]), named_scope("metrics"):
                 first = self.accumulators.is_empty()  # so that a report of few steps has a sample
             results = [make(step, batch, first) for make, batch in zip(self._steps, batches, strict=True)]
-            if len(results) > 1:
-                _refuse_shared(tf.compat.v1.get_default_graph().get_operations()[before:])
             sums, flags = results[0]
             with named_scope("metrics"):
                 self.accumulators.add(sums)
@@ -138,18 +131,6 @@ def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
     with tf.device(HOST), tf.control_dependencies(done), named_scope("clock"):
         return tf.timestamp()
-
-
-def _refuse_shared(calls: list[tf.Operation]) -> None:
-    """Refuse steps of several replicas that TensorFlow would run one after the other."""
-    seen: set[int] = set()
-    for tensor in (each for call in calls for each in {id(t): t for t in call.inputs}.values()):
-        if tensor.dtype == tf.resource and id(tensor) in seen:
-            raise ValueError(
-                f"Replicas share a variable or another resource ({tensor.name}), so that their steps would wait for "
-                "each other forever. Expected one of its own for each: build it in the hook, not in its module."
-            )
-        seen.add(id(tensor))
 
 
 def _writes_since(count: int) -> list[tf.Operation]:

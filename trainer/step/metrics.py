@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -11,8 +11,10 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
+from hookline.trainer.step.stage import named_scope
 
 SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
+Scalars: TypeAlias = "dict[str, tf.Tensor]"
 
 
 @dataclass
@@ -45,9 +47,18 @@ class StepResult:
             self.overflow = either(self.overflow, run.overflow)
 
 
-def when(
-    flag: tf.Tensor, compute: Callable[[], dict[str, tf.Tensor]], *, name: str | None = None
-) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+def unless(stops: Sequence[tf.Tensor], write: Callable[[], Scalars]) -> tuple[tf.Tensor, Scalars]:
+    """Write in a branch that is taken only when nothing stops the step; where nothing can, there is no branch."""
+    if not stops:
+        with named_scope("metrics"):  # where it is counted
+            committed = tf.constant(True)
+        return committed, write()
+    with named_scope("veto"):
+        allowed = tf.logical_not(tf.reduce_any(tf.stack(stops)))
+    return when(allowed, write, name="unless_vetoed")
+
+
+def when(flag: tf.Tensor, compute: Callable[[], Scalars], *, name: str | None = None) -> tuple[tf.Tensor, Scalars]:
     """Return the flag and float32 scalars by name, computed in a branch that is taken where it is True; else zeros."""
     if tf.get_static_value(flag):
         return flag, compute()
@@ -105,14 +116,13 @@ def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.
     losses = output.losses
     if SAMPLE_WEIGHTS in batch:
         each = tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
-        losses = {name: _times(value, each) for name, value in losses.items()}
+        losses = {
+            name: tf.cast(value, tf.float32) * each if value.shape.rank == 1 else value
+            for name, value in losses.items()
+        }
     means = {name: weighted_mean(name, value, weights) for name, value in losses.items()}
     metrics = {name: weighted_mean(name, value, own) for name, value in output.metrics.items()}
     return means, metrics
-
-
-def _times(value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    return tf.cast(value, tf.float32) * weights if value.shape.rank == 1 else value
 
 
 def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput, check_ownership
 from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.step.accumulate import accumulate, refuse_accumulation
+from hookline.trainer.step.accumulate import accumulate
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
-from hookline.trainer.step.join import join_flags, join_replicas, mean_over_batch
-from hookline.trainer.step.losses import LossScale, check_class_losses, refuse_second_scale, weigh_losses
+from hookline.trainer.step.losses import (
+    LossScale,
+    check_class_losses,
+    check_optimizer,
+    join_flags,
+    join_replicas,
+    mean_over_batch,
+    weigh_losses,
+)
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
@@ -29,6 +35,7 @@ from hookline.trainer.step.metrics import (
     check_sample_weights,
     either,
     sample_weights,
+    unless,
     when,
 )
 from hookline.trainer.step.returned import ask, checked, refuse_repeated
@@ -63,6 +70,12 @@ class HalfStep:
     sampled: tf.Tensor  # whether norms and measures are taken in this step
     held_back: tf.Tensor | None  # whether the step was held back before; None where nothing could
     overflow: tf.Tensor | None
+
+    @property
+    def reported(self) -> dict[str, tf.Tensor]:
+        """Return the losses and the metrics by the names in reports."""
+        losses = {f"loss/{name}": value for name, value in self.computed.losses.items()}
+        return losses | {f"metric/{name}": value for name, value in self.computed.metrics.items()}
 
 
 class Trainer:
@@ -103,16 +116,11 @@ class Trainer:
         if class_weights is not None:
             check_class_losses(self.objectives)
         for hook in self.hooks:
-            if hook.network not in self.networks:
-                known = ", ".join(self.networks)
-                raise UserError(f"The hook '{hook.name}' works on the network '{hook.network}'. Expected: {known}.")
             ask(hook, "declare")
         for network in networks:
-            refuse_accumulation(network)
-            if loss_scale is not None:
-                refuse_second_scale(network)
+            check_optimizer(network, scaled=loss_scale is not None)
 
-    def train_step(self, step: tf.Tensor, batch: Batch, *, sampled: tf.Tensor | None = None) -> StepResult:
+    def train_step(self, step: tf.Tensor, batch: Batch, *, sampled: tf.Tensor) -> StepResult:
         """Trace one step: every objective in order, each with its part of the batch.
 
         `sampled`, a bool scalar, asks for a sample of the norms and of what hooks measure where none is due.
@@ -141,7 +149,7 @@ class Trainer:
         update: int = 0,
         held_back: tf.Tensor | None = None,
         *,
-        sampled: tf.Tensor | None = None,
+        sampled: tf.Tensor,
     ) -> HalfStep:
         """Trace a run of an objective up to the gradients that its optimizers get; held back if the step was before."""
         with named_scope("begin"):
@@ -162,8 +170,8 @@ class Trainer:
             context.gradients = ask(hook, "transform_gradients", dict(context.gradients), context, given=context.latent)
             norms.add(hook, context.gradients)
         with named_scope("gradient_norms"):
-            due = tf.constant(True) if self.sample_every == 1 else tf.equal(step % self.sample_every, 0)
-            sampled = due if sampled is None else tf.logical_or(due, sampled)
+            every = self.sample_every
+            sampled = tf.constant(True) if every == 1 else tf.logical_or(tf.equal(step % every, 0), sampled)
             found = when(sampled, norms.compute)[1]
         return HalfStep(
             objective, update, batch, forward, computed, contexts, begun, found, sampled, held_back, overflow
@@ -212,12 +220,7 @@ class Trainer:
         # Attributes that hooks set while they are traced belong to the first pass.
         copied.hooks = [copy(hook) for hook in self.hooks]
         forward = copied.forward(
-            context.step,
-            context.batch,
-            objective=objective.name,
-            training=True,
-            update=context.update,
-            points=points,
+            context.step, context.batch, objective=objective.name, training=True, update=context.update, points=points
         )
         return copied._differentiate(objective, forward, context.batch)[1:]
 
@@ -234,7 +237,7 @@ class Trainer:
         pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(half.begun, BEGIN)
         stops = [*(each for each in (half.held_back, half.overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
-            committed, measures = _unless(stops, partial(self._write, half, pending))
+            committed, measures = unless(stops, partial(self._write, half, pending))
         sums_and_counts = self._sums(half, measures, committed)
         with named_scope("metrics"):
             left_out = tf.logical_not(committed) if stops else None
@@ -260,7 +263,7 @@ class Trainer:
             for hook in self.hooks:
                 if hook.network in contexts:  # also where it takes no part: the promise is one about the network
                     ask(hook, "project", contexts[hook.network])
-            measures = when(half.sampled, partial(self._measure, contexts))[1]
+            measures = when(half.sampled, partial(self._measure, half))[1]
         self.commits.append(record)
         return measures
 
@@ -362,47 +365,27 @@ class Trainer:
             return vetoes
         return {name: tf.logical_and(flag, tf.logical_not(half.overflow)) for name, flag in vetoes.items()}
 
-    def _measure(self, contexts: Mapping[str, StepContext]) -> dict[str, tf.Tensor]:
+    def _measure(self, half: HalfStep) -> dict[str, tf.Tensor]:
         measures: dict[str, tf.Tensor] = {}
-        for hook, context in taking_part(self.hooks, contexts):
+        for hook, context in taking_part(self.hooks, half.contexts):
             with in_stage(hook, "measure"):
-                for own, value in checked(hook, "measure", hook.measure(context)).items():
-                    if (name := hook.scope + own) in measures:
-                        raise UserError(f"Two hooks measure '{name}'. Give each its own name.")
-                    measures[name] = tf.identity(tf.cast(value, tf.float32))  # an op: a stray tensor shows here
+                found = checked(hook, "measure", hook.measure(context))
+                own = {hook.scope + name: tf.identity(tf.cast(value, tf.float32)) for name, value in found.items()}
+                refuse_repeated(hook, "measures", own, {*half.reported, *half.norms, *measures})
+                measures |= own
         return measures
 
     def _sums(self, half: HalfStep, measures: Mapping[str, tf.Tensor], committed: tf.Tensor) -> dict[str, SumAndCount]:
         """Return all that the run reports, as sums and counts over the steps that are written."""
-        losses, metrics = half.computed.losses, half.computed.metrics
-        values = {f"loss/{name}": value for name, value in losses.items()}
-        values |= {f"metric/{name}": value for name, value in metrics.items()}
-        if taken := [name for name in measures if name in {*values, *half.norms}]:
-            raise UserError(
-                f"A hook measures {', '.join(taken)}, which the trainer reports. Expected names under the hook's own."
-            )
         with named_scope("metrics"):
             means = mean_over_batch(self.replica, half.batch, list(measures.values()))
             count = tf.cast(committed, tf.float32)
-            sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
+            sums = {name: (tf.where(committed, value, 0.0), count) for name, value in half.reported.items()}
             if SAMPLE_WEIGHTS in half.batch:  # across steps, too, a metric is an average over weighted examples
                 (weight,) = self.replica.sum([tf.reduce_sum(sample_weights(half.batch))])
-                names = [f"metric/{name}" for name in metrics]
+                names = [f"metric/{name}" for name in half.computed.metrics]
                 sums |= {name: (sums[name][0] * weight, count * weight) for name in names}
             counted = tf.logical_and(committed, half.sampled)
             count, samples = tf.cast(counted, tf.float32), dict(zip(measures, means, strict=True)) | {**half.norms}
             sums |= {name: (tf.where(counted, value, 0.0), count) for name, value in samples.items()}
         return sums
-
-
-def _unless(
-    stops: Sequence[tf.Tensor], write: Callable[[], dict[str, tf.Tensor]]
-) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Write in a branch that is taken only when nothing stops the step; where nothing can, there is no branch."""
-    if not stops:
-        with named_scope("metrics"):  # where it is counted
-            committed = tf.constant(True)
-        return committed, write()
-    with named_scope("veto"):
-        allowed = tf.logical_not(tf.reduce_any(tf.stack(stops)))
-    return when(allowed, write, name="unless_vetoed")

@@ -11,8 +11,7 @@ import hookline
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network, name_variables
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.initial_weights import load_file, load_run, take_weights
-from hookline.trainer.run.weight_files import by_path, held
+from hookline.trainer.run.initial_weights import by_path, held, load_file, load_run, take_weights
 from tests.support.refusals import assert_refused
 
 layers = keras.layers

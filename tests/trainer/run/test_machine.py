@@ -76,7 +76,7 @@ def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
         assert (caught.value.__cause__ if message else caught.value) is error
     with pytest.raises(UserError, match=rf"{SHAPE} \[100000000, 1000000\], int64"), memory_errors():
         np.ones((10**8, 10**6), np.int64)
-    with pytest.warns(UserWarning, match=r"The plan cannot be estimated.*KeyError: 'a'"):
+    with pytest.warns(UserWarning, match=r"The plan is left out.*KeyError: 'a'"):
         assert estimated("The plan", lambda: {}["a"], 0) == 0
 
 

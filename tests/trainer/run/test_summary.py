@@ -47,10 +47,10 @@ def test_keys_are_documented_and_a_failed_answer_of_a_hook_is_left_out(tmp_path)
     run.times.spent[HOOKS + "diary"] = 0.25
     run.times.start.parts["step"] = 3.5
     test = {"weights": "best", "metric/accuracy": 0.96}
-    with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
+    with pytest.warns(UserWarning, match="What the hook 'probe' returns from") as caught:
         summary = build_summary(run, {"status": "completed", "stop_reason": None, "test": test, "digest": "0a"})
-    lines = sorted(str(each.message).partition(":")[0] for each in caught)
-    assert lines == [f"The hook 'probe', stage {stage}" for stage in ("shipped_bits", "summary")]
+    lines = sorted(str(each.message).partition(" is left out (")[0] for each in caught)
+    assert lines == [f"What the hook 'probe' returns from {stage}" for stage in ("shipped_bits", "summary")]
     assert set(summary) == set(KEYS.split())
     plain = {"epochs": 1.5, "images_per_second": 160.0, "steps": 6, "digest": "0a", "test": test, "resumed_at": [2]}
     assert {key: summary[key] for key in plain} == plain

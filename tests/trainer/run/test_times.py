@@ -10,6 +10,7 @@ from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run import times as module
 from hookline.trainer.run.times import Times, advise, judge_input, part_shares
 from tests.support.runs import seen_run
 
@@ -55,13 +56,16 @@ ADVICE = [
     ("device", READING, {"threads": 2, "step_seconds": 9e-4}, "(90 %) goes into its reading; trainer.placement=host"),
     ("device", AUGMENTING, {"cores": 1}, "leave out what costs most of augment.slow"),
     ("device", READING, {"cores": 1}, "all of 1 cores are in use"),
-    ("host", READING, {"accelerated": True}, "trainer.placement=device holds the data (70.31 KiB)"),
-    ("host", AUGMENTING, {"accelerated": True}, "leave out what costs most of augment.slow"),
+    ("host", READING, {"devices": ["GPU:0"]}, "trainer.placement=device holds the data (70.31 KiB)"),
+    ("host", AUGMENTING, {"devices": ["GPU:0"]}, "leave out what costs most of augment.slow"),
 ]
 
 
-def test_the_advice_follows_from_what_was_found():
-    given = {"cores": 8, "threads": None, "cache": None, "accelerated": False, "step_seconds": 10.0}
+def test_the_advice_follows_from_what_was_found(tmp_path, monkeypatch):
     for placement, parts, facts, advice in ADVICE:
+        monkeypatch.setattr(module, "usable_cores", lambda facts=facts: facts.get("cores", 8))
+        monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda _, facts=facts: facts.get("devices", []))
         training = batches(placement=placement, augmented="augmentation" in parts)
-        assert advice in advise(training, parts, **{**given, **facts})
+        times = Times(train_seconds=facts.get("step_seconds", 10.0), timed_steps=1)
+        config = {"trainer": {"threads": facts.get("threads")}}
+        assert advice in advise(seen_run(tmp_path, training=training, times=times, config=config), parts)

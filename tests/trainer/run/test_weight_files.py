@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hookline.trainer.run.weight_files import MEMBER, open_weights
+from hookline.trainer.run.initial_weights import MEMBER, open_weights
 from tests.support.refusals import assert_refused
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
