@@ -78,6 +78,11 @@ def load(
     directory = user_path(run_dir, KEY)
     config = read_stored(str(directory), KEY)
     if config["task"].get("_target_") != PYTHON:
+        if any(part is not None for part in (model, networks, optimizer, loss, metrics, hooks)):
+            raise UserError(
+                f"'{directory}' is a run of the command line, whose config names its parts. Expected none here, and "
+                "plugins=['my_package'] for the package of your own parts."
+            )
         return _of_command_line(directory, plugins, checkpoint)
     record = read_record(directory)
     several = networks is not None

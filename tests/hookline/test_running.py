@@ -55,6 +55,8 @@ def test_it_returns_what_is_on_disk_and_resumes(tmp_path):
     assert result.directory == tmp_path / "a"
     assert result.summary == json.loads((tmp_path / "a" / "summary.json").read_text())
     assert len(result.history["validation"]["step"]) == len(result.history["validation"]["loss/cross_entropy"]) >= 2
+    with pytest.raises(UserError, match="plugins="):
+        hookline.load(result.directory, hooks=["ema"])
     (network,) = result.networks.values()
     assert network.predict(np.zeros((3, *network.input_shape[1:]), np.float32), verbose=0).shape == (3, 10)
     assert repr(result) == f"RunResult(completed after 40 steps, networks: model, {tmp_path / 'a'})"
