@@ -39,8 +39,9 @@ def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, ti
     axes = figure.add_subplot(title=title)
     axes.set_aspect("equal", adjustable="datalim")
     for label in np.unique(labels):
-        axes.scatter(*points[labels == label].T, s=6, color=f"C{label % 10}", label=str(label))
-    axes.scatter(*centers.T, s=120, facecolors="none", edgecolors="black", linewidths=1.5)
+        horizontal, vertical = points[labels == label].T
+        axes.scatter(horizontal, vertical, s=6, color=f"C{label % 10}", label=str(label))
+    axes.scatter(centers[:, 0], centers[:, 1], s=120, facecolors="none", edgecolors="black", linewidths=1.5)
     for label, place in enumerate(centers if len(centers) <= MOST_NUMBERED else ()):
         axes.annotate(str(label), place, (6, 6), textcoords="offset points", fontweight="bold")
     if len(np.unique(labels)) <= MOST_LISTED:

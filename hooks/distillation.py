@@ -61,7 +61,7 @@ class Distillation(GraphHook):
 
     Example:
         python train.py recipe=bnn +hooks=distillation hooks.distillation.teacher=runs/float
-        python train.py recipe=baseline +hooks=[prune,distillation] init_from=runs/float
+        python train.py recipe=baseline "+hooks=[prune,distillation]" init_from=runs/float
     """
 
     priority = 5  # its loss is a share of the task's, to which later hooks add theirs; it sees the network as given

@@ -54,7 +54,7 @@ class Prune(GraphHook):
         polynomial:  s_t = s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power    at t0, every `frequency` steps, and t1
         m = 0 at the round(s_t n) units with the smallest score: |w|; of blocks and channels the L1 norm, or the L2 norm
         forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
-        after the optimizer:  w <- m w, for splicing from t1 on; and so its moving average
+        after the optimizer:  w <- m w, for splicing from t1 on; likewise its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
         rewinding:            w <- m w_k, k the step of `rewind_epoch`, where masks become final, and at stages
 

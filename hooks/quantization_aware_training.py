@@ -84,7 +84,7 @@ class QuantizationAwareTraining(GraphHook):
                       s trains by dL/ds / sqrt(p N), with N entries of x that share s, those of one example
 
     State:
-        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch. With
+        ranges: a and b of each rounded activation, a row each; initially those of the first batch. With
             ranges=learned they keep their initial values, and a state `steps` has the initial quantization steps of
             kernels; the trained factors on both are a variable of the network, in the layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.

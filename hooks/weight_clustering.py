@@ -29,7 +29,7 @@ class WeightClustering(GraphHook):
     such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them.
+    "mask/<variable>" records them. This is the default beside a hook with masks, such as `prune`.
 
     Group: technique
 
@@ -74,7 +74,7 @@ class WeightClustering(GraphHook):
         init: str = "linear",
         begin_epoch: float | None = 0.0,
         centroid_rate: float = 1.0,
-        preserve_sparsity: bool = False,
+        preserve_sparsity: bool | None = None,
         network: str = "model",
     ) -> None:
         """Check the options.
@@ -85,7 +85,7 @@ class WeightClustering(GraphHook):
             init: "linear", "density" or "kmeans".
             begin_epoch: 0 or more; weights are free before it. None: halfway through the run.
             centroid_rate: 0 or more; times the learning rate, that of the centroids.
-            preserve_sparsity: whether zeros stay zeros.
+            preserve_sparsity: whether zeros stay zeros. None: if an earlier hook has masks, as `prune` does.
             network: name of the network.
         """
         self.layers = layers
@@ -99,6 +99,9 @@ class WeightClustering(GraphHook):
     def build(self, context: BuildContext) -> None:
         self._network = context.network
         self._kernels = select_kernels(self._network, self.layers, doing="clustered")
+        if self.preserve_sparsity is None:
+            self.preserve_sparsity = any("/mask/" in name for name in context.states)
+            options.check_integer("clusters", self.clusters, minimum=3 if self.preserve_sparsity else 2)
         half = context.total_steps // 2
         self._begin = half if self.begin_epoch is None else options.begin_step(self.begin_epoch, context)
         self._centroids: dict[str, tf.Variable] = {}
@@ -111,7 +114,7 @@ class WeightClustering(GraphHook):
         self._active = tf.Variable(self._begin == 0, trainable=False, name="active")
 
     def _initial(self, weights: tf.Tensor) -> tf.Tensor:
-        return initial_centroids(weights, self.clusters, self.init, with_zero=self.preserve_sparsity)
+        return initial_centroids(weights, self.clusters, self.init, with_zero=bool(self.preserve_sparsity))
 
     def declare(self) -> Declaration:
         state = {f"centroids/{name}": each for name, each in self._centroids.items()}

@@ -1,7 +1,16 @@
-"""Run a recipe without each of its technique hooks in turn: `python scripts/ablate.py recipe=<name> seeds=0,1,2`.
+"""Run a recipe without each of its technique hooks in turn.
 
-One table shows what each hook is worth: mean and standard deviation over the seeds, and the difference to the whole
-recipe seed by seed. The same command again runs only what is missing.
+python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
+
+The whole recipe is run, and the recipe without each of its technique hooks (hooks.<name>=null); hooks that only watch,
+and those that every run has, stay. A hook that another one needs cannot be taken away alone; a line says why.
+
+  seeds        seeds of each variant, such as 0,1,2
+  out          directory for the runs; without it runs/ablations/<recipe>
+  metrics      what to compare, such as metrics=accuracy,validation/loss/total; without it all of the test split
+
+The same command again runs only what is missing; python scripts/compare.py <out> shows the runs with curves and as CSV.
+Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
 from hookline.scripts.sweep.command import run_missing
-from hookline.scripts.sweep.open import command_of, is_done, make_directory
+from hookline.scripts.sweep.open import command_of
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
 from hookline.scripts.sweep.run import TRAIN
 from hookline.train import check
@@ -31,18 +40,6 @@ from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
 
-USAGE = """python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
-
-The whole recipe is run, and the recipe without each of its technique hooks (hooks.<name>=null); hooks that only watch,
-and those that every run has, stay. A hook that another one needs cannot be taken away alone; a line says why.
-
-  seeds        seeds of each variant, such as 0,1,2
-  out          directory for the runs; without it runs/ablations/<recipe>
-  metrics      what to compare, such as metrics=accuracy,validation/loss/total; without it all of the test split
-
-The same command again runs only what is missing; python scripts/compare.py <out> shows the runs with curves and as CSV.
-Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
-"""
 TAKEN = ("seed", "run_dir", "resume")
 COLUMN, WHOLE = "hooks", "whole"
 Variants = dict[str, list[str]]
@@ -51,7 +48,7 @@ Variants = dict[str, list[str]]
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     seeds: str = "0,1,2"
     out: str = ""
@@ -127,10 +124,6 @@ def run_jobs(
 ) -> int:
     """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
-    if not sweep.jobs and directory.exists() and any(directory.iterdir()):
-        raise UserError(
-            f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
-        )
     taken = {job.run: job.overrides for job in sweep.jobs}
     asked = {name: list(overrides) for name, overrides in jobs.items()}
     for name, overrides in asked.items():
@@ -141,7 +134,7 @@ def run_jobs(
     wanted = [job for job in sweep.jobs if job.overrides in asked.values()]
     found = preflight_each(command_of(sweep), [job.overrides for job in wanted])
     checked = {job.number: each for job, each in zip(wanted, found, strict=True)}
-    make_directory(directory, "out=")
+    directory.mkdir(parents=True, exist_ok=True)
     return run_missing(sweep, checked, partial(divide, asked=None), say, script)
 
 
@@ -152,14 +145,7 @@ def _command(options: Options) -> int:
     say = partial(console.print, soft_wrap=True)
     seeds = parse_seeds(options.seeds)
     variants = variants_of(options.overrides)
-    sweep = read_sweep(out) if (out / FILE_NAME).exists() else Sweep(out)
-    made = [job.overrides for job in sweep.jobs if is_done(sweep, job)]  # what has been run can run
-    unmade = {
-        name: overrides
-        for name, overrides in variants.items()
-        if not any(job in made for job in options.jobs(overrides))
-    }
-    reasons = reasons_against(unmade) if unmade else {}
+    reasons = reasons_against(variants)
     if WHOLE in reasons:
         raise UserError(reasons[WHOLE])
     able = {name: options.jobs(overrides) for name, overrides in variants.items() if name not in reasons}
@@ -192,7 +178,7 @@ def comparison_of(out: Path, able: Mapping[str, Sequence[Sequence[str]]], names:
     return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=found.unreadable)
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

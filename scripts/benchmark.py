@@ -1,38 +1,15 @@
-"""Time ways to do the same work, side by side: `python scripts/benchmark.py what=input [key=value ...]`.
+"""Time ways to do the same work, side by side.
+
+python scripts/benchmark.py what=<comparison> [key=value ...]
 
 Each contender has a process of its own, which prepares once. Then the contenders of a case take turns, so that other
 load on the machine affects all alike. A contender is a small function in `scripts/benchmarks/`.
-"""
-
-from __future__ import annotations
-
-import json
-import os
-import statistics
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.scripts.benchmarks.contender import Contender, Settings, Worker, find_contenders
-from hookline.scripts.command import check_output, make_main, new_figure, parse_options, plain_table
-from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.run.directory import cpu_name
-
-_say = partial(print, flush=True)
-USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
   what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
                 training: our runs, Keras's fit, PyTorch, Larq, TFMOT, and the machine's limit;
                 inference: packed binary networks, against the same networks in TensorFlow, ONNX Runtime and LiteRT
-  case          one of them, or several: case=lenet_5,cnn; all without it
-  contenders    pattern on their names, such as 'hookline*'; several: 'hookline,limit*'
+  case          one of them, or several, such as case=lenet_5,cnn; all without it
+  contenders    patterns on their names, such as 'hookline*' or 'hookline,limit*'
   environments  folder of virtual environments with other frameworks; without it, they are left out. To make it:
                 sh scripts/benchmarks/environments.sh <folder>
   data          path of the data, such as mnist.npz; without it, what is embedded or generated
@@ -46,13 +23,35 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
   chart         file for the figures as a bar chart, such as training.png
 """
 
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.scripts.benchmarks.contender import Contender, Settings, Worker, find_contenders
+from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options, plain_table
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.directory import cpu_name
+
+_say = partial(print, flush=True)
+
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     what: Literal["input", "images", "training", "inference"]
-    case: str = ""
+    case: str = "*"
     contenders: str = "*"
     environments: str = ""
     data: str = ""
@@ -68,34 +67,19 @@ class Options:
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
     options = parse_options(arguments, Options)
-    for name in ("seconds", "peak"):
-        if getattr(options, name) == 0:
-            raise UserError(f"Invalid {name}: 0. Expected a number above 0.")
     for name, ending in (("out", ""), ("chart", ".png")):
         if text := getattr(options, name):
             check_output(name, text, [ending], overwrite=True)
-    if options.environments and not user_path(options.environments, "environments").is_dir():
-        raise UserError(
-            f"environments={options.environments} is not a directory. "
-            "Make it with sh scripts/benchmarks/environments.sh <folder>, or leave it out."
-        )
     return options
 
 
 def choose(options: Options) -> dict[str, list[Contender]]:
     """Return the contenders that the options ask for, by case."""
     known = [each for each in find_contenders() if each.what == options.what]
-    cases = list(dict.fromkeys(each.case for each in known))
-    wanted = [options.case] if options.case in cases else [name.strip() for name in options.case.strip("[]").split(",")]
-    for name in wanted if options.case else ():
-        if name not in cases:  # a name may hold a comma
-            raise unknown_name("case", name, cases)
-    known = [each for each in known if not options.case or each.case in wanted]
-    patterns = [pattern.strip() for pattern in options.contenders.split(",")]
-    found = [each for each in known if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
-    if not found:
-        names = ", ".join(dict.fromkeys(f"'{each.name}'" for each in known))
-        raise UserError(f"contenders={options.contenders} matches none. Expected patterns on: {names}.")
+    cases = matching("case", options.case, dict.fromkeys(each.case for each in known))
+    known = [each for each in known if each.case in cases]
+    names = matching("contender", options.contenders, dict.fromkeys(each.name for each in known))
+    found = [each for each in known if each.name in names]
     return {case: own for case in cases if (own := [each for each in found if each.case == case])}
 
 
@@ -104,19 +88,13 @@ def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row
     case, workers, left_out = contenders[0].case, list[Worker](), dict[str, str]()
     try:
         for each in contenders:
-            if (python := each.interpreter(options.environments)) is None:
-                where = f" in {options.environments}" if options.environments else " (see environments= in --help)"
-                left_out[each.name] = f"{each.environment} is not installed{where}."
-                continue
             settings = Settings(options.data, options.batch_size or each.batch_size, options.threads or each.threads)
             try:
-                workers.append(Worker(each, python, settings, options.seconds))
+                workers.append(Worker(each, options.environments, settings, options.seconds))
+                _say(f"{case}: {each.name} is ready")
             except UserError as error:
                 left_out[each.name] = str(error)
-            else:
-                _say(f"{case}: {each.name} is ready")
-        for reason in dict.fromkeys(left_out.values()):
-            _say(f"{case}: left out {', '.join(repr(n) for n, why in left_out.items() if why == reason)}: {reason}")
+                _say(f"{case}: left out '{each.name}': {error}")
         if not workers:
             raise UserError(f"No contender of '{case}' can take part: {' '.join(dict.fromkeys(left_out.values()))}")
         for repeat in range(options.repeats):
@@ -137,10 +115,8 @@ Row = dict[str, Any]
 def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
     """Return the figures of the contenders of one case, as JSON values.
 
-    "ratio" and "of_limit" are medians, over the turns, of the speed relative to the baseline and to the limit in the
-    same turn; "ratio_quartiles" are the lower and the upper quartile. The baseline is the fastest of those that may be
-    it; the first contender where none of them took part. "use" is the share of the peak: 2 operations x products x
-    examples a second / peak. What is unknown is None.
+    Ratios are medians and quartiles, over the turns, of the speed relative to the baseline in the same turn: the
+    fastest contender that may be it, or the first one. "use" is the share of the peak. What is unknown is None.
     """
     baseline = max((each for each in results if each.contender.baseline), key=_median, default=results[0])
     limit = max((each for each in results if each.contender.limit), key=_median, default=None)
@@ -258,7 +234,7 @@ def _command(options: Options) -> None:
     _say(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

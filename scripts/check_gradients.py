@@ -1,8 +1,18 @@
-"""Compare the gradients that a run overrides with true ones: `python scripts/check_gradients.py recipe=<name> ...`.
+"""Compare the gradients that a run overrides with true ones.
 
-Every overridden or custom gradient of the traced training step is compared with central differences of its forward
-pass, and with the derivative of the surrogate that it declares. It is exact, or that of its surrogate, or changed on
-purpose, or undeclared; or it is wrong, and then the command fails.
+python scripts/check_gradients.py recipe=<name> [key=value ...]
+
+Every overridden or custom gradient of the first training step is compared with central differences of its forward
+pass, and with the derivative of the surrogate that it declares. It takes what train.py takes, and trains nothing.
+
+  exact        the derivative of the forward pass, as finite differences give it
+  surrogate    the derivative of the function that it declares
+  on purpose   declared as no function's: clipped, reversed, scaled, guided, stopped
+  undeclared   neither the derivative of the forward pass nor declared, such as tf.custom_gradient in a layer of yours
+  not measured in half precision, which is too coarse for finite differences
+  wrong        not the derivative of what it declares; the command exits with 1
+
+"from" is how far it is from the other gradient, relative to the larger of the two.
 """
 
 from __future__ import annotations
@@ -20,20 +30,6 @@ from hookline.train import DONE, FAILED
 
 if TYPE_CHECKING:
     from hookline.scripts.gradient_probe import Compared
-
-USAGE = """python scripts/check_gradients.py recipe=<name> [key=value ...]
-
-Takes what train.py takes, and trains nothing: the gradients of the first step are looked at.
-
-  exact        the derivative of the forward pass, as finite differences give it
-  surrogate    the derivative of the function that it declares
-  on purpose   declared as no function's: clipped, reversed, scaled, guided, stopped
-  undeclared   neither the derivative of the forward pass nor declared, such as tf.custom_gradient in a layer of yours
-  not measured in half precision, which is too coarse for finite differences
-  wrong        not the derivative of what it declares; the command exits with 1
-
-"from" is how far it is from the other gradient, relative to the larger of the two.
-"""
 
 
 def _command(compared: Sequence[Compared]) -> int:
@@ -72,7 +68,7 @@ def print_table(compared: Sequence[Compared]) -> None:
         console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True, highlight=False, markup=False)
 
 
-main = make_main(USAGE, check, _command)
+main = make_main(__doc__, check, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

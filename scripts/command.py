@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import io
 import math
 import sys
@@ -35,7 +36,7 @@ EXPECTED = {
 
 
 def make_main(
-    usage: str, parse: Callable[[Sequence[str]], Options], command: Callable[[Options], int | None]
+    usage: str | None, parse: Callable[[Sequence[str]], Options], command: Callable[[Options], int | None]
 ) -> Callable[..., int]:
     """Return the `main` of a script, which returns an exit code: 0 done, 2 a mistake of the user, 130 interrupted."""
 
@@ -43,11 +44,11 @@ def make_main(
         open_streams()
         arguments = list(sys.argv[1:] if arguments is None else arguments)
         if "--help" in arguments or "-h" in arguments:
-            print(as_typed(usage))
+            print(as_typed((usage or "").rstrip()))
             return DONE
         try:
             code = command(parse(arguments))
-        except UserError as error:
+        except (UserError, OSError) as error:
             return report(error, WRONG, debug=asks_for_traceback(arguments))
         except KeyboardInterrupt as error:
             return report(error, INTERRUPTED)
@@ -62,19 +63,17 @@ def parse_options(arguments: Iterable[str], make: type[Options]) -> Options:
     A text is taken as it is, anything else is read as YAML. Whole numbers are at least 1, others at least 0.
     """
     hints, values = get_type_hints(make), {}
-    own = [each for each in fields(make) if each.init]  # type: ignore[arg-type]
+    own = {each.name: each for each in fields(make) if each.init}  # type: ignore[arg-type]
     for argument in arguments:
         key, separator, text = argument.partition("=")
-        if not separator and key not in [each.name for each in own]:
-            raise UserError(f"'{argument}' received. Expected key=value, such as {own[0].name}=...; see --help.")
-        if key not in [each.name for each in own]:
-            raise unknown_name("option", key, [each.name for each in own])
+        if separator and key not in own:
+            raise unknown_name("option", key, own)
         if not separator or key in values:
-            raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
+            raise UserError(f"'{argument}' received. Expected <option>=<value>, each option once; see --help.")
         values[key] = _value(key, text, hints[key])
-    for each in own:
-        if each.default is each.default_factory is MISSING and not values.get(each.name):
-            raise UserError(f"No {each.name} was given. Expected {each.name}=<value>; see --help.")
+    for name, each in own.items():
+        if each.default is each.default_factory is MISSING and not values.get(name):
+            raise UserError(f"No {name} was given. Expected {name}=<value>; see --help.")
     return make(**values)
 
 
@@ -116,6 +115,15 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
         raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
     return tuple(map(int, parts))
+
+
+def matching(what: str, patterns: str, names: Iterable[str]) -> list[str]:
+    """Return the names that patterns such as "bnn,lenet*" stand for, in the order of the names."""
+    wanted, names = [pattern.strip() for pattern in patterns.split(",")], list(names)
+    for pattern in wanted:
+        if not fnmatch.filter(names, pattern):
+            raise unknown_name(what, pattern, names)
+    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)]
 
 
 def one_job(arguments: Sequence[str]) -> Job:

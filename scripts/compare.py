@@ -1,28 +1,9 @@
-"""Compare finished runs: `python scripts/compare.py <sweep directory or runs ...>`.
+"""Compare finished runs.
+
+python scripts/compare.py <directory> [<directory> ...] [key=value ...]
 
 Runs that differ only in the seed are one row: mean and standard deviation of what they reached. Runs that failed or are
 not at their end are listed, and are in no average.
-"""
-
-from __future__ import annotations
-
-import os
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.scripts.command import check_output, make_main, parse_options
-from hookline.scripts.comparison.comparison import Comparison, Group, compare, show_setting, sort
-from hookline.scripts.comparison.report import print_comparison, write_csv
-from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
-from hookline.trainer.errors import UserError, unknown_name, user_path
-
-USAGE = """python scripts/compare.py <directory> [<directory> ...] [key=value ...]
 
 Each directory is a run, a sweep, or holds runs below it, such as runs/bnn.
 
@@ -39,10 +20,28 @@ Each directory is a run, a sweep, or holds runs below it, such as runs/bnn.
 Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; damaged ones below a directory are listed.
 """
 
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.scripts.command import check_output, make_main, parse_options
+from hookline.scripts.comparison.comparison import Comparison, Group, compare, show_setting, sort
+from hookline.scripts.comparison.report import print_comparison, write_chart, write_csv
+from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.trainer.errors import UserError, unknown_name, user_path
+
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     metrics: str | None = None
     sort: str | None = None
@@ -86,10 +85,7 @@ def _command(options: Options) -> None:
 
 def find_group(comparison: Comparison, text: str) -> Group:
     """Return the one group that has some settings."""
-    keys = {
-        **dict(zip(comparison.names, comparison.columns, strict=True)),
-        **{key: key for key in comparison.differing},
-    }
+    keys = dict(zip(comparison.names, comparison.columns, strict=True)) | {key: key for key in comparison.differing}
     wanted = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {text: ""}
     for name in wanted:
         if name not in keys:
@@ -110,21 +106,15 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
     if (options.csv or options.chart) and not comparison.groups:
         raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
     lines = []
-    try:
-        if options.csv:
-            write_csv(comparison, user_path(options.csv, "csv"))
-            lines.append(f"table: {options.csv}")
-        if options.chart:
-            from hookline.scripts.comparison.chart import write_chart
-
-            notes = write_chart(comparison, user_path(options.chart, "chart"))
-            lines += [f"chart: {options.chart}", *notes]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be written: {error.strerror}. Expected a place that can.") from error
+    if options.csv:
+        write_csv(comparison, user_path(options.csv, "csv"))
+        lines.append(f"table: {options.csv}")
+    if options.chart:
+        lines += [f"chart: {options.chart}", *write_chart(comparison, user_path(options.chart, "chart"))]
     return lines
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

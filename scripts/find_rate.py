@@ -1,6 +1,15 @@
-"""Find a learning rate: `python scripts/find_rate.py recipe=<name> ...` trains some steps at rates that rise.
+"""Find a learning rate.
 
-The range test of Smith, Cyclical Learning Rates, 2017 (arXiv 1506.01186), section 3.3. Nothing is kept but a picture.
+python scripts/find_rate.py recipe=<name> [key=value ...]
+
+Takes what train.py takes, and trains some steps at learning rates that rise by the same factor. The loss falls, stands
+still, and rises: a good rate lies where it falls fastest, or a tenth of where it is lowest. This is the range test of
+Smith, Cyclical Learning Rates, 2017 (arXiv 1506.01186), section 3.3. Nothing is kept but the picture.
+
+  lowest    first learning rate (1e-6)
+  highest   last one, unless the loss diverges before (1)
+  count     training steps (200)
+  picture   PNG file of loss against rate (learning_rate.png); it must not exist
 """
 
 from __future__ import annotations
@@ -15,23 +24,13 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, new_figure, one_job, parse_options, plain_table
+from hookline.scripts.command import check_output, make_main, new_figure, one_job, parse_options, plain_table
 from hookline.trainer.errors import UserError, user_path
 
 if TYPE_CHECKING:
     from hookline.trainer.config.preflight import Job
     from hookline.trainer.step.loop import ChunkLoop
 
-USAGE = """python scripts/find_rate.py recipe=<name> [key=value ...]
-
-Takes what train.py takes, and trains some steps at learning rates that rise by the same factor. The loss falls, stands
-still, and rises: a good rate lies where it falls fastest, or a tenth of where it is lowest.
-
-  lowest    first learning rate (1e-6)
-  highest   last one, unless the loss diverges before (1)
-  count     training steps (200)
-  picture   PNG file of loss against rate (learning_rate.png); it must not exist
-"""
 SMOOTHING = 0.9
 
 
@@ -72,8 +71,7 @@ def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
     options, rest = parse_options(own, Range), [each for each in arguments if each not in own]
     if not 0 < options.lowest < options.highest:
         raise UserError(f"lowest={options.lowest:g} and highest={options.highest:g} received. Expected a rising range.")
-    if user_path(options.picture, "picture").exists():
-        raise UserError(f"picture={options.picture} exists. Expected a new file: picture=<name>.png.")
+    check_output("picture", options.picture, [".png"], overwrite=False)
     return options, one_job(rest)
 
 
@@ -155,7 +153,7 @@ def print_found(found: Found) -> None:
     )
 
 
-main = make_main(USAGE, parse, lambda asked: print_found(find(*asked)))
+main = make_main(__doc__, parse, lambda asked: print_found(find(*asked)))
 
 if __name__ == "__main__":
     sys.exit(main())

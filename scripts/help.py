@@ -202,7 +202,7 @@ def _option_text(group: str, option: str, path: Path, columns: int) -> str:
     elif group != "recipe":
         needed = [f" {group}.{key}=<{key}>" for key, value, _ in found if value == MISSING]
         command = f"recipe=baseline {command}{''.join(needed)}"
-    about = {"command": f"python train.py {command}", **_header(path)}
+    about = {"command": f"python train.py {command}", **header(path)}
     about["file"] = path.relative_to(path.parents[2]).as_posix()
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
     if found:
@@ -212,7 +212,7 @@ def _option_text(group: str, option: str, path: Path, columns: int) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _header(path: Path) -> dict[str, str]:
+def header(path: Path) -> dict[str, str]:
     """Return the header of a file: paper, command, expected; each may continue on indented lines."""
     found: dict[str, str] = {}
     for line in _comments(path):

@@ -1,4 +1,13 @@
-"""Start the workers of a run on this machine: `python scripts/launch.py workers=2 recipe=bnn ...`."""
+"""Start the workers of a run on this machine.
+
+python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
+
+  workers  processes to start on this machine, which share every batch
+  grace    seconds that the others get to end by themselves when one has failed; then SIGTERM, then SIGKILL
+
+Everything else is for train.py. The output of worker 0 comes as it is, that of the others with a prefix. Ctrl-C and
+SIGTERM go to all: the run is saved and ends. The exit code is the worst of the workers'.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +37,6 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import check_workers
 
 ROOT = Path(__file__).resolve().parents[1]
-USAGE = """python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
-
-  workers  processes to start on this machine, which share every batch
-  grace    seconds that the others get to end by themselves when one has failed; then SIGTERM, then SIGKILL
-
-Everything else is for train.py. The output of worker 0 comes as it is, that of the others with a prefix. Ctrl-C and
-SIGTERM go to all: the run is saved and ends. The exit code is the worst of the workers'.
-"""
 OURS = ("workers", "grace")
 STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
 LAST_SECONDS = 10.0
@@ -45,7 +46,7 @@ POLL_SECONDS = 0.1
 
 @dataclass
 class Options:
-    """Hold what to start; see `USAGE`."""
+    """The options of the command line."""
 
     workers: int
     grace: float = 20.0
@@ -171,7 +172,7 @@ def _stream(lines: IO[bytes], index: int) -> None:
             sys.stdout.flush()
 
 
-main = make_main(USAGE, lambda arguments: checked(parse(arguments)), launch)
+main = make_main(__doc__, lambda arguments: checked(parse(arguments)), launch)
 
 if __name__ == "__main__":
     sys.exit(main())

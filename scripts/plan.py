@@ -1,7 +1,14 @@
-"""Print what a run will do, without training: `python scripts/plan.py recipe=<name>`, with all that train.py takes.
+"""Print what a run will do, without training.
 
-The data is opened, the networks are built, the step is traced and audited, as train.py does it before it starts; then
-the plan is printed, and nothing is written. A run shows the same plan, in full, in TensorBoard.
+python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
+
+  --full       a row for every update op and variable; without it, what is alike shares a row
+  --dot        print the step as a digraph of Graphviz alone: python scripts/plan.py --dot recipe=bnn > step.dot
+  --mermaid    print the step as a flowchart of Mermaid alone
+
+Nothing is trained or written, and run_dir is not looked at. A step whose updates are not wired is refused as train.py
+refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted. For recipes, hooks
+and values see python train.py --help.
 """
 
 from __future__ import annotations
@@ -14,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main
-from hookline.train import check, run_job
+from hookline.scripts.command import make_main, one_job
+from hookline.train import run_job
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,35 +31,17 @@ if TYPE_CHECKING:
     from hookline.scripts.planning.plan import Plan
     from hookline.trainer.config.preflight import Job
 
-USAGE = """python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
-
-  --full       a row for every update op and variable; without it, what is alike shares a row
-  --dot        print the step as a digraph of Graphviz alone: python scripts/plan.py --dot recipe=bnn > step.dot
-  --mermaid    print the step as a flowchart of Mermaid alone
-
-Nothing is trained or written, and run_dir is not looked at. A step whose updates are not wired is refused as train.py
-refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted. For recipes, hooks
-and values see python train.py --help.
-"""
 FORMS = FULL, DOT, MERMAID = ("--full", "--dot", "--mermaid")
 NAME = 26
 """How long names in the first column may be before they break."""
 
 
-def parse(arguments: Sequence[str]) -> tuple[Job | None, str]:
-    """Return the run to plan, None if the command line only shows a config, and has done so; and the form."""
+def parse(arguments: Sequence[str]) -> tuple[Job, str]:
+    """Return the run to plan, and the form."""
     forms = sorted({*arguments} & {*FORMS})
     if len(forms) > 1:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
-    if {*arguments} & {"-m", "--multirun"}:
-        raise UserError("A sweep (-m) received. Expected one run, without -m and with one value for each key.")
-    jobs = check([argument for argument in arguments if argument not in FORMS], directories=False)
-    return jobs[0] if jobs else None, forms[0] if forms else ""
-
-
-def _command(asked: tuple[Job | None, str]) -> int | None:
-    job, form = asked
-    return None if job is None else run_job(job, lambda job: show_plan(job, form))[0]
+    return one_job([argument for argument in arguments if argument not in FORMS]), forms[0] if forms else ""
 
 
 def show_plan(job: Job, form: str) -> dict[str, Any]:
@@ -100,7 +89,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
         console.print(table)
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, lambda asked: run_job(asked[0], lambda job: show_plan(job, asked[1]))[0])
 
 if __name__ == "__main__":
     sys.exit(main())

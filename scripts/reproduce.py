@@ -1,39 +1,10 @@
-"""Measure what the recipes reach, against the papers' figures: `python scripts/reproduce.py`.
+"""Measure what the recipes reach, against the papers' figures.
+
+python scripts/reproduce.py [key=value ...]
 
 The runs of each target are made in out/<target>/<variant>_<seed>. It can be killed at any moment and called again:
 finished runs stay, interrupted ones resume, failed ones start over. Rows whose runs are complete go to
 recipes/results.json and to the table recipes/RESULTS.md.
-"""
-
-from __future__ import annotations
-
-import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.scripts.command import make_main, parse_options, parse_seeds
-from hookline.scripts.reproduction import table
-from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_export, make_row, read_conditions
-from hookline.scripts.reproduction.targets import DATA, Target, Variant, commands_of, read_targets, runs_of
-from hookline.scripts.reproduction.targets import FILE as TARGETS
-from hookline.scripts.sweep.open import is_done, job_arguments, make_directory, quoted
-from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
-from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
-from hookline.train import say
-from hookline.trainer.config.command import Command
-from hookline.trainer.config.preflight import preflight_each
-from hookline.trainer.config.stored import read_overrides
-from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.run.directory import LOCK, locked
-
-USAGE = """python scripts/reproduce.py [key=value ...]
 
   out        directory for the runs (reproduction); called again, it makes what is missing
   mnist      the file mnist.npz; without it, targets on MNIST are not run
@@ -49,6 +20,32 @@ USAGE = """python scripts/reproduce.py [key=value ...]
 
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.scripts.command import make_main, matching, parse_options, parse_seeds
+from hookline.scripts.reproduction import table
+from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_export, make_row, read_conditions
+from hookline.scripts.reproduction.targets import DATA, Target, commands_of, read_targets, runs_of
+from hookline.scripts.reproduction.targets import FILE as TARGETS
+from hookline.scripts.sweep.open import is_done, job_arguments, quoted
+from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
+from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
+from hookline.train import say
+from hookline.trainer.config.stored import read_overrides
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.directory import locked
+
 FLAGS = {"--list": "list=true", "--render": "render=true"}
 ANY = "\0"
 """Stands for any text of an override."""
@@ -58,7 +55,7 @@ OURS = ("run_dir=", "trainer.threads=")
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     out: str = "reproduction"
     mnist: str = ""
@@ -78,24 +75,12 @@ def parse(arguments: Sequence[str]) -> Options:
     return parse_options([FLAGS.get(each, each) for each in arguments], Options)
 
 
-def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:
-    """Return the targets that patterns name, in the order of the file."""
-    wanted = [pattern.strip() for pattern in (patterns or "*").strip("[] ").split(",")]
-    for pattern in wanted:
-        if not any(fnmatchcase(name, pattern) for name in targets):
-            raise unknown_name("target", pattern, targets)
-    return [target for name, target in targets.items() if any(fnmatchcase(name, pattern) for pattern in wanted)]
-
-
 def places_of(options: Options) -> dict[str, Path]:
     """Return where the data lies that was given."""
-    places = {}
-    for name in DATA:
-        if text := getattr(options, name):
-            places[name] = path = user_path(text, name).absolute()
-            kind = "file" if name == "mnist" else "folder"
-            if not (path.is_file() if name == "mnist" else path.is_dir()):
-                raise UserError(f"{name}={text} is not an existing {kind}. Expected its path, or none.")
+    places = {name: user_path(text, name).absolute() for name in DATA if (text := getattr(options, name))}
+    for name, path in places.items():
+        if not path.exists():
+            raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
     return places
 
 
@@ -108,37 +93,31 @@ class Session:
     def __init__(self, options: Options, say: Callable[[str], None], script: Path = TRAIN) -> None:
         self.out, self.results = user_path(options.out, "out"), user_path(options.results, "results")
         self.targets = read_targets(user_path(options.targets, "targets"))
-        self.chosen = chosen(options.only, self.targets)
+        self.chosen = [self.targets[name] for name in matching("target", options.only, self.targets)]
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
         self.places = places_of(options)
-        self._checks = options.targets != str(TARGETS)  # the command lines of a user's own targets
         self.say, self.script = say, script
         self._settled: set[str] = set()  # names of targets
         self.has_failed = False
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
-        able = [self._runs[target.name] for target in self.chosen if self._lacks(target) is None]
-        self._able = {name: run for runs in able for name, run in runs.items()}
+        self._lacks: dict[str, str] = {}  # why targets cannot be run, by name
+        for target in self.chosen:
+            if missing := [f"{name}=<path>" for name in target.needs if name not in self.places]:
+                self._lacks[target.name] = f"needs {' and '.join(missing)}, which was not given"
 
     def run(self, at_once: int) -> int:
         """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
-        make_directory(self.out, "out=")
-        names = {each.name for each in self.out.iterdir()}
-        if names and LOCK not in names:
-            raise UserError(
-                f"out={self.out} holds files, but no {LOCK}. Expected a new directory, or one of this script."
-            )
+        self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
-            if self._checks:
-                check(variant for variant, _ in self._able.values())
-            for target in self.chosen:
-                if (reason := self._lacks(target)) is not None:
-                    self.say(f"{target.name}: not run: {reason}")
-                    facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
-                    self._write({**facts, "not_run": reason})
+            for name, reason in self._lacks.items():
+                self.say(f"{name}: not run: {reason}")
+                facts = {key: getattr(self.targets[name], key) for key in ("name", "title", "recipe", "data")}
+                self._write({**facts, "not_run": reason})
             self.settle()
-            missing = [name for name in self._able if not self.is_done(name)]
-            self.say(f"{len(self._able) - len(missing)} of {len(self._able)} runs are done.")
+            able = {run for name, runs in self._runs.items() for run in runs if name not in self._lacks}
+            missing = [name for name in self._all if name in able and not self.is_done(name)]
+            self.say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
             making = Making(self, missing, at_once)
             code = making.run() if missing else 0
             for name in making.waiting:
@@ -190,24 +169,18 @@ class Session:
         places |= {key: quoted(self.path(each.run(seed))) for key, each in variant.needs.items()}
         return [*variant.filled(places), f"seed={seed}"]
 
-    def _lacks(self, target: Target) -> str | None:
-        """Return why a target cannot be run, or None."""
-        missing = [f"{name}=<path>" for name in target.needs if name not in self.places]
-        return f"needs {' and '.join(missing)}, which was not given" if missing else None
-
     def standing(self, target: Target) -> str:
         """Return how a target stands, in one line."""
-        if (reason := self._lacks(target)) is not None:
-            return f"not run: {reason}"
+        if target.name in self._lacks:
+            return f"not run: {self._lacks[target.name]}"
         runs = self._runs[target.name]
         return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
 
     def settle(self) -> None:
         """Keep the rows that have become complete."""
         for target in self.chosen:
-            if target.name in self._settled or self._lacks(target) is not None:
-                continue
-            if not all(map(self.is_done, self._runs[target.name])):
+            ended = self._settled | self._lacks.keys()
+            if target.name in ended or not all(map(self.is_done, self._runs[target.name])):
                 continue
             self._settled.add(target.name)
             seeds = self.seeds or target.seeds
@@ -227,9 +200,8 @@ class Session:
                 self.say(f"{target.name}: no row. {error}")
 
     def _write(self, row: dict[str, Any]) -> None:
-        before = table.read_results(self.results)
-        rows = table.merge(before, row, list(self.targets))
-        (table.write_table if rows == before else table.write_results)(self.results, rows)
+        rows = table.merge(table.read_results(self.results), row, list(self.targets))
+        table.write_results(self.results, rows)
 
 
 class Runs(Sweep):
@@ -278,16 +250,6 @@ class Making(SweepRun):
         self._session.settle()
 
 
-def check(variants: Iterable[Variant]) -> None:
-    """Compose the command line of each variant."""
-    for each in variants:
-        filled = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
-        try:
-            preflight_each(Command(()), [[*filled, "seed=0"]])
-        except UserError as error:
-            raise UserError(f"{each.name}: {error}") from error
-
-
 def _render(options: Options) -> None:
     """Write the table and the chart again."""
     results = user_path(options.results, "results")
@@ -308,9 +270,6 @@ def _command(options: Options) -> int:
         return 0
     session = Session(options, say)
     table.read_results(session.results)  # a damaged file is seen before a run is made
-    if not session.results.parent.is_dir():
-        folder = session.results.parent
-        raise UserError(f"results={session.results} received, but {folder} is not a folder. Expected a file in one.")
     if not options.list:
         return session.run(options.jobs)
     for target in session.chosen:
@@ -320,7 +279,7 @@ def _command(options: Options) -> int:
     return 0
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,19 @@
-"""Measure how much each layer of a finished run can be pruned: `python scripts/sensitivity.py run=<run directory>`.
+"""Measure how much each layer of a finished run can be pruned.
+
+python scripts/sensitivity.py run=<run directory> [key=value ...]
 
 Each layer is pruned alone, by magnitude, to each sparsity, and the network is evaluated on the validation split without
 any training in between (Han et al. 2015, arXiv 1506.02626, section 3.1). The result goes to <run>/sensitivity.json.
 Where the run has the hook ema, its averages are left out: it is the weights themselves that are pruned.
+
+  run          directory of a finished run: config.yaml and the best checkpoint, or the last where there is no best
+  sparsities   shares of each layer to prune, such as [0.5,0.7,0.9]
+  layers       patterns on paths or names of kernel layers, such as * or [fc1,fc2]
+  metric       of the validation split
+  tolerance    how much worse than unpruned the metric may become with one layer pruned, such as 0.01
+  target       a sparsity for all layers together; where it is given, sparsities that reach it are suggested, too
+  network      name of the network
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 """
 
 from __future__ import annotations
@@ -25,23 +36,12 @@ from hookline.trainer.run.finished import read_config, restore
 if TYPE_CHECKING:
     from hookline.hooks.pruning.sensitivity import Scan
 
-USAGE = """python scripts/sensitivity.py run=<run directory> [key=value ...]
-
-  run          directory of a finished run: config.yaml and the best checkpoint, or the last where there is no best
-  sparsities   shares of each layer to prune, such as [0.5,0.7,0.9]
-  layers       patterns on paths or names of kernel layers, such as * or [fc1,fc2]
-  metric       of the validation split
-  tolerance    how much worse than unpruned the metric may become with one layer pruned, such as 0.01
-  target       a sparsity for all layers together; where it is given, sparsities that reach it are suggested, too
-  network      name of the network
-  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
-"""
 FILE_NAME = "sensitivity.json"
 
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     run: str
     sparsities: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
@@ -51,11 +51,6 @@ class Options:
     target: float | None = None
     network: str = "model"
     plugins: list[str] = field(default_factory=list)
-
-
-def _command(options: Options) -> None:
-    config = read_config(options.run, options.plugins)
-    print_scan(options, measure(options, config))
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -68,14 +63,16 @@ def parse(arguments: Sequence[str]) -> Options:
     return options
 
 
-def measure(options: Options, config: dict[str, Any]) -> Scan:
+def measure(options: Options) -> Scan:
     """Return the metric for each layer and sparsity."""
     from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
         from hookline.hooks.kernels import select_kernels
         from hookline.hooks.pruning.sensitivity import scan_layers
-    run = restore(options.run, evaluate_averages(config, options.network, evaluate=False))
+    run = restore(
+        options.run, evaluate_averages(read_config(options.run, options.plugins), options.network, evaluate=False)
+    )
     if options.network not in run.networks:
         raise unknown_name("network", options.network, run.networks)
     if options.metric not in run.held_out["validation"].names:
@@ -141,7 +138,7 @@ def as_json(options: Options, scan: Scan) -> dict[str, Any]:
     }
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, lambda options: print_scan(options, measure(options)))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,10 +1,19 @@
-"""Give the jobs of a sweep to SLURM: `python scripts/submit.py recipe=bnn,baseline seed=0,1 --sweep <directory>`.
+"""Give the jobs of a sweep to SLURM.
+
+python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
 
 The command line is that of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
 every node must see; with --trials, each task makes one trial after another until none is left. A job with
 trainer.strategy=multi_worker has a task for each worker: `nodes` and `tasks_per_node` of the resources. When its time
 is over, or when it is preempted, a run saves, and its job is queued again to resume it. The same command again submits
 what is missing; `python train.py -m --sweep <directory>` makes it here instead.
+
+  --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>
+  --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
+  --trials <number>    search with one study: as many tasks as slurm_array_parallelism says, or --jobs <number>
+  --storage <url>      as for python train.py; every node must reach the database
+  --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
+  --config-dir <dir>, --config-name <name>   as for python train.py
 """
 
 from __future__ import annotations
@@ -26,7 +35,7 @@ import hookline
 from hookline.deploy.formats import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
-from hookline.scripts.sweep.open import OpenSweep, make_directory, open_sweep
+from hookline.scripts.sweep.open import OpenSweep, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
@@ -37,16 +46,6 @@ from hookline.trainer.run.directory import locked
 ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
 CLUSTERS = ("slurm", "local")
-USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
-
-  --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>;
-                       of a sweep that exists, what is missing is submitted
-  --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
-  --trials <number>    search with one study: as many tasks as slurm_array_parallelism says, or --jobs <number>
-  --storage <url>      as for python train.py; every node must reach the database
-  --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
-  --config-dir <dir>, --config-name <name>   as for python train.py
-"""
 
 
 @dataclass
@@ -75,11 +74,9 @@ def parse(arguments: Sequence[str]) -> Options:
 
     path = Path(own["--resources"])
     try:
-        resources = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        resources = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"--resources {path} cannot be read. Expected a YAML file such as {RESOURCES}.") from error
-    if not isinstance(resources, dict):
-        raise UserError(f"--resources {path} holds no names with values. Expected a YAML file such as {RESOURCES}.")
     return Options(command, resources, own["--cluster"])
 
 
@@ -91,10 +88,10 @@ def make_executor(options: Options, directory: Path) -> Any:
     try:
         executor = submitit.AutoExecutor(directory, cluster=options.cluster, **again)
         executor.update_parameters(**resources)
-    except RuntimeError as error:
-        raise UserError(f"{error} Expected a node of a SLURM cluster, or --cluster local to try it here.") from error
-    except (NameError, ValueError, TypeError, AssertionError) as error:
-        raise UserError(f"A value in --resources is wrong: {str(error).partition('Valid parameters')[0]}") from error
+    except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
+        why = str(error).partition("Valid parameters")[0]
+        expected = "Expected a node of a SLURM cluster, or --cluster local, and --resources that it knows."
+        raise UserError(f"{why} {expected}") from error
     return executor
 
 
@@ -109,7 +106,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     with TemporaryDirectory() as nowhere:
         make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
     _check_tasks(options.resources, opened)
-    make_directory(sweep.directory, "--sweep")
+    sweep.directory.mkdir(parents=True, exist_ok=True)
     # The nodes unpickle the tasks by their module, wherever they start.
     root = str(Path(hookline.__file__).absolute().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -166,7 +163,7 @@ def _command(options: Options) -> int:
     return max((code for job in submitted for code in job.results()), default=0) if options.cluster == "local" else 0
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.config.build import parameters_of
+from hookline.trainer.config.schema import describe, fits
+from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Shown
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -110,7 +113,15 @@ class Hook(ABC):
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep the constructor's arguments, for further instances."""
+        """Check the types of the constructor's arguments by its annotations, and keep them for further instances."""
+        parameters, _ = parameters_of(cls)
+        for name, value in kwargs.items():
+            plain = (
+                value.item() if isinstance(value, np.generic) else list(value) if isinstance(value, tuple) else value
+            )
+            if name in parameters and not fits(plain, parameters[name].annotation):
+                expected = describe(parameters[name].annotation)
+                raise UserError(f"{name}={value!r} received for {cls.__name__}. Expected {expected}.")
         hook = super().__new__(cls)
         hook.given = (args, kwargs)
         return hook
@@ -171,8 +182,8 @@ class GraphHook(Hook):
     """Change training from inside the traced step.
 
     Every stage but `rebuild_model` and `build` is traced once and must be pure: it takes tensors and returns
-    tensors; it prints nothing and touches no file. The stages run in the order in which they are defined here. A stage
-    that a hook does not override costs nothing.
+    tensors; it prints nothing and touches no file. A table in `recipes/OWN.md` lists the stages in the order in which
+    they run. A stage that a hook does not override costs nothing.
 
     An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
     instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are

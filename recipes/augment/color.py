@@ -16,11 +16,11 @@ GREY = (0.299, 0.587, 0.114)
 
 
 class Color(Augment):
-    """Change the colors of images in [-1, 1], and clip the result to that range.
+    """Change the colors of images, and clip the result to the range from black to white.
 
-    In the order of the options, on values in [0, 1]: all pixels times a factor; the difference of each to the image's
-    mean grey times a factor; the difference of each to its own grey times a factor; the hue moved along its circle.
-    Factors are uniform in [1 - option, 1 + option]. An option of 0 leaves its property as it is.
+    In the order of the options, with black as 0 and white as 1: all pixels times a factor; the difference of each to
+    the image's mean grey times a factor; the difference of each to its own grey times a factor; the hue moved along its
+    circle. Factors are uniform in [1 - option, 1 + option]. An option of 0 leaves its property as it is.
     """
 
     priority = 50
@@ -41,12 +41,15 @@ class Color(Augment):
         if (self.saturation or self.hue) and channels != 3:
             raise UserError(f"saturation and hue need 3 channels, and the images have {channels}. Set both to 0.")
         low, high = float(tf.reduce_min(images)), float(tf.reduce_max(images))
-        if low < -1.0 or high > 1.0:
-            raise UserError(f"the images go from {low:g} to {high:g}. Expected values in [-1, 1].")
+        black, white = self.black_and_white
+        if low < black or high > white:
+            raise UserError(f"the images go from {low:g} to {high:g}. Expected values in [{black:g}, {white:g}].")
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         images = image_inputs(batch)
-        pixels = 0.5 + 0.5 * images
+        black, white = self.black_and_white
+        scale = 1.0 / (white - black)
+        pixels = scale * images - scale * black
         if self.brightness:
             pixels = tf.clip_by_value(pixels * _factors(seeds, "brightness", self.brightness), 0.0, 1.0)
         if self.contrast:
@@ -58,7 +61,7 @@ class Color(Augment):
             turn = uniform(seeds, "hue", low=-self.hue, high=self.hue)[:, None, None]
             hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
             pixels = tf.image.hsv_to_rgb(tf.stack([tf.math.floormod(hue + turn, 1.0), saturation, value], axis=-1))
-        return {**batch, "inputs": tf.clip_by_value(2.0 * pixels - 1.0, -1.0, 1.0)}
+        return {**batch, "inputs": tf.clip_by_value((white - black) * pixels + black, black, white)}
 
 
 def _factors(seeds: tf.Tensor, salt: str, spread: float) -> tf.Tensor:

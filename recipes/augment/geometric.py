@@ -30,9 +30,9 @@ class Geometric(Augment):
     follows = (MAP, BOX)
     interpolation = "NEAREST"
 
-    def __init__(self, *, border: str, fill: float) -> None:
+    def __init__(self, *, border: str, fill: float | None) -> None:
         check_choice("border", border, BORDERS)
-        self.border, self.fill = border, check_number("fill", fill, -math.inf)
+        self.border, self.fill = border, None if fill is None else check_number("fill", fill, -math.inf)
 
     @abstractmethod
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
@@ -52,7 +52,8 @@ class Geometric(Augment):
         images = image_inputs(batch)
         height, width = images.shape[1:3]
         maps = self.maps(seeds, height, width)
-        changed = {**batch, "inputs": self.move(images, maps, self.interpolation, self.fill)}
+        fill = self.black_and_white[0] if self.fill is None else self.fill
+        changed = {**batch, "inputs": self.move(images, maps, self.interpolation, fill)}
         if MAP in batch:
             changed[MAP] = self.move(batch[MAP][..., None], maps, "NEAREST", 0.0)[..., 0]
         if targets_are_map(batch):
@@ -113,7 +114,7 @@ class Rotate(Geometric):
     priority = 40
     interpolation = "BILINEAR"
 
-    def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float = -1.0) -> None:
+    def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
         self.degrees = check_number("degrees", degrees, 0, 180, open_below=True)
 

@@ -139,9 +139,9 @@ class Cutout(Augment):
 
     priority = 70
 
-    def __init__(self, *, share: float = 0.5, fill: float = 0.0, probability: float = 1.0) -> None:
+    def __init__(self, *, share: float = 0.5, fill: float | None = None, probability: float = 1.0) -> None:
         self.share = check_share("share", share)
-        self.fill = check_number("fill", fill, -math.inf)
+        self.fill = None if fill is None else check_number("fill", fill, -math.inf)
         self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
@@ -152,5 +152,6 @@ class Cutout(Augment):
         height, width = images.shape[1:3]
         drawn = tf.cast(chance(seeds, "covered", self.probability), tf.int32)
         tall, wide = round(self.share * height) * drawn, round(self.share * width) * drawn
+        fill = sum(self.black_and_white) / 2.0 if self.fill is None else self.fill
         covered = random_rectangles(seeds, tall, wide, height, width)
-        return {**batch, "inputs": tf.where(covered, tf.cast(self.fill, images.dtype), images)}
+        return {**batch, "inputs": tf.where(covered, tf.cast(fill, images.dtype), images)}

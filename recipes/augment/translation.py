@@ -54,7 +54,7 @@ class Crop(Translation):
 
     priority = 10
 
-    def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float = -1.0) -> None:
+    def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
         check_whole("padding", padding, 1)
         self.padding = padding
@@ -75,7 +75,7 @@ class Shift(Translation):
 
     priority = 30
 
-    def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float = -1.0) -> None:
+    def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
         self.share = check_share("share", share)
 

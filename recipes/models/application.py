@@ -70,7 +70,7 @@ def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tu
             "The data does not say which values its pixels have. Expected model.input_range=[<black>, <white>], such "
             "as [0, 255], or data.scale=pixels."
         )
-    return preparation.offset, preparation.offset + preparation.scale * preparation.peak
+    return preparation.black_and_white
 
 
 def _preprocessed(x: Any, function: Callable[..., keras.Model], black_and_white: tuple[float, float]) -> Any:

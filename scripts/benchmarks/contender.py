@@ -7,10 +7,12 @@ it needs the standard library alone.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,13 +78,12 @@ class Contender:
         """Return its identity among all contenders."""
         return f"{self.what}/{self.case}/{self.name}"
 
-    def interpreter(self, environments: str) -> Path | None:
-        """Return the Python that it runs with; None if its virtual environment is missing or half-made."""
-        if not self.environment:
-            return Path(sys.executable)
-        folder = Path(environments).expanduser() / self.environment
-        python = folder / "bin" / "python"
-        return python if environments and python.is_file() and not (folder / "incomplete").exists() else None
+
+def scratch() -> Path:
+    """Return an empty folder that is removed when this process ends."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def find_contenders() -> list[Contender]:
@@ -95,9 +96,14 @@ def find_contenders() -> list[Contender]:
 class Worker:
     """The process of a contender."""
 
-    def __init__(self, contender: Contender, python: Path, settings: Settings, seconds: float) -> None:
+    def __init__(self, contender: Contender, environments: str, settings: Settings, seconds: float) -> None:
         """Start it, and let it prepare and find how much work fits into the seconds of a turn."""
         self.contender, self.settings, self.speeds = contender, settings, list[float]()
+        folder, python = Path(environments).expanduser() / contender.environment, Path(sys.executable)
+        if contender.environment:
+            python = folder / "bin" / "python"
+            if not environments or not python.is_file() or (folder / "incomplete").exists():
+                raise UserError(f"{contender.environment} is not installed; see environments= in --help.")
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
         threads = [] if settings.threads is None else THREADS
         self._process = subprocess.Popen(

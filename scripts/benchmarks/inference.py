@@ -7,18 +7,16 @@ bnn_rounding trains with all_binary=true. Each runtime is used in its best way: 
 from __future__ import annotations
 
 import importlib
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hookline.deploy.formats import FORMATS
-from hookline.scripts.benchmarks.contender import Contender, Settings, Work
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work, scratch
 from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, compose
 from hookline.trainer.quiet import silent
 
@@ -51,11 +49,10 @@ def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
     from hookline.scripts.export import Options
     from hookline.trainer.run.session import prepare
 
-    with tempfile.TemporaryDirectory() as folder:
-        run = prepare(compose(Settings(), case, OVERRIDES[case], Path(folder)).config)
-        path = Path(folder) / "network.packed.safetensors"
-        FORMATS["packed"].write(run, "model", path, Options(run=""))
-        model = load_model(path, kernels)
+    path = scratch() / "network.packed.safetensors"
+    run = prepare(compose(Settings(), case, OVERRIDES[case]).config)
+    FORMATS["packed"].write(run, "model", path, Options(run=""))
+    model = load_model(path, kernels)
     inputs = images(settings.batch_size)
     return _repeat(lambda: model(inputs))
 
@@ -83,14 +80,13 @@ def onnx_runtime(settings: Settings, *, case: Case) -> Work:
     runtime = importlib.import_module("onnxruntime")
 
     model, inputs = keras_network(case), images(settings.batch_size)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.onnx"
-        given = tf.TensorSpec(inputs.shape, tf.float32, name=model.inputs[0].name)
-        with _quiet():
-            model.export(path, format="onnx", verbose=False, input_signature=[given])
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = settings.threads or 0
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    path = scratch() / "network.onnx"
+    given = tf.TensorSpec(inputs.shape, tf.float32, name=model.inputs[0].name)
+    with _quiet():
+        model.export(path, format="onnx", verbose=False, input_signature=[given])
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = settings.threads or 0
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (name,) = [each.name for each in session.get_inputs()]
     return _repeat(lambda: session.run(None, {name: inputs}))
 

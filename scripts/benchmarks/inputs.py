@@ -10,14 +10,12 @@ folder `data` holds <class>/<image> or train/<class>/<image>; without it, photog
 
 from __future__ import annotations
 
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import Contender, Settings, Work
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work, scratch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from hookline.trainer.input.augment import Augmentation
 
-SCALE, AUGMENT = "scale to [-1, 1]", "scale, crop and flip"
+SCALE, AUGMENT = "scale", "augment"
 PADDING = 2
 SIZES = (32, 96)
 """Sides of the images from a folder."""
@@ -155,11 +153,10 @@ def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
     from hookline.recipes.data.image_folder import image_folder
     from hookline.trainer.input.batches import TrainingBatches
 
-    held = tempfile.TemporaryDirectory()
-    folder = settings.data or _photographs(Path(held.name) / "images")
-    data = image_folder(path=folder, image_size=size, cache=cache, cache_dir=held.name, duplicates="drop")
+    folder = settings.data or _photographs()
+    data = image_folder(path=folder, image_size=size, cache=cache, cache_dir=str(scratch()), duplicates="drop")
     batches = TrainingBatches(data.train, batch_size=settings.batch_size, seed=0, placement="host")
-    return _take(lambda: batches.iterator(0), held)
+    return _take(lambda: batches.iterator(0))
 
 
 def keras_folder(settings: Settings, *, size: int) -> Work:
@@ -167,8 +164,7 @@ def keras_folder(settings: Settings, *, size: int) -> Work:
     import keras
     import tensorflow as tf
 
-    held = tempfile.TemporaryDirectory()
-    folder = Path(settings.data or _photographs(Path(held.name) / "images"))
+    folder = Path(settings.data or _photographs())
     dataset = keras.utils.image_dataset_from_directory(
         str(folder / "train" if (folder / "train").is_dir() else folder),
         image_size=(size, size),
@@ -178,10 +174,10 @@ def keras_folder(settings: Settings, *, size: int) -> Work:
     )
     scaled = dataset.map(lambda images, labels: (images / 127.5 - 1.0, labels), num_parallel_calls=tf.data.AUTOTUNE)
     queue = scaled.repeat().prefetch(tf.data.AUTOTUNE)
-    return _take(lambda: iter(queue), held)
+    return _take(lambda: iter(queue))
 
 
-def _take(start: Callable[[], Iterator[Any]], held: tempfile.TemporaryDirectory[str]) -> Work:
+def _take(start: Callable[[], Iterator[Any]]) -> Work:
     """Return work that takes batches from a new queue: an old one would fill up while others work."""
 
     def work(count: int) -> None:
@@ -189,16 +185,15 @@ def _take(start: Callable[[], Iterator[Any]], held: tempfile.TemporaryDirectory[
         for _ in range(count):
             next(queue)
 
-    weakref.finalize(work, held.cleanup)
     return work
 
 
-def _photographs(folder: Path) -> str:
+def _photographs() -> str:
     """Write photographs that are compressed about as real ones are, and return the folder."""
     import numpy as np
     from PIL import Image
 
-    generator = np.random.default_rng(0)
+    folder, generator = scratch(), np.random.default_rng(0)
     for number in range(IMAGES):
         file = folder / f"class_{number % CLASSES}" / f"{number:04}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)

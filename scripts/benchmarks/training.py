@@ -1,8 +1,4 @@
-"""What `what=training` compares: our own runs, the same training in Keras 3, Larq, TFMOT and PyTorch, and the limit.
-
-All but Keras have virtual environments of their own. PyTorch has its images where the network is, and its convolutions
-have their channels last.
-"""
+"""What `what=training` compares: our own runs, the same training in Keras 3, Larq, TFMOT and PyTorch, and the limit."""
 
 from __future__ import annotations
 
@@ -72,10 +68,7 @@ def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
 
 
 def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *callbacks: Any, **options: Any) -> Work:
-    """Return steps of `fit` of a model, of Keras 2 or 3.
-
-    Each epoch, or a part of one, is a call of `fit`. Neither its preparation nor its first execution is counted.
-    """
+    """Return steps of `fit` of Keras 2 or 3; neither its preparation nor its first execution is counted."""
     import tensorflow as tf
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

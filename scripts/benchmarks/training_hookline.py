@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import Settings, Work
+from hookline.scripts.benchmarks.contender import Settings, Work, scratch
 
 if TYPE_CHECKING:
     import keras
@@ -138,23 +135,21 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
     from hookline.trainer.run.directory import make_directory
     from hookline.trainer.run.session import open_store, prepare
 
-    held = tempfile.TemporaryDirectory()
-    directory = Path(held.name) / "run"
-    job = compose(settings, case, overrides, Path(held.name))
+    directory = scratch() / "run"
+    job = compose(settings, case, overrides)
     make_directory(directory, job.config, job.overrides)
-    run = prepare(job.config, job.recipe, directory=directory, store=open_store(directory, ""))
-    weakref.finalize(run, held.cleanup)
-    return run
+    return prepare(job.config, job.recipe, directory=directory, store=open_store(directory, ""))
 
 
-def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Path) -> Job:
+def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     """Return the job of a command line of `train.py`."""
     import numpy as np
 
     from hookline.train import check
 
     arrays: dict[str, Any] = {**pixels(settings, case.images)}
-    np.savez(folder / "data.npz", **arrays)
+    path = scratch() / "data.npz"
+    np.savez(path, **arrays)
     given = {
         "recipe": "baseline",
         "model": case.model,
@@ -162,7 +157,7 @@ def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Pa
         "optimizer.learning_rate": LEARNING_RATE,
         "data": "keras_dataset",
         "data.name": "cifar10" if case.images == COLOURED else "mnist",
-        "data.path": folder / "data.npz",
+        "data.path": path,
         "data.validation_size": HELD_OUT,
         "trainer.steps": TOTAL,
         "trainer.epochs": "null",
@@ -174,11 +169,8 @@ def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Pa
 
 
 def products(model: keras.Model) -> int:
-    """Return how many multiply-accumulates one example takes in dense layers and convolutions, forward and backward.
-
-    Forward: the size of the kernel, for each place of the output that it is applied to. The gradient of the kernel
-    takes as many again, and so does that of the inputs, which the first layer does not need.
-    """
+    """Return how many multiply-accumulates one example takes in dense layers and convolutions, forward and backward."""
+    # Both gradients take as many as the forward pass; the first layer needs none of its inputs.
     layers = [layer for layer in model._flatten_layers(include_self=False) if hasattr(layer, "kernel")]
     forward = [math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:-1]) for layer in layers]
     return 3 * sum(forward) - forward[0]
@@ -194,8 +186,7 @@ def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str]
 
     from hookline.trainer.run.session import prepare
 
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = prepare(compose(settings, case, overrides, Path(folder)).config).trainer
+    trainer = prepare(compose(settings, case, overrides).config).trainer
     inputs, labels = (tf.constant(each[: settings.batch_size]) for each in examples(settings, case.images))
     (name,), (objective,) = trainer.networks, trainer.objectives
     trainable = trainer.networks[name].trainable_variables

@@ -117,10 +117,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def difference(reference: Mapping[int, float | None], other: Mapping[int, float | None], direction: str | None) -> str:
-    """Return how another group differs from a reference at the seeds that both have.
-
-    A cell, such as "+0.0056 ± 0.0028, better in 2 of 3".
-    """
+    """Return how a group differs at the seeds that both have, such as "+0.0056 ± 0.0028, better in 2 of 3"."""
     pairs = [(other[seed], value) for seed, value in reference.items() if seed in other]
     found = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     if not found:
@@ -214,10 +211,7 @@ class Comparison:
 def compare(
     runs: Sequence[StoredRun], choose_metrics: Callable[[Sequence[StoredRun]], list[Metric]] = default_metrics
 ) -> Comparison:
-    """Return runs in groups that differ only in the seed, the best by validation first.
-
-    Groups that were judged by different metrics stay in the order of their runs.
-    """
+    """Return groups that differ only in the seed, the best first; in their order if judged by different metrics."""
     given = {overridden_key(text) for run in runs for text in run.overrides}
     ignored = {*IGNORED, *({"trainer.threads"} - given)}  # which a sweep sets by the cores, for the last bits alone
 

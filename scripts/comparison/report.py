@@ -1,20 +1,25 @@
-"""A comparison as text."""
+"""A comparison as text, as CSV, and as a picture of curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hookline.scripts.command import csv_text, write_file
+from hookline.scripts.command import csv_text, new_figure, write_file
 from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference, show_setting
-from hookline.scripts.comparison.runs import StoredRun
+from hookline.scripts.comparison.runs import StoredRun, number
 from hookline.trainer.errors import printable
+from hookline.trainer.files import parse_json, read_lines
 from hookline.trainer.run.results import format_bytes, short_name
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SHOWN_KEYS = 6
 WIDEST, GAP, FOLDED = 1000, 2, 7
@@ -146,3 +151,95 @@ def _row(comparison: Comparison, group: Group) -> dict[str, Any]:
         row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
     row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
     return row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)}
+
+
+FILE_NAME = "metrics.jsonl"
+Curves = dict[tuple[str, str], dict[int, float]]
+"""Of one run: values by step, by split and name of the metric."""
+
+
+def read_curves(directory: Path, names: Sequence[str]) -> Curves:
+    """Return the curves of a run; damaged lines, and one that was cut off, are left out."""
+    curves: Curves = {}
+    for line in read_lines(directory / FILE_NAME):
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            report = parse_json(line)
+            step, split = int(report["step"]), str(report["split"])
+            for name in names:
+                if (value := number(report.get(name))) is not None:
+                    curves.setdefault((split, name), {})[step] = value
+    return curves
+
+
+def average(curves: Sequence[dict[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the steps that all curves have, int [points], and there their mean and sample deviation (0 for one)."""
+    import numpy as np
+
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
+    deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return np.array(steps, dtype=int), values.mean(axis=0), deviation
+
+
+COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
+"""One for each group that is drawn; more would be indistinguishable."""
+STYLES = {"validation": "-", "train": "--"}
+WIDTH, HEIGHT = 10.0, 4.2
+"""Of a panel, in inches."""
+
+
+def write_chart(comparison: Comparison, path: Path) -> list[str]:
+    """Write a PNG file: the mean over seeds as a line with a band of one standard deviation.
+
+    A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
+    """
+    groups = comparison.groups[: len(COLOURS)]
+    compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
+    names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
+    curves, notes = _read(groups, names)
+    if len(comparison.groups) > len(groups):
+        notes.insert(0, f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
+    figure = new_figure(WIDTH, HEIGHT * len(names))
+    panels = figure.subplots(len(names), 1, squeeze=False)[:, 0]
+    for axes, name in zip(panels, names, strict=True):
+        for colour, group in zip(COLOURS, groups, strict=False):
+            found = [curves[run.name] for run in group.runs if run.name in curves]
+            _draw(axes, name, comparison.label(group), found, colour)
+        axes.set_title(f"{short_name(name)}: solid validation, dashed training", loc="left", fontsize=10)
+        axes.set_xlabel("step", fontsize=8)
+        lines = [line.get_ydata() for line in axes.get_lines()]
+        if "loss/" in name and all((line > 0).all() for line in lines if len(line)):
+            axes.set_yscale("log")
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110, format="png")
+    return notes
+
+
+def _read(groups: Sequence[Group], names: Sequence[str]) -> tuple[dict[str, Curves], list[str]]:
+    curves, notes = {}, []
+    for run in (run for group in groups for run in group.runs):
+        try:
+            curves[run.name] = read_curves(run.directory or Path(), names)
+        except OSError as error:
+            notes.append(f"Not in the chart: {run.name} ({error.filename}: {error.strerror})")
+    return curves, notes
+
+
+def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str) -> None:
+    for split, style in STYLES.items():
+        curves = [run[split, name] for run in runs if (split, name) in run]
+        if not curves:
+            continue
+        steps, mean, deviation = average(curves)
+        marker = "o" if len(steps) == 1 else None
+        text = f"{label} (n={len(curves)})" if split == "validation" else None
+        axes.plot(steps, mean, style, color=colour, linewidth=1.6, marker=marker, label=text)
+        axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        for curve in curves:  # those that go on beyond the mean
+            rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
+            if len(rest) > 1:
+                axes.plot([*rest], [*rest.values()], style, color=colour, linewidth=0.6)

@@ -20,7 +20,7 @@ from hookline.trainer.run.results import COMPLETE, is_metric, is_total_loss, sho
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 """The status of a run without a summary: it is running, or its process was killed."""
-NUMBERS = (("seconds",), ("params", "total"), ("bytes", "deployed"))
+NUMBERS = ("seconds", "params.total", "bytes.deployed")
 """Of summary.json: what is compared."""
 
 
@@ -85,7 +85,7 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
             summary = read_json(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
-        lacking = [".".join(place) for place in NUMBERS if number(nested(summary, place)) is None]
+        lacking = [place for place in NUMBERS if number(nested(summary, place.split("."))) is None]
         kinds = {"status": str, "best": Mapping, "test": Mapping}
         lacking += [key for key, kind in kinds.items() if not isinstance(nested(summary, [key]), kind)]
         if lacking:
@@ -158,10 +158,7 @@ def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:
 
 
 def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
-    """Return which values of a metric are better: "max", "min", or None if nobody knows.
-
-    Losses are better when low, accuracies when high; for other metrics, a run that decided its best step by them says.
-    """
+    """Return which values of a metric are better: "max", "min", or None if neither its name nor a monitor says."""
     last = name.rpartition("/")[2]
     if name.startswith("loss/") or "/loss/" in name:
         return "min"
@@ -186,10 +183,7 @@ class Found:
 
 
 def find_runs(paths: Sequence[str]) -> Found:
-    """Return the runs that paths stand for.
-
-    A damaged run that a path names is an error; one that is found below a directory or in a sweep is reported.
-    """
+    """Return the runs that paths stand for; only a damaged one that a path itself names is an error."""
     found = Found()
     for text in paths:
         path = user_path(text, "runs")

@@ -174,8 +174,6 @@ GROUPS = {
     "monitor": "Monitors",
 }
 """What a section "Group:" may say, with the title on the page, in the order of the page."""
-UNLISTED = {"declare", "state_dict", "load_state_dict"}
-"""Declarations that nearly every hook has."""
 SECTIONS = {
     "Group": f"one of the words {', '.join(GROUPS)}",
     "Equation": "the formula that the code computes, in plain characters",
@@ -259,7 +257,8 @@ times were measured there too. A hook without "State saved" keeps no state.
 place. *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. A hook *projects* a weight
 if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a weight if it keeps the
 optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is *held back* or *skipped*
-writes nothing."""
+writes nothing. An *objective* computes a loss for the networks that it trains; most runs have one. A *chunk* is the
+steps between two calls of the hooks outside the step; they run in one call of a traced function."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
@@ -295,7 +294,7 @@ def _part(hook: Description) -> str:
         _entries("Pictures", hook.docstring.entries("Pictures")),
         config if options else "",
         f"**Cost.** {_text(sections['Cost'])}",
-        "\n".join(["**Easy to get wrong**, with the test that proves it", "", *pitfalls]),
+        "\n".join(["**Pitfalls and guarantees**, each with its test", "", *pitfalls]),
         f"**Reference.** {_text(sections['Reference'])}" if "Reference" in sections else "",
     ]
     return "\n\n".join(piece for piece in pieces if piece)
@@ -309,8 +308,6 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
         kind = "changes training inside the step (GraphHook)" if changes else "watches from outside the step (HostHook)"
     yield "class", f"[{cls.__name__}](../{hook.source}), {kind}"
     yield "stages", _names(hook.stages)
-    if listed := [name for name in hook.overridden if name in DECLARATIONS - UNLISTED]:
-        yield "declares", _names(listed)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])
     rows = {"conflicts with": cls.conflicts, **hook.declared}

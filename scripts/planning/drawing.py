@@ -20,9 +20,8 @@ KINDS = {
     APPLY: ("box", "filled,bold", "#d9efd6", "[[", "]]"),
 }
 """Kinds of boxes: shape and style in DOT, the colour, and what stands around a label in Mermaid."""
-CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
-
-
+ORDERS = CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
+"""Labels of arrows that carry no data: they only order, as a control dependency does."""
 FRAME, END = "frame", "end"
 """Kinds of parts that begin a frame around the boxes that follow, and end it."""
 
@@ -36,15 +35,11 @@ class Part(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """An arrow between boxes; one of control only orders, as a control dependency does."""
+    """An arrow between boxes."""
 
     start: str
     end: str
     label: str = ""
-
-    @property
-    def control(self) -> bool:
-        return self.label in (CONTROL, VETO, THEN)
 
 
 class Chart:
@@ -165,7 +160,7 @@ def as_dot(plan: Plan) -> str:
         look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
         lines.append(f"{key} [label={_quoted(texts)}, {look}];")
     for arrow in chart.arrows:
-        look = f"label={_quoted([arrow.label])}, style={'dashed' if arrow.control else 'solid'}"
+        look = f"label={_quoted([arrow.label])}, style={'dashed' if arrow.label in ORDERS else 'solid'}"
         lines.append(f"{arrow.start} -> {arrow.end} [{look}];")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -187,7 +182,7 @@ def as_mermaid(plan: Plan) -> str:
         lines.append(f"{key}{left}{_entities(texts)}{right}:::{kind}")
     for arrow in chart.arrows:
         label = f"|{_entities([arrow.label])}|" if arrow.label else ""
-        lines.append(f"{arrow.start} {'-.->' if arrow.control else '-->'}{label} {arrow.end}")
+        lines.append(f"{arrow.start} {'-.->' if arrow.label in ORDERS else '-->'}{label} {arrow.end}")
     lines += [f"classDef {kind} fill:{look[2]},stroke:#555555,color:#000000" for kind, look in KINDS.items()]
     return "\n".join(lines) + "\n"
 

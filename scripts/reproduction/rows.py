@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,15 @@ OWN = ("recipes/results.json", "recipes/RESULTS.md")
 Row = dict[str, Any]
 Conditions = dict[str, Any]
 """Of one process of a run, as conditions.jsonl holds them."""
-Directory = Callable[[str], Path]
-"""Of a run, by its name."""
 
 
-def make_export(run: Path, export: Export, scripts: Path = ROOT / "scripts") -> None:
+def make_export(run: Path, export: Export) -> None:
     """Write and evaluate the export of a run, if it does not exist."""
     path, evaluation = _export_paths(run, export)
     if not path.exists():
-        _call(scripts / "export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
+        _call("export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
     if not evaluation.exists():
-        _call(scripts / "evaluate.py", f"model={path}", f"name={export.name}")
+        _call("evaluate.py", f"model={path}", f"name={export.name}")
 
 
 def _export_paths(run: Path, export: Export) -> tuple[Path, Path]:
@@ -49,25 +48,23 @@ def _export_paths(run: Path, export: Export) -> tuple[Path, Path]:
     return run / "export" / f"{export.name}{export.ending}", run / "evaluation" / export.name / "evaluation.json"
 
 
-def _call(script: Path, *arguments: str) -> None:
-    found = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+def _call(script: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        last = found.stderr.strip().rpartition("\n")[2] or "it said nothing"
-        raise UserError(f"{script.name} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
+        last = found.stderr.strip().rpartition("\n")[2]
+        raise UserError(f"{script} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
 
 
 def _read_export(run: Path, export: Export, value: str) -> float | None:
-    """Return a measure of an export; None if there is none that can be read."""
+    """Return a measure of an export."""
     path, evaluation = _export_paths(run, export)
-    try:
-        if value == "accuracy":
-            return number(read_json(evaluation)["overall"]["accuracy"])
-        if value != "bytes":
-            content = path.read_bytes()
-            return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
-        _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
-    except (OSError, UserError, ValueError, KeyError, TypeError):
-        return None
+    if value == "accuracy":
+        return number(nested(read_json(evaluation), ("overall", "accuracy")))
+    if value != "bytes":
+        content = path.read_bytes()
+        return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
+    _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
     return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)  # without the network's description
 
 
@@ -95,11 +92,9 @@ def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     found: dict[str, list[Conditions]] = {}
     path = directory / FILE_NAME
     for line in read_text(path).splitlines() if path.exists() else ():
-        try:
+        with suppress(ValueError):
             each = parse_json(line)
             found.setdefault(each["run"], []).append(each)
-        except (ValueError, TypeError, KeyError):
-            continue
     return found
 
 
@@ -114,12 +109,15 @@ def _is_clean() -> bool | None:
 
 
 def make_row(
-    target: Target, seeds: Sequence[int], directory: Directory, conditions: Mapping[str, Sequence[Conditions]]
+    target: Target,
+    seeds: Sequence[int],
+    directory: Callable[[str], Path],
+    conditions: Mapping[str, Sequence[Conditions]],
 ) -> Row:
     """Return the row of a target whose runs are complete and whose exports are made; conditions by name of the run."""
     names = {(name, seed): variant.run(seed) for name, variant in target.runs.items() for seed in seeds}
     stored = {key: read_run(directory(name)) for key, name in names.items()}
-    measures = [_measured(measure, target, seeds, stored, directory) for measure in target.measures.values()]
+    measures = [_measured(measure, target, seeds, stored) for measure in target.measures.values()]
     means = {each["name"]: each["mean"] for each in measures}
     noted = {key: conditions.get(name, ()) for key, name in names.items()}
     first = next(iter(target.runs))
@@ -150,25 +148,20 @@ def make_row(
 
 
 def _measured(
-    measure: Measure,
-    target: Target,
-    seeds: Sequence[int],
-    stored: Mapping[tuple[str, int], StoredRun],
-    directory: Directory,
+    measure: Measure, target: Target, seeds: Sequence[int], stored: Mapping[tuple[str, int], StoredRun]
 ) -> Row:
     values: dict[str, float] = {}
+    export = target.exports.get(measure.export)
     for seed in seeds:
-        if measure.export:
-            export = target.exports[measure.export]
-            where = directory(target.runs[export.run].run(seed))
-            found = _read_export(where, export, measure.value)
+        run = stored[export.run if export else measure.run, seed]
+        if export and run.directory:
+            found = _read_export(run.directory, export, measure.value)
+        elif measure.metric:
+            found = run.value(measure.split, measure.metric)
         else:
-            run = stored[measure.run, seed]
-            where = run.directory or Path()
-            at = nested(run.summary, measure.summary.split("."))
-            found = run.value(measure.split, measure.metric) if measure.metric else number(at)
+            found = number(nested(run.summary, measure.summary.split(".")))
         if found is None:
-            raise UserError(f"{target.name}: {where} has no {measure.metric or measure.summary or measure.value}.")
+            raise UserError(f"{target.name}: {run.name} has no {measure.metric or measure.summary or measure.value}.")
         values[str(seed)] = measure.unit.of(found)
     return {
         "name": measure.name,
@@ -183,16 +176,16 @@ def _measured(
 
 def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
     """Return a goal with its figure, which may be another measure of ours, and whether it is reached."""
-    at_least = "at_least" in goal
-    given, ours = goal["at_least" if at_least else "at_most"], means[goal["measure"]]
+    relation = "at_least" if "at_least" in goal else "at_most"
+    given, ours = goal[relation], means[goal["measure"]]
     named = isinstance(given, str)
     figure = means[given] if named else float(given)
     return {
         "measure": goal["measure"],
-        "relation": "at least" if at_least else "at most",
+        "relation": relation.replace("_", " "),
         "figure": figure,
         "source": goal.get("source") or (f"our {given}" if named else ""),
-        "reached": ours >= figure if at_least else ours <= figure,
+        "reached": ours >= figure if relation == "at_least" else ours <= figure,
     }
 
 
@@ -201,11 +194,9 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _stored_environment(run: StoredRun) -> dict[str, Any]:
-    try:
-        content = read_json((run.directory or Path()) / "environment.json")
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    """Return what the run was made with; nothing if it was removed."""
+    path = (run.directory or Path()) / "environment.json"
+    return dict(read_json(path)) if path.exists() else {}
 
 
 def _environment(runs: Iterable[StoredRun], conditions: Sequence[Conditions]) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hookline.scripts.command import new_figure, write_file
 from hookline.scripts.reproduction.rows import Row
@@ -146,7 +146,6 @@ def _environment(environment: Mapping[str, Any]) -> str:
 FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"
 TABLE = "RESULTS.md"
 VERSION = 1
-REMEDY = "Expected what reproduce.py writes: take it from version control, or remove it."
 
 
 def read_results(path: Path) -> list[Row]:
@@ -155,13 +154,14 @@ def read_results(path: Path) -> list[Row]:
         return []
     try:
         content: Any = read_json(path)
-        rows = content["rows"]
-        named = [row["name"] for row in rows]
+        if content["version"] != VERSION:
+            raise ValueError(content["version"])
+        return list({row["name"]: row for row in content["rows"]}.values())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: it is damaged. {REMEDY}") from error
-    if content.get("version") != VERSION or len(named) != len({*named}):
-        raise UserError(f"{path} is of another format than version {VERSION}. {REMEDY}")
-    return list(rows)
+        raise UserError(
+            f"{path} is damaged, or of another version than {VERSION}. Expected what reproduce.py writes: take it from "
+            "version control, or remove it."
+        ) from error
 
 
 def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
@@ -191,13 +191,8 @@ WIDTH, HEIGHT = 9.0, 3.6
 """Inches, of the picture and of a panel."""
 
 
-class Point(NamedTuple):
-    """One network of a panel."""
-
-    panel: str  # data
-    label: str
-    size: float  # bytes
-    accuracy: float  # percent
+Point = tuple[str, float, float, str]
+"""One network of the chart: data, bytes, accuracy in percent, label."""
 
 
 def points_of(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, Target]) -> Iterator[Point]:
@@ -213,21 +208,22 @@ def points_of(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, Target]) 
             accuracy = 100 - mean if target.measures[reached].unit.complement else mean
             if size != SIZE:
                 whole = measured[size]["mean"] * {"KB": 1000, "KiB": 1024}[measured[size]["unit"]]
-            yield Point(row["data"], label, whole, accuracy)
+            yield row["data"], whole, accuracy, label
 
 
 def write_chart(points: Sequence[Point], path: Path) -> None:
     """Write a PNG file with a panel for each set of data: accuracy in percent against bytes, on a log scale."""
-    panels = list(dict.fromkeys(each.panel for each in points))
+    panels = list(dict.fromkeys(panel for panel, *_ in points))
     figure = new_figure(WIDTH, HEIGHT * len(panels))
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-        own = sorted((each for each in points if each.panel == panel), key=lambda point: point.size)
-        axes.scatter([each.size for each in own], [each.accuracy for each in own], color="#1f77b4", zorder=3)
-        for number, each in enumerate(own):  # above and below by turns: neighbours do not overlap
+        own = sorted(point[1:] for point in points if point[0] == panel)
+        sizes, accuracies, _ = zip(*own, strict=True)
+        axes.scatter(sizes, accuracies, color="#1f77b4", zorder=3)
+        for number, (size, accuracy, label) in enumerate(own):  # above and below by turns: neighbours do not overlap
             offset = (5, 4 if number % 2 else -11)
-            axes.annotate(each.label, (each.size, each.accuracy), offset, textcoords="offset points", fontsize=8)
+            axes.annotate(label, (size, accuracy), offset, textcoords="offset points", fontsize=8)
         axes.set_xscale("log")
-        axes.set_xlim(own[0].size / 1.5, own[-1].size * 4)  # labels are to the right of their points
+        axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 4)  # labels are to the right of their points
         axes.margins(y=0.15)
         low, high = axes.get_xlim()
         ticks = [size for size in (10**n * m for n in range(3, 8) for m in (1, 2, 5)) if low <= size <= high]

@@ -128,14 +128,9 @@ def read_targets(path: Path = FILE) -> dict[str, Target]:
         for name, entry in content.items():
             if not str(name).startswith("_"):  # shared by others of the file
                 targets[name] = _target(name, entry, content)
-    except (OSError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or "it is not YAML"
-        raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"targets={path} has a mistake in '{name}': {type(error).__name__}: {error}. Expected the form at the top "
-            f"of {FILE.name}."
-        ) from error
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"targets={path}, {name}: {why}. Expected the form at the top of {FILE.name}.") from error
     return targets
 
 
@@ -226,6 +221,6 @@ def _line(variant: Variant, flags: str, seed: str, named: Collection[str]) -> st
     """Return the command of a run; it has a run_dir= where others name it."""
     places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
     places |= {key: f"runs/{each.name}_{seed}" for key, each in variant.needs.items()}
-    words = [f'"{word}"' if set("{}[]*' ") & set(word) else word for word in variant.filled(places)]
+    words = [f'"{word}"' if set("{}[]*?' ") & set(word) else word for word in variant.filled(places)]
     own = [f"run_dir=runs/{variant.name}_{seed}"] if variant.name in named else []
     return f"python train.py {flags}{' '.join([*words, f'seed={seed}', *own])}"

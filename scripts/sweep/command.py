@@ -16,7 +16,7 @@ from rich.console import Console
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import OpenSweep, command_of, is_done, make_directory, open_space, open_sweep
+from hookline.scripts.sweep.open import OpenSweep, command_of, is_done, open_space, open_sweep
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import TRAIN, SweepRun
 from hookline.train import say as print_line
@@ -28,10 +28,7 @@ from hookline.trainer.run.directory import locked
 
 
 class SweepTask:
-    """Run a job from wherever its run is, or trials of a search until none is left.
-
-    So a task may be submitted twice; nothing is made twice.
-    """
+    """Run a job from wherever its run is, or trials of a search until none is left; nothing is made twice."""
 
     def __init__(
         self, directory: Path, number: int | None, place: Path, script: Path = TRAIN, storage: str | None = None
@@ -97,7 +94,7 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
 
 def _run_grid(opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
     sweep = opened.sweep
-    make_directory(sweep.directory, "--sweep")
+    sweep.directory.mkdir(parents=True, exist_ok=True)
     worst = run_missing(sweep, opened.checked, share, say, script)
     left = missing_jobs(sweep)
     ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]

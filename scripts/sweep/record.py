@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,7 @@ class Slots:
 
 
 def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
-    """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads.
-
-    If the user asks for more, the jobs on one GPU take its memory as they need it.
-    """
+    """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads."""
     cores, gpus = usable_cores(), usable_gpus()
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
@@ -42,7 +39,7 @@ def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
     for place, environment in enumerate(environments):
         if gpus and not spread:
             environment[VISIBLE] = gpus[place % len(gpus)]
-        if gpus and count > fitting:
+        if gpus and count > fitting:  # several jobs share a GPU
             environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     return Slots(tuple(environments), max(1, cores // count))
 
@@ -112,10 +109,7 @@ class Sweep:
     def write(self) -> None:
         """Write sweep.json by a temporary name, so that a reader never sees half of it."""
         content = {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "directory"}}
-        try:
-            write_whole(self.directory / FILE_NAME, json.dumps(content, indent=2))
-        except OSError as error:
-            raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
+        write_whole(self.directory / FILE_NAME, json.dumps(content, indent=2))
 
 
 @contextmanager
@@ -160,17 +154,14 @@ def read_sweep(directory: Path) -> Sweep:
     try:
         content = read_json(path)
         if content["version"] != VERSION:
-            raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
-        named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
-        others = {name: content[name] for name in named if name in content}
-        jobs = [SweepJob(**each) for each in content["jobs"]]
-        for job in jobs:
+            raise ValueError(f"version {content['version']}, not {VERSION}")
+        others = {name: content[name] for name in content.keys() & Sweep.__dataclass_fields__.keys() - {"directory"}}
+        others["jobs"] = [SweepJob(**each) for each in others["jobs"]]
+        for job in others["jobs"]:
             texts: Any = [job.run, *job.overrides]  # a file may hold anything
             if not all(isinstance(each, str) for each in texts) or job.status not in STATUSES:
                 raise ValueError(f"job {job.number}")
-        return Sweep(directory, jobs, **others)
-    except UserError:
-        raise
+        return Sweep(directory, **others)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read as a sweep ({type(error).__name__}: {error}).") from error
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hookline.scripts.sweep.open import added_threads, job_arguments, own_overrides
@@ -253,13 +252,8 @@ def describe_best(summary: Mapping[str, Any]) -> str:
 @contextmanager
 def _listening(note: Callable[[int], None]) -> Iterator[None]:
     """Record signals; those that the process was started to ignore, as by nohup, stay ignored."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        del frame
-        note(number)
-
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    before = {number: signal.signal(number, lambda received, frame: note(received)) for number in heard}
     try:
         yield
     finally:

@@ -15,10 +15,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
-from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, OpenSweep, command_of, make_directory, open_sweep, run_name
+from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, Dimension, OpenSweep, command_of, open_sweep, run_name
 from hookline.scripts.sweep.record import FAILED, FILE_NAME, INTERRUPTED, RUNNING, Slots, SweepJob, claim, exclusive
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
-from hookline.scripts.sweep.space import Dimension
 from hookline.train import WRONG
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight_each
@@ -30,12 +29,9 @@ from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 def begin_search(
     command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None], script: Path = TRAIN
 ) -> Search:
-    """Return a search whose study is in its storage; of several processes, the first makes it.
-
-    `share` returns the places for a number of trials.
-    """
+    """Return a search, whose study the first process makes; `share` returns the places for a number of trials."""
     directory = opened.sweep.directory
-    make_directory(directory, "--sweep")
+    directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory):
         if opened.is_new and (directory / FILE_NAME).exists():  # another process was faster
             opened = open_sweep(replace(command, directory=str(directory)), datetime.now())

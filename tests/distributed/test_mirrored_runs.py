@@ -7,8 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from hookline.scripts.planning.memory import replica_sums
-from hookline.scripts.planning.trace import plan_run
+from hookline.scripts.planning.trace import plan_run, replica_sums
 from hookline.scripts.verify import choose_pair, replay
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight

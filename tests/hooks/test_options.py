@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline import hooks
+from hookline.hooks.ema import Ema
 from hookline.hooks.options import (
     check_choice,
     check_integer,
@@ -17,6 +18,7 @@ from hookline.hooks.options import (
     moving_average,
     project_with_average,
 )
+from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from tests.support.toy import toy_network
 
@@ -33,6 +35,16 @@ def test_what_is_no_value_of_an_option_is_refused_by_its_name():
     for value in ("splcing", None, ["splicing"]):
         with pytest.raises(UserError, match="^Unknown given .*constant, splicing"):
             check_choice("given", value, ("constant", "splicing"))
+
+
+def test_types_of_the_arguments_are_those_of_the_constructor():
+    assert Prune(layers=("conv", "dense"), initial_sparsity=np.float64(0.5)).settings.initial_sparsity == 0.5
+    for make, given in (
+        (lambda: Prune(layers=toy_network().model.layers), r"layers=\["),
+        (lambda: Ema(warm_up="no"), "warm_up='no'"),
+    ):
+        with pytest.raises(UserError, match=f"^{given}.* received for .* Expected "):
+            make()
 
 
 WRONG = {

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookline.hooks.prune import Prune
 from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, nearest
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
@@ -97,6 +98,15 @@ def test_zeros_stay_zeros() -> None:
     assert (shipped != 0.0).any()
     for name, centroids in hook.declare().state.items():
         assert not name.startswith("centroids/") or (centroids.numpy() == 0.0).sum() == 1
+
+
+def test_zeros_of_pruning_are_kept_unless_the_option_says_otherwise() -> None:
+    for hook, zeros in ((WeightClustering(), 0.5), (WeightClustering(preserve_sparsity=False), 0.0)):
+        pruning = Prune(final_sparsity=0.5, schedule="one_shot", begin_epoch=0.0)
+        loop = hooked(toy_network(), pruning, hook)
+        loop.run(0, 4)
+        shipped = kernels(used_by(loop, 4))
+        assert [(each == 0.0).mean() for each in shipped] == [zeros] * len(shipped)
 
 
 def test_shipped_bits_are_those_of_indices_and_codebook() -> None:

@@ -35,14 +35,8 @@ def test_a_variant_that_cannot_run_has_the_reason():
 
 
 def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkeypatch):
-    asked = []
-
-    def reasons(variants):
-        asked.append(variants)
-        return {name: f"{NEEDED}." for name in variants if name == "without prune"}
-
     monkeypatch.setattr(ablate, "run_jobs", partial(run_jobs, script=FAKE))
-    monkeypatch.setattr(ablate, "reasons_against", reasons)
+    monkeypatch.setattr(ablate, "reasons_against", lambda variants: {"without prune": f"{NEEDED}."})
     assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2,13"]) == 1
     said = capfd.readouterr().out
     rows = [" ".join(line.split()) for line in said.splitlines()]
@@ -56,7 +50,6 @@ def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkey
     assert not any("without_prune" in str(path) for path in made)
     assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2"]) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")} == made
-    assert [len(jobs) for jobs in asked] == [3, 1]  # what has been run can run
 
 
 def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):

@@ -24,7 +24,6 @@ def test_mistakes_are_one_line(capsys) -> None:
         (["what=inptu"], "'input'"),
         (["what=input", "peak=.inf"], "peak: inf"),
         (["what=input", "chart=x.pdf"], ".png"),
-        (["what=input", "environments=missing"], "missing"),
         (["what=training", "case=cnn", "contenders=kears*"], "kears*"),
     ):
         assert_one_line(benchmark.main, arguments, word, capsys)
@@ -81,7 +80,7 @@ def test_figures_are_medians_and_ratios_are_of_the_same_turn(capsys, monkeypatch
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_our_runs_and_keras_train_the_same_models_and_products_are_counted(tmp_path, monkeypatch) -> None:
+def test_our_runs_and_keras_train_the_same_models_and_products_are_counted(monkeypatch) -> None:
     lenet = 24 * 24 * 500 + 64 * 25_000 + 400_000 + 5000
     assert products(lenet_300_100(DIGITS, 10)) == 3 * (784 * 300 + 300 * 100 + 1000) - 784 * 300
     assert products(lenet_5(DIGITS, 10)) == 3 * lenet - 24 * 24 * 500
@@ -89,7 +88,7 @@ def test_our_runs_and_keras_train_the_same_models_and_products_are_counted(tmp_p
     assert products(build(CNN)) == 3 * convolutions - 1024 * 9 * 3 * 24
     monkeypatch.setattr(training_hookline, "pixels", lambda *given: {})  # that nothing reads here
     for case in (LENET_5, CNN):
-        node = dict(compose(Settings(), case, [], tmp_path).config["model"])
+        node = dict(compose(Settings(), case, []).config["model"])
         module, _, name = node.pop("_target_").rpartition(".")
         model = getattr(importlib.import_module(module), name)(case.images, 10, **node)
         assert [each.shape for each in model.weights] == [each.shape for each in build(case).weights]

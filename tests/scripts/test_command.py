@@ -77,7 +77,7 @@ def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
 
 PATHS = ("~no-such-user/x", "a" * 300, "nowhere/at/all")
 OPTIONS = {
-    "benchmark": ["what=training chart={}/a.png", "what=training environments={}", "what=training out={}/a.json"],
+    "benchmark": ["what=training chart={}/a.png", "what=training out={}/a.json"],
     "compare": ["{}", "{} metrics=[{}]"],
     "evaluate": ["run={}", "model={}"],
     "export": ["run={}"],

@@ -101,5 +101,5 @@ def test_a_mistake_gets_the_very_line_of_the_door(plan, capfd):
         assert (code, output, errors.count("\n")) == (2, "", 1)
         assert train.main(arguments) == 2
         assert capfd.readouterr().err == errors
-    assert "A sweep (-m)" in plan("-m", "recipe=baseline,bnn")[2]
+    assert "one run" in plan("-m", "recipe=baseline,bnn")[2]
     assert "--dot and --mermaid" in plan("--dot", "--mermaid", "recipe=baseline")[2]

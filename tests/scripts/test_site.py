@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import hookline
-from hookline.scripts.documentation.site import LINK, PICTURES, ROOT, navigation, site_pages
-from hookline.scripts.documentation.techniques import PICTURED
+from hookline.scripts.documentation.site import LINK, PICTURED, PICTURES, ROOT, navigation, site_pages
 
 
 def test_every_hook_has_a_page_in_the_contents_and_every_link_a_target():

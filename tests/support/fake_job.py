@@ -69,7 +69,11 @@ def main():
             time.sleep(0.05)  # the workers of a run meet before its directory is made
         run.mkdir(parents=True, exist_ok=values.get("trainer.strategy") == "multi_worker")
         (run / "config.yaml").write_text(json.dumps(values))
-    seed = seed_in((run / "config.yaml").read_text())
+    config = (run / "config.yaml").read_text()
+    meets = resumed and "multi_worker" in config
+    while meets and any("resume=" not in log.read_text() for log in run.parent.glob("*.log")):
+        time.sleep(0.05)  # as they meet above; or one would complete the run before the other starts
+    seed = seed_in(config)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     say(f"arguments {sys.argv[1:]}\ngpus {visible}\npid {os.getpid()}\nparent {os.getppid()}")
     if seed == 13 or (seed == 17 and "FIXED" not in os.environ):

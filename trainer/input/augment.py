@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.order import salted
+from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.objective import SOFT_TARGETS, Batch
 
 OWN = ("inputs", "targets", SOFT_TARGETS, "index", "weights")
@@ -25,6 +26,7 @@ class Augment(ABC):
 
     Attributes:
         name: the key under `augment` in the config; set by the builder, unique in a run.
+        black_and_white: the values of the darkest and the brightest pixel; set from the data.
         priority: 0 (first) to 100 (last).
         probability: how likely it changes an example at all.
         mixes: whether it mixes examples with one another. It then finds "target_shares", float32 [batch, classes], in
@@ -34,6 +36,7 @@ class Augment(ABC):
     """
 
     name: str = ""
+    black_and_white: tuple[float, float] = (-1.0, 1.0)
     priority: int = 50
     probability: float = 1.0
     mixes: bool = False
@@ -59,9 +62,12 @@ class Augmentation:
     no domain of images stays clean beside another.
     """
 
-    def __init__(self, augments: Sequence[Augment], *, classes: int) -> None:
+    def __init__(self, augments: Sequence[Augment], *, classes: int, preparation: Preparation | None = None) -> None:
         self.augments = sorted(augments, key=lambda each: (each.priority, each.name))
         self.classes = classes
+        for augment in augments:
+            if preparation is not None:
+                augment.black_and_white = preparation.black_and_white
 
     def check(self, batch: Batch) -> None:
         for augment in self.augments:

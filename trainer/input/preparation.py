@@ -35,6 +35,11 @@ class Preparation:
         return (self.shape[-1], *self.shape[:-1]) if self.axes == "first" else self.shape
 
     @property
+    def black_and_white(self) -> tuple[float, float]:
+        """Return the network's values of the darkest and the brightest pixel; -1 and 1 if these are unknown."""
+        return (-1.0, 1.0) if self.peak is None else (self.offset, self.offset + self.scale * self.peak)
+
+    @property
     def takes_images(self) -> bool:
         """Return whether image files can be brought into this form."""
         return self.peak is not None and len(self.shape) == 3 and self.shape[-1] in (1, 3)

@@ -109,7 +109,7 @@ def _build_parts(
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
         class_shares=_by_class(class_shares, data, settings.get("class_sampling")),
-        augmentation=Augmentation(augments, classes=data.classes) if augments else None,
+        augmentation=Augmentation(augments, classes=data.classes, preparation=data.preparation) if augments else None,
         first_step=blueprint.first_step,
     )
     total_steps = int(settings["steps"] or training.epoch_end(settings["epochs"]))

@@ -112,7 +112,8 @@ def weights_reader(trainer: Trainer) -> Callable[[int], Weights]:
         values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
         return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
 
-    return lambda step: tf.nest.map_structure(lambda value: value.numpy(), used(tf.constant(step, tf.int64)))
+    traced = used.get_concrete_function()  # called directly, runs in a row get no warning of frequent retracing
+    return lambda step: tf.nest.map_structure(lambda value: value.numpy(), traced(tf.constant(step, tf.int64)))
 
 
 def shipped_weights(trainer: Trainer, step: int) -> Weights:

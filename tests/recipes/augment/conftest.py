@@ -13,12 +13,12 @@ from hookline.trainer.objective import Batch
 def change() -> Callable[..., Batch]:
     """Return a function that applies one augmentation to arrays, by name, and returns arrays."""
 
-    def apply(augment: Augment, *, step: int = 0, **entries: np.ndarray) -> dict[str, np.ndarray]:
+    def apply(augment: Augment, *, step: int = 0, preparation=None, **entries: np.ndarray) -> dict[str, np.ndarray]:
         augment.name = "mine"
         count = len(entries["inputs"])
         batch = {"targets": np.arange(count) % 3, "index": np.arange(count), **entries}
         batch = {name: tf.constant(array) for name, array in batch.items()}
-        augmentation = Augmentation([augment], classes=3)
+        augmentation = Augmentation([augment], classes=3, preparation=preparation)
         augmentation.check(batch)
         seeds = example_seeds(0, tf.constant(step, tf.int64), tf.range(count, dtype=tf.int64))
         return {name: tensor.numpy() for name, tensor in augmentation(batch, seeds).items()}

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from hookline.scripts.planning.memory import LiveBytes, live_bytes
+from hookline.scripts.planning.trace import LiveBytes, live_bytes
 
 ROW = 4 * 100  # bytes of a float32 tensor [100]
 VECTOR = tf.TensorSpec([100], tf.float32)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.scripts.sweep.space import Dimension, read_space
+from hookline.scripts.sweep.open import Dimension, read_space
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.errors import UserError
 from tests.scripts.sweep.conftest import Run

@@ -36,6 +36,14 @@ def test_a_hook_of_both_kinds_is_called_once():
     assert (parts.best.since, parts.total_steps) == (20, 40)
 
 
+def test_augmentations_know_the_scale_of_the_data(tmp_path):
+    images = np.full((60, 4, 4), 255, np.uint8)
+    np.savez(tmp_path / "own.npz", inputs=images, targets=np.arange(60) % 3)
+    own = ("data=arrays", f"data.path={tmp_path}/own.npz", "data.scale=unit", "trainer.batch_size=8")
+    made = built("baseline", *own, "+augment=shift", "augment.shift.share=0.5").training.batch(tf.constant(0, tf.int64))
+    assert set(np.unique(made["inputs"])) == {0.0, 1.0}
+
+
 def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     """The schedule of a network that makes three updates in a step ends with the run, not after a third of it."""
     rates = ("optimizer.learning_rate=0.1", "task.discriminator_learning_rate=0.5", "task.discriminator_updates=3")
