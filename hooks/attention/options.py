@@ -101,11 +101,12 @@ class BranchOptions:
         _check_share("branch.initial_keep_rate", self.initial_keep_rate)
         if len(self.dilations) != len(self.filters):
             raise UserError(f"branch.dilations={self.dilations} received. Expected one for each of {self.filters}.")
-        try:
-            keras.activations.get(self.activation)
-        except (ValueError, TypeError):
-            known = [each for each in dir(keras.activations) if each[0].islower()]
-            raise unknown_name("branch.activation", self.activation, known) from None
+        if self.activation != BranchOptions.activation:  # Keras may not be imported yet
+            try:
+                keras.activations.get(self.activation)
+            except (ValueError, TypeError):
+                known = [each for each in dir(keras.activations) if each[0].islower()]
+                raise unknown_name("branch.activation", self.activation, known) from None
 
 
 @dataclass(frozen=True)
