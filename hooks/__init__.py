@@ -88,9 +88,7 @@ def load(name: str) -> type:
     if name not in entries:
         raise unknown_name("hook", name, entries)
     module, _, attribute = entries[name].target.rpartition(".")
-    found = getattr(importlib.import_module(module), attribute)
-    if not isinstance(found, type):
-        raise TypeError(f"{entries[name].target} in {entries[name].config_file} is not a class.")
+    found: type = getattr(importlib.import_module(module), attribute)
     return found
 
 
@@ -104,24 +102,20 @@ def _of_plugins(directory: Path) -> Iterator[HookEntry]:
 
 def _read_entry(path: Path) -> HookEntry | None:
     """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
-    state = path.stat()
-    return _read_entry_at(path, state.st_mtime_ns, state.st_size)
+    return _read_entry_at(path, path.stat().st_mtime_ns)
 
 
 @cache
-def _read_entry_at(path: Path, modified_ns: int, size: int) -> HookEntry | None:
+def _read_entry_at(path: Path, modified_ns: int) -> HookEntry | None:
     content = OmegaConf.to_container(OmegaConf.load(path))
     nodes = content.items() if isinstance(content, dict) else ()
-    targets = {
-        str(name): str(node["_target_"]) for name, node in nodes if isinstance(node, dict) and "_target_" in node
-    }
+    targets = [
+        (str(name), str(node["_target_"])) for name, node in nodes if isinstance(node, dict) and "_target_" in node
+    ]
     if not targets:
         return None
-    if len(targets) > 1:
-        raise ValueError(f"{path} holds the hooks {', '.join(targets)}. Expected one hook a file.")
     first_line = path.read_text(encoding="utf-8").partition("\n")[0]
     purpose = first_line.removeprefix("#").strip()
-    if not first_line.startswith("#") or not purpose:
-        raise ValueError(f"{path} must start with a comment that says in one line what the hook is for.")
-    (name, target), *_ = targets.items()
-    return HookEntry(name=name, target=target, purpose=purpose, config_file=path)
+    if len(targets) > 1 or not first_line.startswith("#") or not purpose:
+        raise ValueError(f"{path}: expected one hook, and in the first line a comment that says what it is for.")
+    return HookEntry(*targets[0], purpose, path)

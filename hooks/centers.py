@@ -13,18 +13,14 @@ from hookline.trainer.graph import layer_input, layer_output
 
 
 def plane_axes(features: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the directions [d, 2] in which features [n, d] are drawn, and the share of their variance seen in these.
-
-    More than two dimensions are drawn by their first two principal components. The largest entry of each is positive,
-    so that successive pictures do not flip.
-    """
+    """Return axes [d, 2] to draw features [n, d] along (principal components if d > 2), and their share of variance."""
     width = features.shape[1]
     if width <= 2:
         return np.eye(width, 2), 1.0
     centered = features.astype(np.float64) - features.mean(axis=0)
     _, sizes, components = np.linalg.svd(centered, full_matrices=False)
     axes = np.zeros((width, 2))
-    for column, component in enumerate(components[:2]):
+    for column, component in enumerate(components[:2]):  # signs are such that successive pictures do not flip
         axes[:, column] = component * np.copysign(1.0, component[np.argmax(np.abs(component))])
     total = float(np.sum(sizes**2))
     return axes, float(np.sum(sizes[:2] ** 2)) / total if total else 1.0

@@ -7,14 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_number, inner_of
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import check_choice, check_number
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 NORM, VARIABLE_NORM, VALUE = WAYS = ("norm", "variable_norm", "value")
-OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class ClipGradients(GraphHook):
@@ -74,12 +72,7 @@ class ClipGradients(GraphHook):
         self.network = network
 
     def build(self, context: BuildContext) -> None:
-        network, optimizer = context.network, inner_of(context.network.optimizer)
-        for name in OPTIMIZERS_OWN:
-            if (value := getattr(optimizer, name)) is not None:
-                raise UserError(
-                    f"The optimizer of '{network.name}' clips, too: {name}={value}. Expected optimizer.{name}=null."
-                )
+        network = context.network
         self._names = list(network.trainable_variables)
         if self.layers != "*":
             kind = "layer with weights to train"

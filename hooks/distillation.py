@@ -88,14 +88,10 @@ class Distillation(GraphHook):
             feature_weight: 0 or more.
             network: name of the network.
         """
-        if teacher is not None and not isinstance(teacher, str) and not hasattr(teacher, "stateless_call"):
-            raise UserError(f"Invalid teacher: {teacher!r}. Expected the directory of a run, a .keras file, or null.")
-        if features is not None and not isinstance(features, Mapping):
-            raise UserError(f"Invalid features: {features!r}. Expected {{<teacher's layer>: <layer>}}, or null.")
         self.teacher = teacher
         self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
         self.alpha = check_number("alpha", alpha, minimum=0.0, maximum=1.0)
-        self.features = {str(key): str(value) for key, value in (features or {}).items()}
+        self.features = features or {}
         self.feature_weight = check_number("feature_weight", feature_weight, minimum=0.0)
         self.network = network
         self._model: keras.Model | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.graphs import calls_replaced, nodes_in_order, with_upstream_layers
+from hookline.hooks.graphs import calls_replaced, nodes_in_order
 from hookline.hooks.options import check_number, parse_named
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
@@ -127,11 +127,7 @@ class GradientOverride(GraphHook):
         model = context.network.model
         if self.layers is None:
             return
-        self._chosen = chosen = choose_layers(model, self.layers)
-        if not any(_has_weights_before(model, path, layer) for path, layer in reversed(chosen.items())):
-            raise UserError(
-                f"hooks.{self.key}: no layer with weights comes before {', '.join(chosen)}. Expected later layers."
-            )
+        self._chosen = choose_layers(model, self.layers)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         if self.op_type is not None:
@@ -162,12 +158,6 @@ class GradientOverride(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         return {"backward": self.backward.name, "layers_overridden": list(self._chosen), "op_type": self.op_type}
-
-
-def _has_weights_before(model: keras.Model, path: str, layer: keras.Layer) -> bool:
-    inside = {id(each) for each in layer._flatten_layers()}
-    before = with_upstream_layers(model, {path: layer}) - inside
-    return any(each.trainable_weights for each in model._flatten_layers() if id(each) in before)
 
 
 def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
@@ -230,8 +220,7 @@ def parse_backward(given: Any) -> Backward:
     """Return the backward pass that a config names."""
     if isinstance(given, Backward):
         return given
-    expected = "a name such as reverse, {name: reverse, factor: 0.5}, or a _target_ that returns a Backward"
-    name, arguments = parse_named("backward", given, BACKWARDS, expected)
+    name, arguments = parse_named("backward", given, BACKWARDS)
     return BACKWARDS[name](**arguments)
 
 

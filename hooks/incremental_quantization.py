@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,9 @@ class IncrementalQuantization(GraphHook):
             network: name of the network.
         """
         self.layers = layers
-        self.shares = check_shares("shares", shares)
+        self.shares = list(shares)
+        if self.shares[-1:] != [1.0] or any(lower >= higher for lower, higher in pairwise([0.0, *self.shares])):
+            raise UserError(f"Invalid shares: {shares}. Expected rising ones above 0 that end with 1, as [0.5, 1].")
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
@@ -219,19 +222,6 @@ def _level_unless(mask: tf.Tensor, level: tf.Tensor, value: tf.Tensor) -> tf.Ten
     return tf.where(mask, value, tf.cast(level, value.dtype))
 
 
-def check_shares(name: str, value: Any) -> list[float]:
-    """Return rising shares that end with 1, or raise a UserError."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if is_list and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
-        shares = [float(each) for each in value]
-        rising = all(lower < higher for lower, higher in zip([0.0, *shares[:-1]], shares, strict=True))
-        if rising and shares[-1] == 1.0:
-            return shares
-    raise UserError(
-        f"Invalid {name}: {value!r}. Expected rising shares above 0 that end with 1, such as [0.5, 0.75, 1]."
-    )
-
-
 def change_steps(count: int, begin_epoch: float, step_epochs: float | None, context: BuildContext) -> list[int]:
     """Return the optimizer steps in which the shares grow. One at the very end of the run falls on its last step."""
     total_steps, steps_per_epoch = context.total_steps, context.steps_per_epoch
@@ -243,10 +233,5 @@ def change_steps(count: int, begin_epoch: float, step_epochs: float | None, cont
         raise UserError(
             f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}. Expected that "
             f"before the end of the run, epoch {total_epochs:g}: set begin_epoch, step_epochs or shares."
-        )
-    if len(set(steps)) < count:
-        raise UserError(
-            f"Two of {count} shares would be quantized in one step: {apart * steps_per_epoch:.3g} steps apart. "
-            "Expected a larger step_epochs, fewer shares, or a longer run with trainer.epochs."
         )
     return [min(step, total_steps - 1) for step in steps]

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from hookline.hooks.kernels import Target, variable_layers
 from hookline.hooks.options import AVERAGE
@@ -117,12 +118,9 @@ def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
 
 def mask_picture(mask: np.ndarray) -> np.ndarray:
     """Return a mask as a grey picture: a pixel is an entry, or the kept share of several."""
-    values: np.ndarray = mask.reshape(-1, mask.shape[-1]).astype(np.float32)
-    for axis, size in enumerate(values.shape):
-        starts = np.arange(0, size, math.ceil(size / LARGEST))
-        sums = np.add.reduceat(values, starts, axis=axis)
-        values = sums / np.expand_dims(np.diff([*starts, size]).astype(np.float32), axis=1 - axis)
-    return values[..., np.newaxis]
+    image = Image.fromarray(mask.reshape(-1, mask.shape[-1]).astype(np.float32))
+    image = image.resize((min(image.width, LARGEST), min(image.height, LARGEST)), Image.Resampling.BOX)
+    return np.clip(np.asarray(image), 0.0, 1.0)[..., np.newaxis]
 
 
 Masks: TypeAlias = "Mapping[str, tf.Tensor]"

@@ -49,15 +49,11 @@ def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
 
 
 def parse_named(
-    option: str, given: Any, known: Mapping[str, Callable[..., Any]], expected: str, hidden: Collection[str] = ()
+    option: str, given: Any, known: Mapping[str, Callable[..., Any]], hidden: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of a known function, and the arguments for it, that an option gives: "a", or {name: a, b: 1}."""
     arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
-    name = arguments.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"Invalid {option}: {given!r}. Expected {expected}.")
-    if name not in known:
-        raise unknown_name(option, name, known)
+    name = check_choice(option, arguments.pop("name", None), list(known))
     parameters = inspect.signature(known[name]).parameters.keys() - hidden
     for argument in arguments:
         if argument not in parameters:
@@ -107,11 +103,6 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Va
     excluded: set[int] = getattr(inner, "_exclude_from_weight_decay", set())
     inner._exclude_from_weight_decay = {*excluded, inner._var_key(variable)}
     inner._exclude_from_weight_decay_cache = {}
-
-
-def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
-    """Return whether the optimizer applies its weight decay to a variable."""
-    return bool(inner_of(optimizer).weight_decay) and inner_of(optimizer)._use_weight_decay(variable)
 
 
 def keeps_averages(optimizer: keras.optimizers.Optimizer) -> bool:

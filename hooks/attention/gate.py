@@ -158,11 +158,7 @@ def make_branch(options: BranchOptions, *, temperature: float, name: str) -> ker
 
 def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | None, ...]) -> Any:
     """Return the logits of A that a branch makes of a map."""
-    try:
-        logits = branch(seen)
-    except (ValueError, TypeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"The branch '{branch.name}' does not take a map of shape {seen.shape}: {reason}") from error
+    logits = branch(seen)
     found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else type(logits).__name__
     if found != wanted:
         raise UserError(

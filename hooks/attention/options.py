@@ -101,11 +101,12 @@ class BranchOptions:
         _check_share("branch.initial_keep_rate", self.initial_keep_rate)
         if len(self.dilations) != len(self.filters):
             raise UserError(f"branch.dilations={self.dilations} received. Expected one for each of {self.filters}.")
-        try:
-            keras.activations.get(self.activation)
-        except (ValueError, TypeError):
-            known = [each for each in dir(keras.activations) if each[0].islower()]
-            raise unknown_name("branch.activation", self.activation, known) from None
+        if self.activation != BranchOptions.activation:  # Keras may not be imported yet
+            try:
+                keras.activations.get(self.activation)
+            except (ValueError, TypeError):
+                known = [each for each in dir(keras.activations) if each[0].islower()]
+                raise unknown_name("branch.activation", self.activation, known) from None
 
 
 @dataclass(frozen=True)
@@ -173,15 +174,15 @@ def _parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
 
 SMALLEST_PICTURE = 96  # pixels a side of one image on the sheet, at least
 GAP = 2
-INK = np.array([[0.27, 0.00, 0.33], [0.23, 0.32, 0.55], [0.13, 0.57, 0.55], [0.37, 0.79, 0.38], [0.99, 0.91, 0.14]])
 
 
 def attention_sheet(inputs: np.ndarray, attention: np.ndarray, draws: np.ndarray | None) -> np.ndarray:
     """Return rows of images, a column an example: the input, a heat map of A from violet to yellow, one draw of A."""
+    from matplotlib import colormaps
+
     images = _colored(inputs)
     size = images.shape[1:3]
-    positions, shown = np.linspace(0.0, 1.0, len(INK)), _stretched(attention, size)
-    heat = np.stack([np.interp(shown, positions, channel) for channel in INK.T], axis=-1)
+    heat = colormaps["viridis"](_stretched(attention, size))[..., :3]
     rows = [images, 0.5 * images + 0.5 * heat]
     if draws is not None:
         rows.append(np.repeat(_stretched(draws, size)[..., np.newaxis], 3, axis=-1))

@@ -141,8 +141,7 @@ def norm_batch_advice(
     wrong = "nothing but that example" if seen < 2 else f"a variance that is off by about {100 * error:.0f} %"
     remedies = ["trainer.accumulation_steps=1"] if micro_batches > 1 else []
     remedies += ["+hooks=synchronized_batch_norm"] if replicas > 1 and not synchronized else []
-    divisor = replicas * micro_batches  # of every batch size
-    remedies.append(f"trainer.batch_size={math.ceil(2 * FEW * parts / divisor) * divisor}")
+    remedies.append(f"trainer.batch_size={2 * FEW * replicas * micro_batches}")
     return (
         f"{len(layers)} batch norm layers, such as '{layers[0]}', see {seen} example{'s' * (seen != 1)} at a time and "
         f"normalize by {wrong}. Set {' or '.join(remedies)}."

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from hookline.hooks.options import check_integer, check_number
 from hookline.trainer.hook import HostHook, Report, Run
-
-START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
 
 
 class EarlyStopping(HostHook):
@@ -37,6 +36,8 @@ class EarlyStopping(HostHook):
         python train.py recipe=baseline hooks.early_stopping=null
     """
 
+    start: Mapping[str, Any] = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
+
     def __init__(self, *, patience: int = 20, min_delta: float = 0.0) -> None:
         """Set when to stop.
 
@@ -46,46 +47,41 @@ class EarlyStopping(HostHook):
         """
         self._patience = check_integer("patience", patience, minimum=1)
         self._min_delta = check_number("min_delta", min_delta, minimum=0)
-        self.load_state_dict(START)
+        self.load_state_dict({})
 
     def state_dict(self) -> dict[str, Any]:
-        best = {"best": self._best, "best_step": self._best_step}
-        return {**best, "seen_step": self._seen_step, "waited": self._waited}
+        return dict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best: float | None = state["best"]
-        self._best_step: int = state["best_step"]
-        self._seen_step: int = state["seen_step"]
-        self._waited: int = state["waited"]
+        self._state: dict[str, Any] = {**self.start, **state}
 
     def summary(self) -> dict[str, Any]:
-        return {"patience": self._patience, "waited": self._waited, "best": self._best, "best_step": self._best_step}
+        return {"patience": self._patience, **{name: self._state[name] for name in self.start if name != "seen_step"}}
 
     def on_fit_begin(self, run: Run) -> None:
-        if self._seen_step > run.step:  # the state is from another fit
-            self.load_state_dict(START)
+        if self._state["seen_step"] > run.step:  # the state is from another fit
+            self.load_state_dict({})
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        if report.split != "validation" or report.step == self._seen_step or report.step < run.best.since:
+        if report.split != "validation" or report.step == self._state["seen_step"] or report.step < run.best.since:
             return
-        self._seen_step = report.step
+        self._state["seen_step"] = report.step
         value = report.values[run.best.monitor]
         if self._improves(value, run.best.mode):
-            self._best, self._best_step, self._waited = value, report.step, 0
+            self._state.update(best=value, best_step=report.step, waited=0)
             return
-        self._waited += 1
-        if self._waited >= self._patience and run.step < run.total_steps:
+        self._state["waited"] += 1
+        if self._state["waited"] >= self._patience and run.step < run.total_steps:
             self.out_of_patience(run)
 
     def out_of_patience(self, run: Run) -> None:
-        evaluations = f"{self._waited} evaluation{'' if self._waited == 1 else 's'}"
-        if self._best is None:
-            reason = f"was never finite in {evaluations}"
-        else:
-            reason = f"did not improve on {self._best:.6g} of step {self._best_step} in {evaluations}"
-        run.control.stop(f"early stopping: {run.best.monitor} {reason}")
+        best, reason = self._state["best"], "was never finite"
+        if best is not None:
+            reason = f"did not improve on {best:.6g} of step {self._state['best_step']}"
+        run.control.stop(f"early stopping: {run.best.monitor} {reason} in {self._state['waited']} evaluations")
 
     def _improves(self, value: float, mode: str) -> bool:
-        if not math.isfinite(value) or self._best is None:
+        best = self._state["best"]
+        if not math.isfinite(value) or best is None:
             return math.isfinite(value)
-        return (value - self._best if mode == "max" else self._best - value) > self._min_delta
+        return bool((value - best if mode == "max" else best - value) > self._min_delta)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from hookline.hooks.monitors.advisor import loss_monitor
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hookline.hooks.options import check_choice
 from hookline.trainer.errors import as_typed, printable
-from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 
 MODES = (AUTO, "styled", PLAIN, QUIET)
@@ -32,9 +30,6 @@ class FinalTable(HostHook):
     narrow terminal the table has fewer columns, or a line for each value.
 
     Group: monitor
-
-    State:
-        values: the monitor's value at each evaluation that counted.
 
     Cost: Once, at the end.
 
@@ -57,28 +52,16 @@ class FinalTable(HostHook):
                 decides by the output.
         """
         self._mode = check_choice("mode", mode, MODES)
-        self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": list(self._values)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._values = list(state.get("values", ()))  # older runs have none
-
-    def on_fit_begin(self, run: Run) -> None:
-        if not run.step:
-            self._values = []  # of an earlier fit
-
-    def on_evaluation_end(self, run: Run, report: Report) -> None:
-        if report.split == "validation" and report.step >= run.best.since:
-            self._values.append(report.values[run.best.monitor])
+        return {}
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         console = open_console(self._mode)
         console.print()
         title = f"{run.recipe}: {describe_status(summary)}"
         show(console, metric_table(title, summary, {name: each.split.size for name, each in run.held_out.items()}))
-        for label, text in [*self._held_out_lines(run, summary), *result_lines(summary)]:
+        for label, text in result_lines(summary):
             console.print(f"{label:<11}{text}", soft_wrap=not console.is_terminal)  # a terminal breaks within words
         for table in [*network_tables(summary, MOST_ROWS), *layer_tables(summary)]:
             console.print()
@@ -86,40 +69,6 @@ class FinalTable(HostHook):
         console.print(f"{'run':<11}{run.directory}", soft_wrap=True)
         console.print(as_typed(f"tensorboard --logdir {shlex.quote(str(run.directory))}"), soft_wrap=True)
         console.print(f"{'then open':<11}{FIRST_SCREEN}", soft_wrap=True)
-
-    def _held_out_lines(self, run: Run, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return which step was the best, and whether that was chance, and which weights were tested."""
-        best, lines = summary.get("best") or {}, []
-        if best.get("values"):
-            texts = [f"best at step {best['step']}"]
-            if run.best.value is not None and "validation" in run.held_out:
-                size = run.held_out["validation"].split.size
-                texts.append(describe_close(run.best.monitor, self._values, run.best.value, size) or "")
-            lines.append(("validation", ". ".join(filter(None, texts))))
-        if weights := (summary.get("test") or {}).get("weights"):
-            lines.append(("test", f"with the {weights} weights"))
-        return lines
-
-
-FEW = 2  # with this many other evaluations as good as the best one, choosing it is chance
-SMALL = 0.005  # differences below it do not matter
-
-
-def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
-    """Return a line on other evaluations within a standard error, or two examples, of the best; None for few."""
-    if not all(results.is_share_of(value, examples) for value in (*values, best)):
-        return None
-    share = (best * examples + 1) / (examples + 2)  # that of all right has an error, too
-    error = math.sqrt(share * (1.0 - share) / examples)
-    margin = max(error, 2.0 / examples)
-    close = sum(abs(value - best) <= margin + 1e-9 for value in values) - 1
-    if close < FEW or margin < SMALL:
-        return None
-    return (
-        f"{examples} examples: one is {1 / examples:.2g} of {results.short_name(monitor)}, its standard error "
-        f"{error:.2g}, and {close} other evaluations lie as near to the best. Which step is the best is chance: let a "
-        f"loss decide, {loss_monitor(monitor)}, or hold out more."
-    )
 
 
 def describe_status(summary: Mapping[str, Any]) -> str:
@@ -141,6 +90,10 @@ def _steps(count: int) -> str:
 def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines below the table, as label and text; what is missing is left out."""
     lines = []
+    if (best := summary.get("best") or {}).get("values"):
+        lines.append(("validation", f"best at step {best['step']}"))
+    if weights := (summary.get("test") or {}).get("weights"):
+        lines.append(("test", f"with the {weights} weights"))
     if parameters := summary.get("params"):
         lines.append(("parameters", f"{parameters['total']:,} ({parameters['trainable']:,} trainable)"))
     if sizes := summary.get("bytes"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
@@ -35,6 +36,8 @@ class ReduceOnPlateau(EarlyStopping):
         python train.py recipe=baseline schedule=constant +hooks=reduce_on_plateau
     """
 
+    start: Mapping[str, Any] = {**EarlyStopping.start, "share": 1.0}
+
     def __init__(self, *, factor: float = 0.1, patience: int = 5, min_delta: float = 0.0, least: float = 0.001) -> None:
         """Set how the rate is lowered.
 
@@ -48,24 +51,14 @@ class ReduceOnPlateau(EarlyStopping):
         self._least = check_number("least", least, minimum=0, maximum=1, above_minimum=True)
         super().__init__(patience=patience, min_delta=min_delta)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "share": self._share}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._share: float = state.get("share", 1.0)
-
-    def summary(self) -> dict[str, Any]:
-        return {**super().summary(), "share": self._share}
-
     def out_of_patience(self, run: Run) -> None:
-        self._waited = 0
-        if self._share * self._factor < self._least:
+        self._state["waited"] = 0
+        if self._state["share"] * self._factor < self._least:
             return
-        self._share *= self._factor
+        self._state["share"] *= self._factor
         run.lower_rates(self._factor)
         warnings.warn(
             f"{run.best.monitor} did not improve in {self._patience} evaluations: the learning rate is now "
-            f"{self._share:.3g} of its schedule.",
+            f"{self._state['share']:.3g} of its schedule.",
             stacklevel=2,
         )

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +27,6 @@ WARN, STOP = "warn", "stop"
 EXACT, NEAR = "exact", "near"
 FILE = "split_guard.csv"
 SHOWN = 3
-WORDS = {
-    EXACT: ("is the same as an example", "are the same as examples"),
-    NEAR: ("is a near copy of an example", "are near copies of examples"),
-}
 
 
 class Leak(NamedTuple):
@@ -94,7 +89,11 @@ class SplitGuard(HostHook):
         }
         if not leaks:
             return
-        write_leaks(run.directory / FILE, leaks)
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(Leak._fields)
+        writer.writerows([*leak[:-1], f"{leak.correlation:.4f}"] for leak in leaks)
+        write_whole(run.directory / FILE, text.getvalue())
         message = f"{describe(leaks)} All of them: {run.directory / FILE}."
         if self._on_leak == STOP:
             raise UserError(f"{message} Take them out of one split, or set hooks.{self.name}.on_leak=warn.")
@@ -145,22 +144,9 @@ def _counts(leaks: list[Leak], kind: str) -> dict[str, int]:
 
 def describe(leaks: list[Leak]) -> str:
     """Return one line on what was found."""
-    parts = []
-    for kind, (one, several) in WORDS.items():
-        for places, count in _counts(leaks, kind).items():
-            split, original_split = places.split(" in ")
-            parts.append(f"{count} of {split} {one if count == 1 else several} of {original_split}")
+    parts = [f"{count} {kind} {places}" for kind in (EXACT, NEAR) for places, count in _counts(leaks, kind).items()]
     pairs = [f"{leak.split} {leak.example} and {leak.original_split} {leak.original}" for leak in leaks[:SHOWN]]
     return f"Splits share examples: {', '.join(parts)}; such as {', '.join(pairs)}."
-
-
-def write_leaks(path: Path, leaks: list[Leak]) -> None:
-    """Write a row for each leak."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(Leak._fields)
-    writer.writerows([*leak[:-1], f"{leak.correlation:.4f}"] for leak in leaks)
-    write_whole(path, text.getvalue())
 
 
 BATCH_BYTES = 2**26
@@ -181,10 +167,7 @@ class Looks(NamedTuple):
 
 
 def fingerprints(split: Split, *, with_looks: bool) -> tuple[list[bytes], Looks | None]:
-    """Return a digest of each input of a split, without augmentation, and the looks of images of 8 x 8 pixels or more.
-
-    Examples are read once, in the order of the split's indices.
-    """
+    """Return a digest of each input of a split, without augmentation, and the looks of images from 8 x 8 pixels on."""
     first = split.source.gather(tf.constant(split.indices[:1]))["inputs"]
     with_looks = with_looks and is_image(first)
     size = max(1, min(1024, BATCH_BYTES // max(1, math.prod(first.shape) * first.dtype.size)))

@@ -54,8 +54,6 @@ class TrialPruner(HostHook):
                 optimizer. None for Optuna's own.
         """
         self._pruner = check_choice("pruner", pruner, list(PRUNERS))
-        if options is not None and not isinstance(options, Mapping):
-            raise UserError(f"Invalid options: {options!r}. Expected such as {{n_startup_trials: 5}}.")
         self._options = dict(options or {})
         self._study: Any = None
         self._storage: Any = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, epoch_start
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
 STRUCTURES = ("unstructured", "channel", *SIZED)
@@ -34,23 +34,17 @@ class Structure:
         return {self.name: list(self.sizes)} if self.sizes else self.name
 
 
-def parse_structure(value: Any) -> Structure:
+def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
     """Return the structure that a config names: a name, or such as {"n_m": [2, 4]}."""
-    is_sized = isinstance(value, Mapping) and len(value) == 1
-    ((name, sizes),) = value.items() if is_sized else [(value, ())]
-    if not isinstance(name, str) or (is_sized and name in ("unstructured", "channel")):
-        raise UserError(f"Invalid structure: {value!r}. Expected unstructured, channel, {' or '.join(SIZED.values())}.")
-    if name not in STRUCTURES:
-        raise unknown_name("structure", name, STRUCTURES)
-    if name not in SIZED:
-        return Structure(name)
-    if not isinstance(sizes, Sequence) or len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+    given = {value: ()} if isinstance(value, str) else value
+    name = check_choice("structure", next(iter(given), ""), STRUCTURES)
+    sizes = tuple(given[name])
+    wanted = 2 if name in SIZED else 0
+    if len(given) != 1 or len(sizes) != wanted or min(sizes, default=1) < 1 or (name == "n_m" and sizes[0] >= sizes[1]):
         raise UserError(
-            f"Invalid structure: {value!r}. Expected two whole numbers above 0, such as structure={SIZED[name]}."
+            f"Invalid structure: {value}. Expected unstructured, channel, {' or '.join(SIZED.values())}, with n < m."
         )
-    if name == "n_m" and sizes[0] >= sizes[1]:
-        raise UserError(f"Invalid structure: {value!r}. Expected to keep fewer than all: n < m, such as {SIZED[name]}.")
-    return Structure(name, tuple(sizes))
+    return Structure(name, sizes)
 
 
 def check_sparsity(name: str, value: Any) -> float:
@@ -63,8 +57,6 @@ def check_layer_sparsity(name: str, value: Any) -> Sparsity:
     """Return one sparsity, or sparsities by layer pattern."""
     if not isinstance(value, Mapping):
         return check_sparsity(name, value)
-    if not value:
-        raise UserError(f"Invalid {name}: {{}}. Expected sparsities by layer pattern, such as {{fc1: 0.9}}.")
     return {str(pattern): check_sparsity(f"{name} of {pattern}", each) for pattern, each in value.items()}
 
 
@@ -172,8 +164,8 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
     schedule = check_choice("schedule", given["schedule"], SCHEDULES)
     check_used(schedule, given)
     iterative, structure, stages = schedule == "iterative", parse_structure(given["structure"]), given["stages"]
-    if iterative and (not isinstance(stages, Sequence) or isinstance(stages, str) or not stages):
-        raise UserError(f"stages={stages!r} with schedule=iterative. Expected sparsities, such as [0.5,0.8,0.9].")
+    if iterative and not stages:
+        raise UserError("schedule=iterative needs stages=..., such as [0.5,0.8,0.9].")
     stages = [check_layer_sparsity("stages", stage) for stage in stages or ()]
     begin, end = check_epochs("begin_epoch", given["begin_epoch"]), given["end_epoch"]
     if end is not None and check_epochs("end_epoch", end) < begin:

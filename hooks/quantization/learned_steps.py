@@ -36,10 +36,7 @@ def step_gradients(
 def weights_by_step(
     weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int, folded: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range, half to even.
-
-    If something is folded into them, weights * folded lies on the grid.
-    """
+    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range; or weights * folded."""
     # Adam moves each number by about its learning rate: trained as a factor from 1 on, a step moves by that share of
     # itself. The factor's gradient is the paper's divided by the initial step, so that SGD moves the step as there.
     most = 2.0 ** (bits - 1) - 1.0

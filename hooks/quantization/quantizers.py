@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.options import parse_named
+from hookline.trainer.config.schema import fits
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import (
     MAX_BITS,
@@ -145,16 +146,9 @@ def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option:
     if spec is None:
         return None
     known = {name: each for name, each in FUNCTIONS.items() if role == "kernel" or name not in KERNEL_ONLY}
-    expected = "a name such as ste_sign, or {name: dorefa, k_bit: 2}, or null"
-    name, arguments = parse_named(option, spec, known, expected, SET_BY_ROLE)
+    name, arguments = parse_named(option, spec, known, SET_BY_ROLE)
     for key, value in arguments.items():
-        _check_argument(f"{option} {name}", key, value, inspect.signature(known[name]).parameters[key].default)
+        (in_range, expected), default = RANGES[key], inspect.signature(known[name]).parameters[key].default
+        if not fits(value, type(default)) or not in_range(value):
+            raise UserError(f"Invalid {key} of {option} {name}: {value!r}. Expected {expected}.")
     return Quantizer(name, role, arguments)
-
-
-def _check_argument(owner: str, key: str, value: Any, default: Any) -> None:
-    in_range, expected = RANGES[key]
-    wanted = (int, float) if isinstance(default, float) else type(default)
-    is_typed = isinstance(value, wanted) and isinstance(value, bool) == isinstance(default, bool)
-    if not is_typed or not in_range(value):
-        raise UserError(f"Invalid {key} of {owner}: {value!r}. Expected {expected}.")

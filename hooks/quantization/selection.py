@@ -165,15 +165,12 @@ class Selection:
 
 
 def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, all_binary: bool) -> Selection:
-    """Return the kernel layers that match, without the model's first and last ones unless `all_binary`.
-
-    In a subclassed model these are the first and the last that it lists.
-    """
+    """Return the kernel layers that match, without the model's first and last ones unless `all_binary`."""
     matched = select_layers(model, patterns, accept=is_kernel_layer, kind="kernel layer")
     every = {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
     inputs = trace_kernel_inputs(model, every) if is_graph(model) else None
     paths = list(every)
-    first, last = (inputs.first(), inputs.last()) if inputs else ({paths[0]}, {paths[-1]})
+    first, last = (inputs.first(), inputs.last()) if inputs else ({paths[0]}, {paths[-1]})  # as a subclass lists them
     kept = set() if all_binary else first | last
     chosen = {path: layer for path, layer in matched.items() if path not in kept}
     if not chosen:

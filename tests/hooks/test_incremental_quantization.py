@@ -170,9 +170,8 @@ def test_shares_grow_at_the_first_step_of_their_epoch():
         ({"count": 2, "begin": 24.75, "apart": 0.25}, [99, 99]),
     ):
         assert steps(**arguments) == expected
-    for arguments, word in (({"apart": 9}, "epoch 27"), ({"begin": 25}, "one step"), ({"apart": 0.1}, "0.4 steps")):
-        with pytest.raises(UserError, match=word):
-            steps(**arguments)
+    with pytest.raises(UserError, match="epoch 27"):
+        steps(apart=9)
 
 
 # Levels and rounding against the paper's own equations, computed by exhaustive comparison in float64.

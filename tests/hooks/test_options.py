@@ -13,7 +13,6 @@ from hookline.hooks.options import (
     check_choice,
     check_integer,
     check_number,
-    decays_weight,
     epoch_start,
     keeps_averages,
     moving_average,
@@ -98,14 +97,11 @@ def test_averages_and_decay_are_found_and_projections_reach_both(wrap):
     plain = toy_network(optimizer=wrap(keras.optimizers.Adam()))
     assert not keeps_averages(plain.optimizer)
     assert moving_average(plain.optimizer, plain.variables[KERNEL]) is None
-    assert not decays_weight(plain.optimizer, plain.variables[KERNEL])
     optimizer = keras.optimizers.AdamW(weight_decay=0.1, use_ema=True)
     network = toy_network()
-    optimizer.exclude_from_weight_decay(var_list=[network.variables[OTHER]])
     network.optimizer = wrap(optimizer)
     network.optimizer.build(network.model.trainable_variables)
     assert keeps_averages(network.optimizer)
-    assert [decays_weight(network.optimizer, network.variables[name]) for name in (KERNEL, OTHER)] == [True, False]
     assert moving_average(network.optimizer, network.variables["toy/norm/moving_mean"]) is None
     averages = [moving_average(network.optimizer, network.variables[name]) for name in (KERNEL, OTHER)]
     for average in averages:

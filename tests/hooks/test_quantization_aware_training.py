@@ -10,7 +10,6 @@ import tensorflow as tf
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
-from hookline.hooks.options import decays_weight
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
@@ -237,7 +236,7 @@ def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
     hook = QuantizationAwareTraining(ranges="learned", weight_bits=4, begin_epoch=1.0)
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     loop = loop_of(Ema(decay=0.9), hook, optimizer=optimizer)
-    decayed = [decays_weight(optimizer, each) for each in loop.trainer.networks["model"].model.trainable_variables]
+    decayed = [optimizer._use_weight_decay(each) for each in loop.trainer.networks["model"].model.trainable_variables]
     assert decayed == [True] * 6 + [False]  # the steps are left alone
     loop.run(0, 20)
     network = loop.trainer.networks["model"]

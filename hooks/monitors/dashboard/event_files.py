@@ -66,16 +66,15 @@ class EventFiles:
             with self._writing(split):
                 self._writers[split].flush()
 
-    def close(self, *splits: str) -> None:
-        """Close the files of some splits; without any, of all. After a failure, the others are closed as well."""
+    def close(self) -> None:
+        """Close all files; after a failure, the others as well."""
         with ExitStack() as stack:
-            for split in splits or list(self._writers):
+            for split in list(self._writers):
                 stack.callback(self._close, split)
 
     def _close(self, split: str) -> None:
         with self._writing(split):
-            self._writers[split].close()
-            del self._writers[split]
+            self._writers.pop(split).close()
 
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:

@@ -76,7 +76,7 @@ def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
     layers = keras.layers
     own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
     assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
-    for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own"), layers.Conv3D(1, 1, name="own")):
+    for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own")):
         with pytest.raises(UserError, match="own"):
             branch_logits(layer, keras.Input((9, 7, 3)), (None, 9, 7, 1))
 

@@ -4,7 +4,7 @@ import shlex
 
 from rich.console import Console
 
-from hookline.hooks.monitors.final_table import COLUMNS, LEFT_OUT_FIRST, FinalTable, TextTable, describe_close, show
+from hookline.hooks.monitors.final_table import COLUMNS, LEFT_OUT_FIRST, FinalTable, TextTable, show
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -79,22 +79,3 @@ def test_a_run_that_did_not_complete_says_why(make_run, summary, capsys):
     assert "step 0" not in output
     assert "accuracy" not in printed(make_run(), summary | parts | {"final": {}}, capsys)
     assert "bnn: failed" in printed(make_run(), {"status": "failed"}, capsys)
-
-
-CLOSE = [
-    ([179, 178, 177, 100], 180, 2),  # two examples away
-    ([179, 178, 176, 100], 180, None),  # three: then the best stands out of all but one
-    ([180, 180, 180], 180, 2),  # that of all right has an error, too
-    ([144, 139, 139], 180, 2),  # a standard error is 5.4 examples
-    ([144, 138, 138], 180, None),
-]
-
-
-def test_evaluations_within_a_standard_error_or_two_examples_are_counted():
-    for counts, examples, close in CLOSE:
-        values = [count / examples for count in counts]
-        text = describe_close("metric/accuracy", values, max(values), examples)
-        assert text is None if close is None else f"{close} other evaluations lie as near" in text
-    text = describe_close("metric/accuracy", [179 / 180, 178 / 180, 178 / 180], 179 / 180, 180)
-    assert text.startswith("180 examples: one is 0.0056 of accuracy, its standard error 0.0078")
-    assert describe_close("loss/total", [0.1234] * 3, 0.1234, 180) is None  # no share of the examples

@@ -96,7 +96,7 @@ def begun(make_run, inputs, **options):
 
 
 def test_a_warning_names_some_and_a_table_all_and_the_summary_counts(make_run):
-    with pytest.warns(UserWarning, match="1 of test is the same as an example of train.*test row 3 and train row 20"):
+    with pytest.warns(UserWarning, match="1 exact test in train, .*test row 3 and train row 20"):
         summary, path = begun(make_run, leaking())
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
@@ -111,7 +111,7 @@ def test_a_copy_can_end_the_run_and_without_one_it_says_nothing(make_run):
     summary, path = begun(make_run, images(), on_leak="stop")  # a warning would be an error
     assert summary["exact"] == summary["near"] == {}
     assert not path.exists()
-    with pytest.raises(UserError, match=r"1 of test.*on_leak=warn"):
+    with pytest.raises(UserError, match=r"1 exact test in train.*on_leak=warn"):
         begun(make_run, leaking(), on_leak="stop", near=0)
 
 

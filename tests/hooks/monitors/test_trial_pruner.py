@@ -73,8 +73,7 @@ def test_training_continues_without_a_search_and_without_its_study(make_run, stu
 
 
 def test_wrong_options_are_named(make_run, study):
-    for given, word in (({"pruner": "mean"}, "median"), ({"options": [3]}, "options")):
-        with pytest.raises(UserError, match=word):
-            TrialPruner(**given)
+    with pytest.raises(UserError, match="median"):
+        TrialPruner(pruner="mean")
     with pytest.raises(UserError, match="hooks.trial_pruner.options do not fit median: .*startup"):
         begun(make_run, startup=3)
