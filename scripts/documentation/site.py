@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 import shlex
+import textwrap
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,17 +254,13 @@ def task_pages() -> Iterator[tuple[str, str]]:
             _recipe(path),
             f"`python train.py --help task.{recipe}` lists the options. From Python:",
             f'```python\nresult = hookline.run("recipe={recipe}")\n```',
-            f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
+            f"**Equation**\n\n```text\n{textwrap.dedent(formula).strip()}\n```" if formula else "",
             _picture(recipe),
             _plain(about.partition("\n")[2].strip()),
-            f"**Easy to get wrong**\n\n{_dedented(pitfalls)}" if pitfalls else "",
+            f"**Easy to get wrong**\n\n{textwrap.dedent(pitfalls).strip()}" if pitfalls else "",
             _results({recipe}, rf"\brecipe={recipe}\b"),
         ]
         yield recipe, "\n\n".join(part for part in parts if part)
-
-
-def _dedented(text: str) -> str:
-    return re.sub(r"^    ", "", text, flags=re.MULTILINE).strip()
 
 
 def _plain(text: str) -> str:
