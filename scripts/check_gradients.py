@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from hookline.scripts.gradient_probe import Compared
 
 
-def _command(compared: Sequence[Compared]) -> int:
-    print_table(compared)
-    return FAILED if any(each.verdict == "wrong" for each in compared) else DONE
-
-
 def check(arguments: Sequence[str]) -> list[Compared]:
     """Return every overridden gradient of the run that a command line describes, compared."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
@@ -50,14 +45,14 @@ def check(arguments: Sequence[str]) -> list[Compared]:
         return compare_gradients(run.trainer, run.training.batch)
 
 
-def print_table(compared: Sequence[Compared]) -> None:
+def _command(compared: Sequence[Compared]) -> int:
     """Print one line for each gradient."""
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     if not compared:
         console.print("No gradient of the training step is overridden.")
-        return
+        return DONE
     distances = [["" if each is None else f"{each:.1e}" for each in (one.true, one.declared)] for one in compared]
     rows = [(one.name, one.verdict, *two, one.op) for one, two in zip(compared, distances, strict=True)]
     table = plain_table(("gradient", "verdict", "from true", "from surrogate", "op"), rows, left=2)
@@ -66,6 +61,7 @@ def print_table(compared: Sequence[Compared]) -> None:
     wrong = [each.name for each in compared if each.verdict == "wrong"]
     if wrong:
         console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True, highlight=False, markup=False)
+    return FAILED if wrong else DONE
 
 
 main = make_main(__doc__, check, _command)

@@ -79,8 +79,14 @@ def _command(options: Options) -> None:
     reference = None if options.against is None else find_group(comparison, options.against)
     console = open_console()
     print_comparison(console, comparison, reference)
-    for line in write_files(comparison, options):
-        console.print(line, soft_wrap=True)
+    if (options.csv or options.chart) and not comparison.groups:
+        raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
+    if options.csv:
+        write_csv(comparison, user_path(options.csv, "csv"))
+        console.print(f"table: {options.csv}", soft_wrap=True)
+    if options.chart:
+        notes = write_chart(comparison, user_path(options.chart, "chart"))
+        console.print("\n".join([f"chart: {options.chart}", *notes]), soft_wrap=True)
 
 
 def find_group(comparison: Comparison, text: str) -> Group:
@@ -99,19 +105,6 @@ def find_group(comparison: Comparison, text: str) -> Group:
         labels = "; ".join(comparison.label(group).replace(" ", ",") for group in comparison.groups)
         raise UserError(f"against={text} matches {len(matching)} groups. Expected one of: {labels}.")
     return matching[0]
-
-
-def write_files(comparison: Comparison, options: Options) -> list[str]:
-    """Write the files that were asked for; return a line for each, and notes on it."""
-    if (options.csv or options.chart) and not comparison.groups:
-        raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
-    lines = []
-    if options.csv:
-        write_csv(comparison, user_path(options.csv, "csv"))
-        lines.append(f"table: {options.csv}")
-    if options.chart:
-        lines += [f"chart: {options.chart}", *write_chart(comparison, user_path(options.chart, "chart"))]
-    return lines
 
 
 main = make_main(__doc__, parse, _command)

@@ -47,10 +47,7 @@ class Compared:
 
 
 def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], step: int = 0) -> list[Compared]:
-    """Compare every overridden or custom gradient of a training step, on its batch, with the true and the declared one.
-
-    Nothing is written.
-    """
+    """Compare every overridden or custom gradient of a training step with the true and the declared one."""
     points: list[Overridden] = []
 
     def probe() -> list[tf.Tensor]:

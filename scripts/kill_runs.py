@@ -62,10 +62,7 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    options = parse_options(arguments, Options)
-    if Path(options.out).exists():
-        raise UserError(f"out={options.out} received. Expected out=<new directory>.")
-    return options
+    return parse_options(arguments, Options)
 
 
 def command(options: Options) -> int:
@@ -85,10 +82,7 @@ def command(options: Options) -> int:
 def try_recipe(
     recipe: str, kills: int, out: Path, in_save: float, moments: random.Random
 ) -> tuple[int, int, list[str]]:
-    """Make a whole run, then kill and resume others, each to its end.
-
-    Return how many kills left a checkpoint half-written, how many runs reached their end, and what was lost.
-    """
+    """Kill and resume runs; return how many kills were inside a save, how many runs ended, and what was lost."""
     overrides = [f"recipe={recipe}", *RECIPES.get(recipe, ()), *ALWAYS]
     start = time.monotonic()
     finish([*overrides, f"run_dir={out / 'whole'}"])

@@ -11,7 +11,6 @@ SIGTERM go to all: the run is saved and ends. The exit code is the worst of the 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -32,11 +31,11 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, parse_options
 from hookline.scripts.sweep.record import usable_cores
+from hookline.scripts.sweep.run import TETHER, TRAIN
 from hookline.train import check
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import check_workers
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS = ("workers", "grace")
 STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
 LAST_SECONDS = 10.0
@@ -99,15 +98,17 @@ def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str,
     return result
 
 
-def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT / "train.py"))) -> int:
+def launch(options: Options, script: Path = TRAIN) -> int:
     """Start the workers, wait for them, and return the worst exit code."""
     workers: list[subprocess.Popen[bytes]] = []
     threads = []
+    tether, held = os.pipe()
+    command = [sys.executable, str(TETHER), str(tether), str(script), *options.overrides]
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda given, frame: _send(workers, given)) for number in signals]
     try:
         for index, environment in enumerate(environments(options.workers, os.environ)):
-            workers.append(_start([*program, *options.overrides], environment, shown=index == 0))
+            workers.append(_start(command, environment, tether, shown=index == 0))
             if index > 0:
                 threads.append(threading.Thread(target=_stream, args=(workers[index].stdout, index), daemon=True))
                 threads[-1].start()
@@ -127,19 +128,21 @@ def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT 
             thread.join(timeout=5.0)
         for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
+        os.close(tether)
+        os.close(held)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], *, shown: bool) -> subprocess.Popen[bytes]:
-    """Start a worker, which leads a process group: Ctrl-C comes through the launcher, once."""
-    parent = os.getpid()
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], tether: int, *, shown: bool
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=None if shown else subprocess.PIPE,
         stderr=None if shown else subprocess.STDOUT,
-        process_group=0,
-        preexec_fn=lambda: _end_with(parent),
+        process_group=0,  # of its own: Ctrl-C comes through the launcher, once
+        pass_fds=[tether],
     )
 
 
@@ -154,14 +157,6 @@ def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 def exit_code(code: int) -> int:
     """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended."""
     return code if code >= 0 else 128 - code
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel kill this process when the launcher is gone, however it ends; called in the new process."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it was gone before
-            os._exit(1)
 
 
 def _stream(lines: IO[bytes], index: int) -> None:

@@ -85,10 +85,7 @@ def places_of(options: Options) -> dict[str, Path]:
 
 
 class Session:
-    """One call of the command: which runs are done, which are made, which rows are kept.
-
-    Nothing is recorded but the runs themselves: a run belongs to a variant if it has its name and its command line.
-    """
+    """One call of the command. Its only record are the runs: one belongs to a variant by its name and command line."""
 
     def __init__(self, options: Options, say: Callable[[str], None], script: Path = TRAIN) -> None:
         self.out, self.results = user_path(options.out, "out"), user_path(options.results, "results")
@@ -128,26 +125,21 @@ class Session:
         self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
         return code if code in ENDED else int(self.has_failed)
 
-    def _tries(self, name: str) -> tuple[Path | None, Path]:
-        """Return the latest run that was made by the command line of a variant, and a free place for another one."""
+    def directory(self, name: str) -> str:
+        """Return where in `out` the latest run by the command line of a variant is, or will be."""
         variant, seed = self._all[name]
         places = dict.fromkeys(variant.data, ANY)  # data may have moved since
         places |= {key: f"{ANY}{self.directory(each.run(seed))}" for key, each in variant.needs.items()}
         filled = [*variant.filled(places), f"seed={seed}"]
         expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
-        found, path, number_of_try = None, self.out / name, 1
-        while path.exists():
-            given = [text.rstrip("'") for text in read_overrides(path) if not text.startswith(OURS)]
+        found, place, number_of_try = "", name, 1
+        while (self.out / place).exists():
+            given = [text.rstrip("'") for text in read_overrides(self.out / place) if not text.startswith(OURS)]
             if len(given) == len(expected) and all(map(re.fullmatch, expected, given)):
-                found = path
+                found = place
             number_of_try += 1
-            path = self.out / f"{name}_try{number_of_try}"
-        return found, path
-
-    def directory(self, name: str) -> str:
-        """Return where the run of a variant is in `out`, or will be."""
-        found, free = self._tries(name)
-        return str((found or free).relative_to(self.out))
+            place = f"{name}_try{number_of_try}"
+        return found or place
 
     def path(self, name: str) -> Path:
         """Return the directory of a run."""
@@ -256,7 +248,7 @@ def _render(options: Options) -> None:
     rows = table.read_results(results)
     if not rows:
         raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
-    table.write_table(results, rows)
+    table.write_results(results, rows)
     print(f"table: {results.with_name(table.TABLE)}")
     if points := list(table.points_of(rows, read_targets(user_path(options.targets, "targets")))):
         chart = table.CHART if results == table.FILE else results.with_suffix(".png")

@@ -1,7 +1,6 @@
 """Inference: packed binary networks on NumPy, and the same networks in float32 and in 8 bits, one thread each.
 
-Weights are random. All kernels are binary, and so are all inputs of layers but the network's own: what the hook
-bnn_rounding trains with all_binary=true. Each runtime is used in its best way: arrays in, arrays out.
+Weights are random. All kernels are binary, and so are all inputs of layers but the network's own.
 """
 
 from __future__ import annotations

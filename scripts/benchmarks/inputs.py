@@ -1,11 +1,8 @@
 """Batches for training: from arrays, ours against `tf.data`'s; from a folder of images, ours against Keras's.
 
-Arrays: each way runs in one traced loop that asks for batch after batch. `tf.data` transforms whole batches in parallel
-by the very function that ours use; "image by image" is what tutorials show.
-
-Images: all cut the middle out, resize it, shuffle, and scale to [-1, 1]. Keras decodes every image again for each
-epoch, as ours do with cache=none, and picks single pixels where an image shrinks; ours average over all of them. The
-folder `data` holds <class>/<image> or train/<class>/<image>; without it, photographs are generated.
+Arrays: `tf.data` transforms whole batches in parallel by the very function that ours use; "image by image" is what
+tutorials show. Images: all cut the middle out, resize it, shuffle, and scale to [-1, 1]. Keras decodes every image
+again for each epoch, as ours do with cache=none. The folder `data` holds <class>/<image> or train/<class>/<image>.
 """
 
 from __future__ import annotations

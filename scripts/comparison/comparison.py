@@ -39,7 +39,7 @@ def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> li
     given = list(dict.fromkeys(overridden_key(text) for texts in overrides for text in texts))
     chosen = [key for name in sorted(given, key=lambda name: name != RECIPE) for key in keys if _is_set_by(key, name)]
     chosen = list(dict.fromkeys(chosen))
-    for key in sorted(keys, key=_rank):
+    for key in keys:
         if _parts(settings, [*chosen, key]) > _parts(settings, chosen):
             chosen.append(key)
     return chosen
@@ -48,12 +48,6 @@ def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> li
 def _parts(settings: Settings, keys: Sequence[str]) -> int:
     """Return into how many groups keys part the configs."""
     return len(set(zip(*([repr(value) for value in settings[key]] for key in keys), strict=True))) if keys else 1
-
-
-def _rank(key: str) -> tuple[bool, bool, int]:
-    """Return the sort order of a key that nobody set: what is built first, then hooks, then their arguments."""
-    is_part = key.partition(".")[0] in NAMED
-    return is_part or not key.endswith(TARGET), not is_part, key.count(".")
 
 
 def _is_set_by(key: str, given: str) -> bool:

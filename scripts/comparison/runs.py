@@ -139,10 +139,7 @@ def default_metrics(runs: Sequence[StoredRun]) -> list[Metric]:
 
 def parse_metrics(text: str, runs: Sequence[StoredRun]) -> list[Metric]:
     """Return the metrics that a user asks for."""
-    parts = [part.strip() for part in text.strip("[] ").split(",")]
-    if not all(parts):
-        raise UserError(f"metrics={text} received. Expected names such as metrics=accuracy,validation/loss/total.")
-    return list(dict.fromkeys(_parse(part, runs) for part in parts))
+    return list(dict.fromkeys(_parse(part.strip(), runs) for part in text.strip("[] ").split(",")))
 
 
 def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:

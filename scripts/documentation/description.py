@@ -64,7 +64,6 @@ class Description:
     name: str
     purpose: str
     is_default: bool  # whether every run has it
-    group: str  # what kind of hook it says it is
     hook_class: type[Hook]
     docstring: Docstring  # of the class
     arguments: Mapping[str, str]  # what the constructor's docstring says of each
@@ -102,6 +101,8 @@ def _describe(entry: HookEntry) -> Description:
     source = Path(inspect.getfile(hook_class)).resolve().relative_to(ROOT)
     try:
         docstring = parse_docstring(vars(hook_class).get("__doc__"))
+        for heading in ("State", "Scalars", "Pictures", "Pitfalls"):
+            docstring.entries(heading)
         arguments = parse_docstring(getattr(vars(hook_class).get("__init__"), "__doc__", None)).entries("Args")
     except ValueError as error:
         raise ValueError(f"{source}, docstring of {hook_class.__name__}: {error}") from error
@@ -109,9 +110,8 @@ def _describe(entry: HookEntry) -> Description:
     declared = _declared(build_hook(entry.name, node[entry.name]))
     config = entry.config_file.relative_to(ROOT)
     options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys_of(entry.config_file)}
-    group = docstring.sections.get("Group", "")
     is_default = entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
-    about = (entry.name, entry.purpose, is_default, group, hook_class, docstring, arguments, options)
+    about = (entry.name, entry.purpose, is_default, hook_class, docstring, arguments, options)
     return Description(*about, *declared, source, config)
 
 
@@ -190,47 +190,30 @@ SECTIONS = {
 
 def find_gaps(hook: Description) -> list[str]:
     """Return a line for everything that a hook's documentation lacks or states wrongly."""
-    where = f"{hook.source}, docstring of {hook.hook_class.__name__}:"
-    lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook))]
-    if differing := {*hook.arguments} ^ ({*hook.options} - {"objective"}):
-        names = ", ".join(sorted(differing))
-        lines.append(f"{where} {names} must be both in the Args of __init__ and in {hook.config}.")
-    bare = [key for key, (_, comment) in hook.options.items() if not comment]
-    return lines + [f"{hook.config}: add a comment behind '{key}:' that says what it is." for key in bare]
-
-
-def _section_gaps(hook: Description) -> Iterator[str]:
-    changes_training = hook.group in ("technique", "optimization")
-    needed = {
-        "Equation": changes_training,
+    found, group = hook.docstring.sections, hook.docstring.sections.get("Group")
+    changes_training = group in ("technique", "optimization")
+    reported = {  # sections that must stand exactly where there is something to describe
         "State": bool(hook.state),
         "Scalars": bool({"add_losses", "evaluate", "measure"} & {*hook.stages}),
         "Pictures": "show" in hook.stages,
-        "Reference": changes_training,
     }
-    found = hook.docstring.sections
-    for heading in found.keys() - SECTIONS.keys():
-        yield f"the section '{heading}:' is unknown. Expected one of: {', '.join(SECTIONS)}."
-    for heading, content in SECTIONS.items():
-        if needed.get(heading, True) and heading not in found:
-            yield f"add a section '{heading}:' with {content}."
-        elif heading in ("State", "Scalars", "Pictures") and heading in found and not needed[heading]:
-            yield f"remove the section '{heading}:': there is nothing to describe."
-    if hook.group and hook.group not in GROUPS:
-        yield f"'{hook.group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}."
-
-
-def _entry_gaps(hook: Description) -> Iterator[str]:
-    try:
-        state, pitfalls, *_ = map(hook.docstring.entries, ("State", "Pitfalls", "Scalars", "Pictures"))
-    except ValueError as error:
-        yield str(error)
-        return
-    if hook.state and state.keys() != hook.state.keys():
-        yield f"'State:' names {', '.join(state)}. Expected what the hook saves: {', '.join(hook.state)}."
-    for file in pitfalls:
-        if not (ROOT / file).is_file():
-            yield f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it."
+    needed = {"Equation": changes_training, "Reference": changes_training, **reported}
+    missing = [heading for heading in SECTIONS if needed.get(heading, True) and heading not in found]
+    lines = [f"add a section '{heading}:' with {SECTIONS[heading]}." for heading in missing]
+    wrong = [heading for heading in found if heading not in SECTIONS or not reported.get(heading, True)]
+    lines += [f"remove the section '{heading}:': it is unknown, or there is nothing to describe." for heading in wrong]
+    if group is not None and group not in GROUPS:
+        lines.append(f"'{group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}.")
+    if "State" in found and hook.docstring.entries("State").keys() != hook.state.keys():
+        lines.append(f"Expected in 'State:' what the hook saves: {', '.join(hook.state)}.")
+    files = [file for file in hook.docstring.entries("Pitfalls") if not (ROOT / file).is_file()]
+    lines += [f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it." for file in files]
+    if differing := {*hook.arguments} ^ ({*hook.options} - {"objective"}):
+        names = ", ".join(sorted(differing))
+        lines.append(f"{names} must be both in the Args of __init__ and in {hook.config}.")
+    bare = [key for key, (_, comment) in hook.options.items() if not comment]
+    lines += [f"{hook.config}: add a comment behind '{key}:' that says what it is." for key in bare]
+    return [f"{hook.source}, {hook.hook_class.__name__}: {line}" for line in lines]
 
 
 CODE = re.compile(r"(`[^`]*`)")
@@ -265,7 +248,7 @@ def make_page(hooks: Sequence[Description]) -> str:
     """Return the page."""
     overview, parts = list[str](), list[str]()
     for group, title in GROUPS.items():
-        members = [hook for hook in hooks if hook.group == group]
+        members = [hook for hook in hooks if hook.docstring.sections["Group"] == group]
         names = [f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}" for hook in members]
         rows = [(name, _text(hook.purpose)) for name, hook in zip(names, members, strict=True)]
         overview.append(f"**{title}**\n\n" + _table(("hook", "what it does"), rows))

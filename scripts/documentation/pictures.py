@@ -21,8 +21,8 @@ from hookline.scripts.command import new_figure
 from hookline.trainer.ops.backward import clip, modify_gradients, reverse
 from hookline.trainer.ops.estimators import approx_sign, round_through, ste_sign, swish_sign
 
-Curves = Mapping[str, Any]
-"""Values of y by the name of the curve, each as long as x."""
+Panels = list[tuple[str, Any, Mapping[str, Any]]]
+"""Of each panel the title, x, and values of y by the name of the curve, each as long as x."""
 X = np.linspace(-1.5, 1.5, 601, dtype=np.float32)
 
 
@@ -41,9 +41,6 @@ def draw(name: str) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="svg")
     return stream.getvalue()
-
-
-Panels = list[tuple[str, Any, Curves]]
 
 
 def _slope(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray) -> np.ndarray:

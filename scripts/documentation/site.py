@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 import shlex
+import textwrap
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,22 +52,22 @@ GROUP = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
 HOOK = re.compile(r"^\| \[\w+\]\((\w+\.md)\)", re.MULTILINE)
 
 
-def site_pages(root: Path = ROOT) -> dict[str, str]:
+def site_pages() -> dict[str, str]:
     """Return the Markdown of each page of the site, by its path there."""
-    texts = {target: (root / source).read_text(encoding="utf-8") for source, target in PAGES.items()}
+    texts = {target: (ROOT / source).read_text(encoding="utf-8") for source, target in PAGES.items()}
     index, *parts = re.split(r"^## (\S+)$", texts[PAGES[CATALOGUE]], flags=re.MULTILINE)
     hooks = dict(zip(parts[::2], parts[1::2], strict=True))
     texts[PAGES[CATALOGUE]] = index
     texts |= {f"hooks/{name}.md": f"# {name}\n{text}" for name, text in hooks.items()}
     sources = {target: source for source, target in PAGES.items()}
     found = {target: _linked(text, sources.get(target, CATALOGUE), target) for target, text in texts.items()}
-    found |= {f"hooks/{name}.md": complete_page(name, found[f"hooks/{name}.md"], root) for name in hooks}
+    found |= {f"hooks/{name}.md": complete_page(name, found[f"hooks/{name}.md"]) for name in hooks}
     names = rf"(?<= )`({'|'.join([*hooks, *WITHOUT_HOOK])})`(?=[,| ])"
     found["index.md"] = re.sub(
         r"^\| .*", lambda row: re.sub(names, r"[`\1`](hooks/\1.md)", row[0]), found["index.md"], flags=re.MULTILINE
     )
-    found |= {f"hooks/{name}.md": text for name, text in task_pages(root)}
-    for path in sorted((root / NOTEBOOKS).glob("*.ipynb")):
+    found |= {f"hooks/{name}.md": text for name, text in task_pages()}
+    for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
         cells = [(each["cell_type"], "".join(each["source"])) for each in json.loads(path.read_text("utf-8"))["cells"]]
         shown = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells]
         found[f"{NOTEBOOKS}/{path.stem}.md"] = "\n\n".join(shown)
@@ -164,12 +165,12 @@ WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "gan"}
 """Recipes that are a technique without being a hook, with a task of their name, and its module."""
 
 
-def recipe_files(root: Path) -> list[Path]:
+def recipe_files() -> list[Path]:
     """Return the configs of all recipes, in alphabetical order."""
-    return sorted((root / "configs" / "recipe").glob("*.yaml"))
+    return sorted((ROOT / "configs" / "recipe").glob("*.yaml"))
 
 
-def complete_page(name: str, text: str, root: Path) -> str:
+def complete_page(name: str, text: str) -> str:
     """Return the page of a hook: idea, commands, Python, equation, picture, details, recipes, results, and the rest."""
     head, facts, rest = text.partition("\n\n| | |\n| --- | --- |\n| class |")  # the table of facts
     start, equation, formula = head.partition("\n**Equation**")
@@ -177,11 +178,11 @@ def complete_page(name: str, text: str, root: Path) -> str:
         return text
     words, _, commands = start.partition("\n\n```\n")
     title, *paragraphs = [each.strip() for each in re.split(r"\n{2,}", words)]
-    recipes = [each for each in recipe_files(root) if each.stem not in WITHOUT_HOOK]  # whose hook is not their point
+    recipes = [each for each in recipe_files() if each.stem not in WITHOUT_HOOK]  # whose hook is not their point
     recipes = [each for each in recipes if re.search(rf"^ *- /hooks/{name}\b", each.read_text("utf-8"), re.MULTILINE)]
     parts = [WIDE, title, *paragraphs[:IDEA], f"```\n{commands.rstrip()}", _python(name, text)]
     parts += [f"**Equation**{formula}", _picture(name), *paragraphs[IDEA:], *map(_recipe, recipes)]
-    parts += [_results(root, {each.stem for each in recipes}, rf"\bhooks\.{name}\.|\+hooks=\S*\b{name}\b")]
+    parts += [_results({each.stem for each in recipes}, rf"\bhooks\.{name}\.|\+hooks=\S*\b{name}\b")]
     return "\n\n".join(part for part in parts if part) + facts + rest
 
 
@@ -224,12 +225,12 @@ def _recipe(path: Path) -> str:
     return f"{_plain(text)}\n\n```\n{about.get('command', '')}\n```"
 
 
-def _results(root: Path, recipes: Collection[str], commands: str) -> str:
+def _results(recipes: Collection[str], commands: str) -> str:
     """Return the rows of the page of results that come from some recipes, or whose commands match."""
-    rows = json.loads((root / "recipes" / "results.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((ROOT / "recipes" / "results.json").read_text(encoding="utf-8"))["rows"]
     matching = [row for row in rows if any(re.search(commands, command) for command in row.get("commands", []))]
     names = {row["name"] for row in [*matching, *(row for row in rows if row["recipe"] in recipes)]}
-    page = (root / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
+    page = (ROOT / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ")]
     found = [line for line in lines[2:] if line.split("`")[1] in names]
     if not found:
@@ -238,12 +239,12 @@ def _results(root: Path, recipes: Collection[str], commands: str) -> str:
     return f"**Measured.** {about}\n\n" + "\n".join([*lines[:2], *found])
 
 
-def task_pages(root: Path) -> Iterator[tuple[str, str]]:
+def task_pages() -> Iterator[tuple[str, str]]:
     """Yield name and text of a page for each recipe that is a technique without being a hook."""
-    for path in recipe_files(root):
+    for path in recipe_files():
         if (name := WITHOUT_HOOK.get(recipe := path.stem)) is None:
             continue
-        module = ast.parse((root / "recipes" / f"{name}.py").read_text(encoding="utf-8"))
+        module = ast.parse((ROOT / "recipes" / f"{name}.py").read_text(encoding="utf-8"))
         (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == recipe)
         idea, equation = _plain(ast.get_docstring(module) or ""), ast.get_docstring(function) or ""
         about, _, sections = equation.partition("\nEquation:\n")
@@ -253,17 +254,13 @@ def task_pages(root: Path) -> Iterator[tuple[str, str]]:
             _recipe(path),
             f"`python train.py --help task.{recipe}` lists the options. From Python:",
             f'```python\nresult = hookline.run("recipe={recipe}")\n```',
-            f"**Equation**\n\n```text\n{_dedented(formula)}\n```" if formula else "",
+            f"**Equation**\n\n```text\n{textwrap.dedent(formula).strip()}\n```" if formula else "",
             _picture(recipe),
             _plain(about.partition("\n")[2].strip()),
-            f"**Pitfalls**\n\n{_dedented(pitfalls)}" if pitfalls else "",
-            _results(root, {recipe}, rf"\brecipe={recipe}\b"),
+            f"**Pitfalls**\n\n{textwrap.dedent(pitfalls).strip()}" if pitfalls else "",
+            _results({recipe}, rf"\brecipe={recipe}\b"),
         ]
         yield recipe, "\n\n".join(part for part in parts if part)
-
-
-def _dedented(text: str) -> str:
-    return re.sub(r"^    ", "", text, flags=re.MULTILINE).strip()
 
 
 def _plain(text: str) -> str:

@@ -180,11 +180,6 @@ def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
 def write_results(path: Path, rows: Sequence[Row]) -> None:
     """Write results.json, and the table beside it."""
     write_file(path, json.dumps({"version": VERSION, "rows": list(rows)}, indent=1, ensure_ascii=False) + "\n")
-    write_table(path, rows)
-
-
-def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table beside the file of the rows."""
     write_file(path.with_name(TABLE), render(rows))
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import OpenSweep, command_of, is_done, open_space, open_sweep
+from hookline.scripts.sweep.open import command_of, is_done, open_space, open_sweep
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import TRAIN, SweepRun
 from hookline.train import say as print_line
@@ -89,16 +89,21 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
             "time: python scripts/launch.py workers=<number> ..., scripts/submit.py, or trainer.strategy=mirrored."
         )
     share = partial(divide, asked=command.jobs, spread=bool(strategies - {NONE}))
-    return _run_search(command, opened, share, say, script) if opened.space else _run_grid(opened, share, say, script)
+    if opened.space:
+        from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
 
-
-def _run_grid(opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
-    sweep = opened.sweep
-    sweep.directory.mkdir(parents=True, exist_ok=True)
-    worst = run_missing(sweep, opened.checked, share, say, script)
-    left = missing_jobs(sweep)
-    ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]
-    _report(sweep, ended, bool(left), say)
+        search = begin_search(command, opened, share, say, script)
+        sweep = search.sweep
+        say(describe_start(sweep, sweep.trials or 0, search.missing, len(search.slots)))
+        worst = search.run()
+        _report(sweep, search.describe_end(), search.missing > 0, say)
+    else:
+        sweep = opened.sweep
+        sweep.directory.mkdir(parents=True, exist_ok=True)
+        worst = run_missing(sweep, opened.checked, share, say, script)
+        left = missing_jobs(sweep)
+        ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]
+        _report(sweep, ended, bool(left), say)
     return worst
 
 
@@ -113,17 +118,6 @@ def run_missing(
         sweep.write()
         say(describe_start(sweep, len(checked), len(missing), len(slots)))
         return SweepRun(sweep, slots, say, script, jobs=missing, checked=checked).run() if missing else 0
-
-
-def _run_search(command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Say, script: Path) -> int:
-    from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
-
-    search = begin_search(command, opened, share, say, script)
-    sweep = search.sweep
-    say(describe_start(sweep, sweep.trials or 0, search.missing, len(search.slots)))
-    worst = search.run()
-    _report(sweep, search.describe_end(), search.missing > 0, say)
-    return worst
 
 
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:

@@ -42,7 +42,7 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
     """Return the arguments of a job's process; an interrupted run is resumed, a failed one starts over."""
     if resumed_path(job.overrides) is not None:
         return [*job.overrides, *sweep.flags]
-    run = sweep.run_directory(job)
+    run = sweep.directory / job.run
     if (run / RUN_CONFIG).is_file() and sweep.summary(job).get("status") in CAN_GO_ON:
         plugins = [each for each in job.overrides if each.startswith("plugins=")]
         return [f"resume={quoted(run)}", *plugins, *sweep.flags]
@@ -51,7 +51,7 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
         names = itertools.chain([first], (f"{first}_try{count}" for count in itertools.count(2)))
         job.run = next(name for name in names if not (sweep.directory / name).exists())
     own = [] if threads is None else [f"trainer.threads={threads}"]
-    return [*job.overrides, f"run_dir={quoted(sweep.run_directory(job))}", *own, *sweep.flags]
+    return [*job.overrides, f"run_dir={quoted(sweep.directory / job.run)}", *own, *sweep.flags]
 
 
 def added_threads(sweep: Sweep, checked: Job) -> int | None:

@@ -94,13 +94,9 @@ class Sweep:
     space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
     study: str | None = None  # name of a search's study in its storage; None for a grid
 
-    def run_directory(self, job: SweepJob) -> Path:
-        """Return where a job runs."""
-        return self.directory / job.run
-
     def summary(self, job: SweepJob) -> dict[str, Any]:
         """Return what the summary.json of a job's run holds; nothing if it has none that can be read."""
-        return read_summary(self.run_directory(job))
+        return read_summary(self.directory / job.run)
 
     def log(self, job: SweepJob, worker: int = 0) -> Path:
         """Return the file that holds what a job's processes print."""

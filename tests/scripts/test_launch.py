@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,16 @@ from tests.support.workers import is_gone
 ME = "import json, os; me = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 
 
-def program(text: str) -> list[str]:
-    """Return the command of a program that knows which worker it is as `me`."""
-    return [sys.executable, "-c", ME + text]
+@pytest.fixture
+def program(tmp_path_factory) -> Callable[[str], Path]:
+    """A function that returns the file of a program that knows which worker it is as `me`."""
+
+    def write(text: str) -> Path:
+        path = tmp_path_factory.mktemp("program") / "program.py"
+        path.write_text(ME + text)
+        return path
+
+    return write
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +63,7 @@ def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
     assert "CUDA_VISIBLE_DEVICES" not in environments(2, {})[0]
 
 
-def test_the_others_print_with_a_prefix_and_the_worst_code_counts(capfd):
+def test_the_others_print_with_a_prefix_and_the_worst_code_counts(program, capfd):
     text = "import sys; print('out', me, sys.argv[1], flush=True); print('err', me, file=sys.stderr)"
     assert launch(Options(2, 5.0, ["seed=1"]), program(text)) == 0
     lines = capfd.readouterr()
@@ -67,7 +75,7 @@ def test_the_others_print_with_a_prefix_and_the_worst_code_counts(capfd):
     assert launch(Options(2, 10.0, []), program(text)) == 1  # who ends in time is left alone
 
 
-def test_when_one_fails_the_others_get_time_then_sigterm_then_sigkill(tmp_path):
+def test_when_one_fails_the_others_get_time_then_sigterm_then_sigkill(program, tmp_path):
     text = f"""
 import signal, sys, time
 if me == 1: sys.exit(3)
@@ -83,9 +91,8 @@ time.sleep(60) if me == 2 else [time.sleep(1) for _ in range(60)]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["0", "2"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with the one that started them")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_worker_outlives_its_launcher_and_a_signal_goes_to_each(tmp_path, number):
+def test_no_worker_outlives_its_launcher_and_a_signal_goes_to_each(program, tmp_path, number):
     """Start a launcher in a process of its own, and end it when its two workers have written who they are."""
     killed = number == signal.SIGKILL
     handler = "signal.SIG_IGN" if killed else "lambda number, frame: sys.exit(128 + number)"
@@ -96,9 +103,9 @@ open({str(tmp_path)!r} + f'/{{me}}.part', 'w').write(str(os.getpid()))
 os.rename({str(tmp_path)!r} + f'/{{me}}.part', {str(tmp_path)!r} + f'/{{me}}')
 time.sleep(60)
 """
-    code = "import sys; from hookline.scripts.launch import Options, launch; "
-    code += f"sys.exit(launch(Options(2, 5.0, []), {program(text)!r}))"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=module.ROOT)
+    code = "import sys; from pathlib import Path; from hookline.scripts.launch import Options, launch; "
+    code += f"sys.exit(launch(Options(2, 5.0, []), Path({str(program(text))!r})))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(module.__file__).parents[1])
     deadline = time.monotonic() + 20.0
     while {each.name for each in tmp_path.iterdir()} != {"0", "1"}:
         assert time.monotonic() < deadline

@@ -64,7 +64,7 @@ def leave(search: Search) -> None:
 
 def finish(search: Search, job: SweepJob, **summary: Any) -> None:
     """Leave what a run leaves, and tell the study."""
-    directory = search.sweep.run_directory(job)
+    directory = search.sweep.directory / job.run
     directory.mkdir()
     (directory / "config.yaml").touch()
     (directory / "summary.json").write_text(json.dumps(summary))
