@@ -54,8 +54,7 @@ LOSSES: dict[str, AdversarialLoss] = {
         generator=lambda scores: tf.negative(scores),
     ),
 }
-UNBOUNDED = "wasserstein"
-"""The loss whose discriminator must be held Lipschitz by a gradient penalty."""
+UNBOUNDED = "wasserstein"  # the loss whose discriminator must be held Lipschitz by a gradient penalty
 NOISES = ("normal", "uniform")
 AUTO = "auto"
 PENALTIES = R1, TWO_SIDED = "r1", "two_sided"

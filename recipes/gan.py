@@ -2,13 +2,7 @@
 
 The discriminator learns to tell examples from samples, the generator to make samples that it takes for examples. In
 each step the discriminator learns first; each network has its own optimizer, and neither writes the other's weights.
-
-In each step of SGAN, in this order: every local discriminator learns from its own real examples and its own generator's
-samples ("local_discriminators"); every local generator learns from its own discriminator ("local_generators"); every
-messenger, which regularly becomes a deep copy of its local discriminator, learns to recognize the global generator's
-samples ("messengers"); the global generator learns from the messengers ("global_generator"); the global discriminator
-learns to recognize the samples of all local generators ("global_discriminator"). So the global pair depends on the
-local ones, and no local network on the global pair; the two global networks never meet.
+In SGAN, no local network depends on the global pair, and the two global networks never meet.
 
 Chavdarova and Fleuret, SGAN: An Alternative Training of Generative Adversarial Networks, 2018, arXiv 1712.02330.
 """
@@ -134,8 +128,6 @@ def sgan(
 
 
 def _decide(builder: NetworkBuilder, pairs: int, stacked: bool | str | None) -> bool:
-    if not isinstance(stacked, bool) and stacked not in (None, "auto"):
-        raise UserError(f"stacked={stacked} received. Expected true, false, or null (auto).")
     if stacked is False:
         return False
     reason = builder.can_stack(pairs)

@@ -12,29 +12,18 @@ from hookline.recipes import check_choice
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
-ONE = ""
-"""The name of the output of a network that has one."""
+ONE = ""  # the name of the output of a network that has one
 SPARSE, ONE_HOT, BINARY = "sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy"
 CLASSES = {
     SPARSE: keras.losses.SparseCategoricalCrossentropy,
     ONE_HOT: keras.losses.CategoricalCrossentropy,
     BINARY: keras.losses.BinaryCrossentropy,
 }
-ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}
-"""The activation whose logits a cross-entropy takes."""
+ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}  # the activation whose logits a cross-entropy takes
 
 
 class Loss:
-    """What is minimised.
-
-    Attributes:
-        given: what it was made of.
-        kind: SPARSE, ONE_HOT or BINARY where it is a cross-entropy that is computed from logits; None for another.
-        name: under which it is reported.
-        of_keras: whether Keras defines it.
-        label_smoothing: share of each target that is spread over the classes.
-        from_logits: whether the model's outputs are meant as logits.
-    """
+    """What is minimised; its `kind` is SPARSE, ONE_HOT or BINARY if it can be computed from logits, otherwise None."""
 
     def __init__(self, given: Any) -> None:
         """Resolve a name, a `keras.losses.Loss`, or a function (y_true, y_pred)."""

@@ -40,16 +40,12 @@ def check_inputs(model: keras.Model, data: Data) -> None:
             )
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
-    if len(taken) != 1:
-        raise UserError(
-            f"The model '{model.name}' takes {len(taken)} inputs, of shapes {', '.join(map(str, taken))}. Expected "
-            f"one, of shape {list(data.input_shape)}: the data gives one tensor an example."
-        )
-    if not _fits(taken[0], data.input_shape):
+    if len(taken) != 1 or not _fits(taken[0], data.input_shape):
         hint = shape_hint(data) if data.preparation and _fits(taken[0], data.preparation.raw_shape) else ""
         raise UserError(
-            f"The model '{model.name}' takes inputs of shape {taken[0]}. Expected {list(data.input_shape)}, as the "
-            f"data gives: let the model begin with keras.Input(input_shape), or take other data.{hint}"
+            f"The model '{model.name}' takes inputs of shape {' and '.join(map(str, taken))}. Expected "
+            f"{list(data.input_shape)}, as the data gives: let the model begin with keras.Input(input_shape), or take "
+            f"other data.{hint}"
         )
 
 

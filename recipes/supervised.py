@@ -135,10 +135,8 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
         remedy = f"set task.outputs={wanted[-1]}, for a network of ours"
         if wanted.rank == 1:
             remedy = f"set task.outputs=1 for numbers, or task.loss={SPARSE} task.metrics=[accuracy] for classes"
-        elif (given.rank or 0) > wanted.rank:
-            remedy = "use a network that returns a row of values, such as model=plain_cnn or model=mlp"
         elif given.rank != wanted.rank:
-            remedy = "use a network that returns it, such as model=u_net for maps"
+            remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(
             f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
             f"loss={loss.name}: {remedy}."

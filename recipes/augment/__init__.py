@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
-from hookline.recipes import check_number
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Batch
-
-BORDERS = ("constant", "reflect", "nearest")
-"""Ways to fill beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
-
-
-def check_share(name: str, value: Any) -> float:
-    """Return a share or a probability above 0."""
-    return check_number(name, value, 0, 1, open_below=True)
 
 
 def check_floating(batch: Batch) -> None:

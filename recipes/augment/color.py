@@ -11,8 +11,7 @@ from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import normal, uniform
 from hookline.trainer.objective import Batch
 
-GREY = (0.299, 0.587, 0.114)
-"""How bright red, green and blue look (ITU-R BT.601)."""
+GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 
 
 class Color(Augment):

@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.recipes import check_choice, check_number
-from hookline.recipes.augment import BORDERS, image_inputs
+from hookline.recipes.augment import image_inputs
 from hookline.trainer.input.augment import Augment, targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
 
+BORDERS = ("constant", "reflect", "nearest")  # TensorFlow's WRAP is left out: it repeats all pixels but one
 MAP, BOX = "map", "box"
 TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
 

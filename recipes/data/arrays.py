@@ -19,7 +19,7 @@ from hookline.recipes.data.array_files import (
     warn_of_unread,
 )
 from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
-from hookline.recipes.data.splits import NEEDS, PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
+from hookline.recipes.data.splits import PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
@@ -38,10 +38,7 @@ Columns = dict[str, str]
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
     """Check that the files are there, and the way to split; see `arrays`."""
-    check_split(split)
-    for (by, name), value in zip(NEEDS.items(), (groups, keys), strict=True):
-        if value is not None and split != by:
-            raise UserError(f"data.{name}={value} received with data.split={split}; expected data.split={by} with it.")
+    check_split(split, groups=("group", groups), keys=("hash", keys))
     find_arrays(path, targets)
 
 
@@ -74,8 +71,6 @@ def arrays(
     sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
     Several inputs are called x_train_<name> each, and several targets, of a network with several outputs,
     y_train_<name>; models get and return them by name.
-
-    The arguments are explained in `configs/data/arrays.yaml`.
     """
     options = dict(locals())
     files = find_arrays(path, targets)
@@ -110,13 +105,9 @@ def _columns(files: ArrayFiles) -> dict[str, Columns]:
         return {TRAIN: {INPUTS: INPUTS, TARGETS: TARGETS} | _weights(files, WEIGHTS)}
     columns: dict[str, Columns] = {}
     for part, aliases in ALIASES.items():
-        given = {alias: found for alias in aliases if (found := _called(files, alias))}
-        if len(given) > 1:
-            one, two = (next(iter(each.values())) for each in given.values())
-            raise UserError(f"'{files.path}' holds {one} and {two}; expected one of them.")
-        if not given and part != TRAIN:
+        alias, own = next(((each, found) for each in aliases if (found := _called(files, each))), (part, {}))
+        if not own and part != TRAIN:
             continue
-        alias, own = next(iter(given.items()), (part, {}))
         wanted = columns.get(TRAIN) or own
         for kind, letter in LETTERS.items():
             several = [column.partition("/")[2] for column in wanted if column.partition("/")[0] == kind]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_whole
+from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data import splits
 from hookline.recipes.data.example_rows import INPUTS, TARGETS, Formats, is_batched, processes, read_own, read_rows
 from hookline.recipes.data.input_form import HostRows, check_fits, check_rows, input_form, is_held, transform_of
@@ -22,7 +22,6 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource, Source
 
 ROWS_A_PASS = 256
-MOST_THREADS = 256
 
 
 class ExampleReader:
@@ -42,12 +41,10 @@ class ExampleReader:
         alike: str = "Return every example alike.",
     ) -> None:
         """Take an object, and read its first example; without classes, `classes` is 0."""
-        check_whole("data.threads", threads, 1, MOST_THREADS)
+        check_whole("data.threads", threads, 1)
         if not hasattr(examples, "__len__") or not (hasattr(examples, "gather") or hasattr(examples, "__getitem__")):
             raise UserError(f"{name} is a {type(examples).__name__}; expected __len__ with __getitem__ or gather.")
         self.name, self._examples, self.size = name, examples, len(examples)
-        if self.size < 1:
-            raise UserError(f"{name} has {self.size} examples; expected at least one. Give it some.")
         self._workers, self._alike = workers, alike
         self._formats: Formats = {}  # of row 0, once it is read
         self._pool: Executor
@@ -140,8 +137,8 @@ class ExampleReader:
 
 
 def _check(split: str, source: Any, workers: int) -> None:
-    splits.check_split(split)
-    check_whole("data.workers", workers, 0, MOST_THREADS)
+    check_choice("data.split", split, splits.SPLITS)
+    check_whole("data.workers", workers, 0)
     if source is None:
         raise UserError(
             "data.source is null. Set +data.source._target_=<package.module.Class>, its arguments as "
@@ -175,8 +172,6 @@ def custom(
     example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. The object
     may have `labels`, the class of every row, so that they need not be read from all examples first; and `groups` or
     `keys` for those ways to split.
-
-    The arguments are explained in `configs/data/custom.yaml`.
     """
     options = dict(locals())
     readers = {}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from hookline.recipes.data.digits import sklearn_file
-from hookline.trainer.errors import UserError
+from hookline.recipes.data.digits import sklearn_table
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
-
-FOLDER = Path("datasets") / "data"
 
 
 def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: int = 0) -> Data:
@@ -35,7 +30,4 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:
     """Return `sklearn.datasets.load_diabetes(scaled=False)`: float64 [442, 10] and [442]."""
-    files = [sklearn_file(FOLDER / f"diabetes_{name}.csv.gz") for name in ("data_raw", "target")]
-    if files[0] is None or files[1] is None:
-        raise UserError("data=diabetes needs the data of scikit-learn. Expected the package: pip install scikit-learn.")
-    return np.loadtxt(files[0]), np.loadtxt(files[1])
+    return sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")

@@ -9,25 +9,24 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.input.checks import as_pixels, check_examples
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 
-FILE = Path("datasets") / "data" / "digits.csv.gz"
 SIDE = 8
 SHAPE = (SIDE, SIDE, 1)
 CLASSES = 10
 PEAK = 16
 
 
-def sklearn_file(name: Path) -> Path | None:
-    """Return a file of scikit-learn, whose import would take a second; None if it is not there."""
+def sklearn_table(name: str, delimiter: str | None = None) -> np.ndarray:
+    """Return a table of `sklearn.datasets`, whose import would take a second: float64 [rows, columns]."""
     spec = find_spec("sklearn")
-    files = [Path(folder) / name for folder in (spec.submodule_search_locations or ())] if spec is not None else []
-    return next((file for file in files if file.is_file()), None)
+    assert spec is not None
+    assert spec.origin is not None
+    return np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / f"{name}.csv.gz", delimiter=delimiter)
 
 
 def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
@@ -49,17 +48,10 @@ def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", a
 
 def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0) -> Data:
     """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class."""
-    if (file := sklearn_file(FILE)) is not None:
-        table = np.loadtxt(file, delimiter=",")
-        images, labels = table[:, :-1].reshape(-1, *SHAPE), table[:, -1].astype(np.int64)
-    else:
-        from sklearn.datasets import load_digits  # its data is elsewhere in this version
-
-        bunch = load_digits()
-        images, labels = bunch.images[..., None], bunch.target.astype(np.int64)
-    check_examples(images, labels, input_shape=SHAPE, classes=CLASSES, where="digits")
+    table = sklearn_table("digits", ",")
+    images, labels = table[:, :-1].astype(np.uint8).reshape(-1, *SHAPE), table[:, -1].astype(np.int64)
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
-    source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))
+    source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(PEAK))
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
     form = pixel_preparation(SHAPE, PEAK)
     return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, class_names=(), preparation=form)

@@ -14,13 +14,12 @@ from PIL import Image
 from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data.custom import ExampleReader, read_data
 from hookline.recipes.data.images import covering, sides_of
-from hookline.recipes.data.splits import PARTS, check_split
+from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 
-SAVED = ("dataset_dict.json", "state.json")
-"""Files of `save_to_disk`: of several splits, of one."""
+SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
 MODES = ("auto", "RGB", "L")
 SPLITS = ("auto", "stratified", "random")
 GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
@@ -28,15 +27,13 @@ GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
 INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
 
 
-def _check(split: str, streaming: Any, examples: Any, image_size: Any, mode: str) -> None:
-    check_split(split, SPLITS)
+def _check(split: str, streaming: Any, examples: Any, mode: str) -> None:
+    check_choice("data.split", split, SPLITS)
     if examples is not None:
         check_whole("data.examples", examples, 1)
     elif streaming:
         raise UserError("data.streaming=true needs data.examples: a stream is read once, into memory. Set how many.")
     check_choice("data.mode", mode, MODES)
-    if image_size is not None:
-        sides_of(image_size)
 
 
 @prechecked(_check)
@@ -65,8 +62,6 @@ def hugging_face(
 
     Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
     examples. A set without splits is all for training. Classes and their names are those of a ClassLabel column.
-
-    The arguments are explained in `configs/data/hugging_face.yaml`.
     """
     options = dict(locals())
     try:
@@ -96,7 +91,7 @@ def hugging_face(
     return _read_set(Path(path).name, given, columns, make, options)
 
 
-@prechecked(lambda split: check_split(split, SPLITS[1:]))
+@prechecked(lambda split: check_choice("data.split", split, SPLITS[1:]))
 def tfds(
     *,
     name: str,
@@ -118,8 +113,6 @@ def tfds(
 
     Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
     examples. It is prepared as ArrayRecord files, which can be read row by row.
-
-    The arguments are explained in `configs/data/tfds.yaml`.
     """
     options = dict(locals())
     try:

@@ -6,8 +6,8 @@ import hashlib
 import os
 import re
 import warnings
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from hookline.recipes import check_choice, check_number
 from hookline.recipes.data.image_source import EncodedImages, check_holding, file_stamp, image_data, report_faults
 from hookline.recipes.data.images import FORMATS, SUFFIXES, UnreadableImage, check_beginning, decode_image, image_form
 from hookline.recipes.data.input_form import map_in_chunks
-from hookline.recipes.data.splits import check_group_option, complete
+from hookline.recipes.data.splits import check_split, complete
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import open_file
@@ -27,8 +27,7 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
-THREADS = 8
-"""Threads that mostly wait for a disk."""
+THREADS = 8  # threads that mostly wait for a disk
 DUPLICATES = ("refuse", "drop")
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
@@ -39,7 +38,7 @@ def _check(**options: Any) -> None:
     """Check what can be checked without reading the images."""
     image_form(options["image_size"], options["fit"], options["channels"])
     check_holding(options)
-    check_group_option(options["split"], "group_pattern", options["group_pattern"])
+    check_split(options["split"], group_pattern=("group", options["group_pattern"]))
     check_choice("data.duplicates", options["duplicates"], DUPLICATES)
     check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
     existing_folder(options["path"])
@@ -63,10 +62,7 @@ def image_folder(
     duplicates: str = "refuse",
     seed: int = 0,
 ) -> Data:
-    """Return the images of a folder, all brought to one size.
-
-    The arguments are explained in `configs/data/image_folder.yaml`.
-    """
+    """Return the images of a folder, all brought to one size."""
     options = dict(locals())
     form = image_form(image_size, fit, channels)
     listing = list_images(path)
@@ -126,9 +122,8 @@ def list_images(path: str) -> ImageListing:
             found[name][each.name] = [file for file in files if file.lower().endswith(SUFFIXES)]
     class_names = tuple(sorted({name for classes in found.values() for name in classes}))
     if not any(files for classes in found.values() for files in classes.values()):
-        held = f"folders ({', '.join(class_names[:5])})" if class_names else "no folder"
-        example = f" and {len(skipped)} other files or folders, such as '{skipped[0]}'" if skipped else ""
-        raise UserError(f"No {FORMATS} in '{folder}': it holds {held}{example}. Expected {LAYOUTS}.")
+        example = f", but {len(skipped)} other files or folders, such as '{skipped[0]}'" if skipped else ""
+        raise UserError(f"No {FORMATS} in the folders of '{folder}'{example}. Expected {LAYOUTS}.")
     if len(class_names) < 2:
         raise UserError(f"'{folder}' holds one class, '{class_names[0]}'; expected 2 or more. Expected {LAYOUTS}.")
     paths: list[str] = []
@@ -151,11 +146,7 @@ def existing_folder(path: str) -> Path:
         return folder
     if not folder.is_file():
         raise UserError(f"data.path '{path}' does not exist; expected a folder. Working directory: {Path.cwd()}.")
-    remedy = f"Expected {LAYOUTS}."
-    if zipfile.is_zipfile(folder):
-        target = folder.with_suffix("")
-        remedy = f"Unzip it first: python -m zipfile -e {folder} {target}, then data.path={target}."
-    raise UserError(f"data.path '{folder}' is a file; expected a folder. {remedy}")
+    raise UserError(f"data.path '{folder}' is a file; expected a folder: {LAYOUTS}. Unpack it first.")
 
 
 def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
@@ -167,10 +158,7 @@ def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
         return {"train": folder}
     found: dict[str, Path] = {}
     for name, spellings in SPLIT_FOLDERS.items():
-        present = [spelling for spelling in spellings if spelling in folders]
-        if len(present) > 1:
-            raise UserError(f"'{folder}' holds {' and '.join(present)}. Expected one folder for the {name} split.")
-        for spelling in present:
+        if spelling := next((each for each in spellings if each in folders), None):
             found[name] = folders.pop(spelling)
     skipped += [str(each) for each in folders.values()]
     skipped += _entries(folder)[1]
@@ -255,25 +243,18 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
 def _copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
     """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
     rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
+    sizes = {row: os.path.getsize(paths[row]) for row in sorted(rank)}
+    occurrences = Counter(sizes.values())
+    rows = [row for row, size in sizes.items() if occurrences[size] > 1]  # only these are read
 
-    def in_two_parts(rows: Iterable[int], values: Iterable[object]) -> list[list[int]]:
-        alike: dict[object, list[int]] = {}
-        for row, value in zip(rows, values, strict=True):
-            alike.setdefault(value, []).append(row)
-        return [group for group in alike.values() if len({rank[row] for row in group}) > 1]
+    def digest(row: int) -> bytes:
+        with open_file(paths[row], follow=True) as file:
+            return hashlib.sha256(file.read()).digest()
 
-    def digest(row: int) -> bytes | int:
-        try:
-            with open_file(paths[row], follow=True) as file:
-                return hashlib.sha256(file.read()).digest()
-        except OSError:
-            return row  # is reported when it is decoded
-
-    same_size = in_two_parts(rank, (os.path.getsize(paths[row]) for row in rank))  # only these are read
-    rows = sorted(row for group in same_size for row in group)
-    copies: dict[int, int] = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        for group in in_two_parts(rows, map_in_chunks(pool, digest, rows)):
-            last = max(group, key=lambda row: rank[row])
-            copies |= {row: last for row in group if rank[row] < rank[last]}
-    return dict(sorted(copies.items()))
+        digests = dict(zip(rows, map_in_chunks(pool, digest, rows), strict=True))
+    last: dict[bytes, int] = {}
+    for row, content in digests.items():
+        if content not in last or rank[row] > rank[last[content]]:
+            last[content] = row
+    return {row: last[content] for row, content in digests.items() if rank[row] < rank[last[content]]}

@@ -35,11 +35,9 @@ from hookline.trainer.input.source import ArraySource, Source
 CACHES = ("memory", "disk", "none")
 CORRUPT = ("stop", "skip")
 PEAK = 255
-WINDOW_BYTES = 2**26
-"""Pixels that are decoded before they are written."""
+WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
-DECODER = 2
-"""Increased when the same file is decoded to other pixels, or the cache file has another form."""
+DECODER = 2  # increased when the same file is decoded to other pixels, or the cache file has another form
 
 
 def cache_folder(cache_dir: str | None) -> Path:

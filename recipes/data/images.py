@@ -14,8 +14,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation
 
-KINDS = ("JPEG", "PNG", "BMP", "GIF")
-"""As Pillow names them; it opens no other."""
+KINDS = ("JPEG", "PNG", "BMP", "GIF")  # as Pillow names them; it opens no other
 FORMATS = "JPEG, PNG, BMP or GIF"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
@@ -57,10 +56,8 @@ def sides_of(image_size: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-DEPTH_BYTE = 24
-"""Where a PNG file notes how many bits a value has (PNG specification, 11.2.1)."""
-ORIENTATION = 0x0112
-"""The tag in which a camera notes how it was held (EXIF 2.3, 4.6.4)."""
+DEPTH_BYTE = 24  # where a PNG file notes how many bits a value has (PNG specification, 11.2.1)
+ORIENTATION = 0x0112  # the tag in which a camera notes how it was held (EXIF 2.3, 4.6.4)
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

@@ -29,10 +29,8 @@ FEW_CHANNELS = (1, 3)
 PEAK = 255
 AUTO_BYTES = 2**30
 """Cache "auto" holds data up to this size."""
-TASKS = 64
-"""Tasks for a pool of threads: a task for each of many files would take longer to manage than to read."""
-SHARE = 0.5
-"""How much of the machine's memory examples may take; TensorFlow copies them once."""
+TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
+SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow copies them once
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -117,8 +115,6 @@ def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
 
 def _axes(stored: tuple[int, ...], channels: str, where: str) -> str:
     """Return what becomes of the axis of channels: "first", "last" or "new"."""
-    if channels == "first" and len(stored) < 3:
-        raise UserError(f"{where}: inputs of shape {list(stored)} have no axis for data.channels=first. Set auto.")
     if channels == "auto" and len(stored) == 3 and stored[0] in FEW_CHANNELS and stored[2] not in (*FEW_CHANNELS, 2, 4):
         raise UserError(
             f"{where}: inputs of shape {list(stored)} look like [channels, height, width]; expected [height, width, "

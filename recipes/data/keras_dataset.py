@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.recipes import check_choice, check_whole
-from hookline.recipes.data.array_files import existing_npz, find_arrays, read_npz, warn_of_unread
+from hookline.recipes import check_choice
+from hookline.recipes.data.array_files import find_arrays, read_npz, warn_of_unread
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.recipes.data.splits import as_labels, splits_of
+from hookline.recipes.data.splits import as_labels, data_of_parts
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import as_pixels, check_examples
@@ -59,7 +59,7 @@ def check_set(name: str, path: str | None) -> None:
     """Check the name of the set, and that its file exists."""
     check_choice("data.name", name, SETS)
     if path is not None:
-        existing_npz(path)
+        find_arrays(path, None)
 
 
 @prechecked(check_set)
@@ -69,8 +69,6 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     MNIST: LeCun, Cortes, Burges 1998. Fashion-MNIST: Xiao, Rasul, Vollgraf 2017 (arXiv 1708.07747). CIFAR:
     Krizhevsky 2009. The test split is the set's own. The validation split is drawn from the training images, with the
     same share of every class; it is not the last images of the file, because those of MNIST come from other writers.
-
-    The arguments are explained in `configs/data/keras_dataset.yaml`.
     """
     kind = SETS[name]
     if path is None:
@@ -80,16 +78,9 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
         warn_of_unread(find_arrays(path, None), KEYS)
     train = _source(arrays["x_train"], arrays["y_train"], kind, f"{called}, x_train and y_train")
     test = _source(arrays["x_test"], arrays["y_test"], kind, f"{called}, x_test and y_test")
-    check_whole("data.validation_size", validation_size, 1, train.size - 1)
     rows = split_indices(train.size, {"validation": validation_size}, seed, train.labels)
-    return Data(
-        name,
-        **splits_of({"train": train, "test": test}, rows),
-        input_shape=kind.shape,
-        classes=kind.classes,
-        class_names=kind.class_names,
-        preparation=pixel_preparation(kind.shape, PEAK),
-    )
+    sources, form = {"train": train, "test": test}, pixel_preparation(kind.shape, PEAK)
+    return data_of_parts(name, sources, rows, preparation=form, classes=kind.classes, class_names=kind.class_names)
 
 
 def _source(images: np.ndarray, labels: np.ndarray, kind: _Set, where: str) -> ArraySource:

@@ -6,14 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hookline.recipes import check_number, check_whole
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
-
-FEWEST = 20
-"""Points in all, and of each Gaussian."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +24,7 @@ def toy_points(
     *, examples: int = 1000, validation_fraction: float = 0.2, test_fraction: float = 0.2, seed: int = 0
 ) -> Data:
     """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
-    generator = _generator(examples, FEWEST, seed)
-    points = generator.normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
+    points = np.random.default_rng(seed).normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
     splits = _splits(points, labels, {"validation": validation_fraction, "test": test_fraction}, seed)
     return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
@@ -50,8 +45,6 @@ def ring(
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086. Metz et al., Unrolled Generative Adversarial
     Networks, 2017, arXiv 1611.02163, have the same at twice the size.
     """
-    check_whole("data.modes", modes, 2)
-    check_number("data.radius", radius, 0, open_below=True)
     angles = 2.0 * np.pi * np.arange(modes) / modes
     centers = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     shares = {"validation": validation_fraction, "test": test_fraction}
@@ -73,8 +66,6 @@ def grid(
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086, at a quarter of the size: in [-1, 1], as the
     values of images are. Measures in standard deviations are the same.
     """
-    check_whole("data.side", side, 2)
-    check_number("data.spacing", spacing, 0, open_below=True)
     places = spacing * (np.arange(side) - (side - 1) / 2.0)
     centers = np.stack(np.meshgrid(places, places, indexing="ij"), axis=-1).reshape(-1, 2)
     shares = {"validation": validation_fraction, "test": test_fraction}
@@ -84,16 +75,14 @@ def grid(
 def _mixture(
     name: str, centers: np.ndarray, deviation: float, examples: int, shares: dict[str, float], seed: int
 ) -> MixtureData:
-    check_number("data.deviation", deviation, 0, open_below=True)
-    modes = len(centers)
-    generator = _generator(examples, FEWEST * modes, seed)
-    labels = np.arange(examples, dtype=np.int64) % modes
-    points = (centers[labels] + generator.normal(scale=deviation, size=(examples, 2))).astype(np.float32)
+    labels = np.arange(examples, dtype=np.int64) % len(centers)
+    noise = np.random.default_rng(seed).normal(scale=deviation, size=(examples, 2))
+    points = (centers[labels] + noise).astype(np.float32)
     return MixtureData(
         name,
         **_splits(points, labels, shares, seed),
         input_shape=(2,),
-        classes=modes,
+        classes=len(centers),
         class_names=(),
         preparation=Preparation((2,)),
         centers=centers.astype(np.float32),
@@ -105,9 +94,3 @@ def _splits(points: np.ndarray, labels: np.ndarray, shares: dict[str, float], se
     source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
     parts = split_indices(len(points), shares, seed, labels)
     return {name: Split(name, source, indices) for name, indices in parts.items()}
-
-
-def _generator(examples: int, fewest: int, seed: int) -> np.random.Generator:
-    check_whole("data.examples", examples, fewest)
-    check_whole("data.seed", seed, 0)
-    return np.random.default_rng(seed)

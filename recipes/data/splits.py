@@ -20,8 +20,7 @@ MOST_CLASSES = 2**31
 TRAIN = "train"
 PARTS = (TRAIN, "validation", "test")
 SPLITS = ("auto", "stratified", "random", "group", "hash")
-NEEDS = {"group": "groups", "hash": "keys"}
-"""The columns that identify examples, by the way to split that needs them."""
+NEEDS = {"group": "groups", "hash": "keys"}  # the columns that identify examples, by the way to split that needs them
 
 
 def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[dict[str, np.ndarray], int]:
@@ -107,19 +106,15 @@ def check_every_class(
         warnings.warn(f"{message}: {effect}. Check the labels.", stacklevel=4)
 
 
-def check_split(split: str, known: Sequence[str] = SPLITS) -> None:
-    """Check the name of a way to split."""
-    check_choice("data.split", split, known)
-
-
-def check_group_option(split: str, option: str, value: object) -> None:
-    """Check that the option is given if the way to split needs it, and only then."""
-    check_split(split)
-    if (split == "group") == (value is None):
-        raise UserError(
-            f"data.split={split} received with data.{option}={'null' if value is None else value}. Expected "
-            f"data.{option} with data.split=group, and only there."
-        )
+def check_split(split: str, **options: tuple[str, object]) -> None:
+    """Check the name of a way to split, and options: the way that needs one, and its value, given only there."""
+    check_choice("data.split", split, SPLITS)
+    for option, (by, value) in options.items():
+        if (split == by) == (value is None):
+            raise UserError(
+                f"data.split={split} received with data.{option}={'null' if value is None else value}. Expected "
+                f"data.{option} with data.split={by}, and only there."
+            )
 
 
 def hold_out(
@@ -136,7 +131,6 @@ def hold_out(
 
     A split of "auto" is stratified where there are labels, and random where targets are not classes.
     """
-    check_split(split)
     if not held_out:
         return {TRAIN: np.arange(size, dtype=np.int64)}
     if split in NEEDS and (groups if split == "group" else keys) is None:
@@ -184,13 +178,6 @@ def complete(
     return whole
 
 
-def splits_of(sources: Mapping[str, Source], rows: Mapping[str, np.ndarray]) -> dict[str, Split]:
-    """Return splits: rows of the training source, and the whole of every other one."""
-    splits = {part: Split(part, sources[TRAIN], indices) for part, indices in rows.items()}
-    others = {part: source for part, source in sources.items() if part != TRAIN}
-    return splits | {part: Split(part, each, np.arange(each.size, dtype=np.int64)) for part, each in others.items()}
-
-
 def data_of_parts(
     name: str,
     sources: Mapping[str, Source],
@@ -200,11 +187,13 @@ def data_of_parts(
     classes: int,
     class_names: Sequence[str],
 ) -> Data:
-    """Return the three splits of a set whose parts may have sources of their own; warn of classes without training."""
+    """Return rows of the training source and the whole of every other one; warn of classes without training."""
+    others = {part: np.arange(source.size, dtype=np.int64) for part, source in sources.items() if part != TRAIN}
+    splits = {part: Split(part, sources.get(part, sources[TRAIN]), own) for part, own in {**rows, **others}.items()}
     one = preparation if isinstance(preparation, Preparation) else None
     data = Data(
         name,
-        **splits_of(sources, rows),
+        **splits,
         input_shape=one.shape if one else (),
         classes=classes,
         class_names=tuple(class_names),

@@ -34,7 +34,7 @@ from hookline.recipes.data.image_source import (
     image_data,
 )
 from hookline.recipes.data.images import UnreadableImage, decode_image, fit_pixels, image_form
-from hookline.recipes.data.splits import PARTS, check_group_option, complete, count_classes
+from hookline.recipes.data.splits import PARTS, check_split, complete, count_classes
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name
 from hookline.trainer.files import write_whole
@@ -43,8 +43,7 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST
 
 ENCODINGS = ("image", "raw")
-FORM = 1
-"""Increased when the format of index files changes."""
+FORM = 1  # increased when the format of index files changes
 BEFORE, AFTER = 12, 4
 """Bytes around the data of a record: its length with a checksum, and a checksum."""
 BATCH = 64
@@ -55,7 +54,7 @@ def _check(**options: Any) -> None:
     _raw_shape(options["encoding"], options["shape"])
     image_form(1, options["fit"], 3)
     check_holding(options)
-    check_group_option(options["split"], "group_key", options["group_key"])
+    check_split(options["split"], group_key=("group", options["group_key"]))
     _files(options)
 
 
@@ -84,10 +83,7 @@ def tfrecord(
     group_key: str | None = None,
     seed: int = 0,
 ) -> Data:
-    """Return images of TFRecord files, all brought to one size.
-
-    The arguments are explained in `configs/data/tfrecord.yaml`.
-    """
+    """Return images of TFRecord files, all brought to one size."""
     options = dict(locals())
     raw_shape = _raw_shape(encoding, shape)
     form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
@@ -128,8 +124,6 @@ def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...
 def _raw_shape(encoding: str, shape: Sequence[int] | None) -> tuple[int, ...] | None:
     check_choice("data.encoding", encoding, ENCODINGS)
     if encoding == "image":
-        if shape is not None:
-            raise UserError(f"data.shape={shape} received with data.encoding=image. Expected raw with it.")
         return None
     sides = tuple(shape or ())
     if len(sides) != 3 or min(sides) < 1 or sides[2] not in (1, 3):
@@ -162,8 +156,6 @@ def _matching(option: str, patterns: str | Sequence[str]) -> list[str]:
         if not matching:
             raise UserError(f"{option} '{pattern}' matches no file. Working directory: {Path.cwd()}.")
         found |= dict.fromkeys(matching)
-    if not found:
-        raise UserError(f"{option} is empty. Expected names of TFRecord files, such as train-*.tfrecord.")
     return list(found)
 
 
@@ -181,8 +173,6 @@ def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, 
         labels = found - first_label
     where = f"data.label_key, less data.first_label={first_label}"
     count = count_classes({where: labels}, len(names) if classes is None and len(names) > 1 else classes)
-    if names and len(names) != count:
-        raise UserError(f"Received data.classes={count} and {len(names)} names of classes; expected the same number.")
     return labels, names, count
 
 
@@ -315,8 +305,6 @@ def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
     values = [value for part in parts for value in part]
     if name == "digests":
         return np.array(values, np.uint64)
-    if len({type(value) for value in values}) > 1:
-        raise UserError(f"data.{name.removesuffix('s')}_key names numbers in some records and texts in others.")
     return np.array(values, np.int64 if isinstance(values[0], int) else None)
 
 

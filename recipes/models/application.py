@@ -12,7 +12,6 @@ import keras
 import numpy as np
 
 from hookline.recipes import check_choice
-from hookline.recipes.models import check_dropout
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
 from hookline.trainer.run.initial_weights import load_whole
@@ -38,13 +37,10 @@ def application(
 
     The data's values become what the network's `preprocess_input` makes of pixels from 0 to 255, by layers of the
     graph, which exports have as well. Grey images are repeated in 3 channels. `preparation` is the data's.
-
-    The arguments are explained in `configs/model/application.yaml`.
     """
     known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
     check_choice("name of keras.applications", name, known)
     function = known[name]
-    check_dropout(dropout)
     check_choice("pooling", pooling, ("avg", "max"))
     shape = tuple(input_shape)
     if len(shape) != 3 or shape[-1] not in (1, CHANNELS):
@@ -101,16 +97,8 @@ def _base(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*input_shape. is undefined or non-square")  # of weights for 224 pixels
             return function(include_top=False, weights=IMAGENET if downloads else None, **given, **options)
-    except TypeError as error:
-        raise UserError(f"model.options: {error}. Expected those of keras.applications.{function.__name__}.") from error
-    except ValueError as error:
-        shape = list(given["input_shape"])
-        raise UserError(
-            f"{function.__name__} refuses inputs of shape {shape}, or model.options: {str(error).rstrip('. ')}. "
-            "Expected larger images, or a network for small ones, such as model=plain_cnn model.filters=[16,32]."
-        ) from error
     except Exception as error:
-        if not downloads:
+        if not downloads or isinstance(error, (TypeError, ValueError)):  # of options, or of images that are too small
             raise
         raise UserError(
             f"model.weights={IMAGENET} cannot be downloaded: {error}. Expected a connection, model.weights=<file> with "

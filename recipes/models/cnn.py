@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
 
 from hookline.recipes import check_choice, check_whole
-from hookline.recipes.models import batch_norm_factory, check_activation, check_dropout, check_images, check_sizes
+from hookline.recipes.models import check_images
 
 HEADS = ("global_pooling", "flatten")
 FEWER = "fewer filters, such as model.filters=[16,32]"
@@ -31,13 +32,10 @@ def plain_cnn(
     For photographs of 96x96x3 with the default filters and a first stride of 2, an image takes 17 million
     multiplications; with a first stride of 1, 70 million.
     """
-    check_sizes("filters", filters, least=1)
     check_whole("first_stride", first_stride, 1, 2)
     check_choice("head", head, HEADS)
-    check_activation(activation)
-    check_dropout(dropout)
     shape = check_images("plain_cnn", input_shape, first_stride * 2 ** len(filters), FEWER)
-    batch_norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = x = keras.Input(shape, name="image")
     for block, count in enumerate(filters, start=1):
         name, strides = f"block_{block}", first_stride if block == 1 else 1
@@ -68,18 +66,17 @@ def larq_tutorial_cnn(
     adds them, and the network without the hook is the float baseline (see `mlp`).
     """
     shape = check_images("larq_tutorial_cnn", input_shape, 18)  # three convolutions and two poolings leave one pixel
-    check_activation(activation)
-    batch_norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon, scale=False)
+    batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = x = keras.Input(shape, name="image")
     for block, (filters, pools) in enumerate([(32, True), (64, True), (64, False)], start=1):
         x = keras.layers.Conv2D(filters, 3, use_bias=False, name=f"conv_{block}")(x)
         if pools:  # before batch norm: pooling signs would give +1 nearly always
             x = keras.layers.MaxPooling2D(2, name=f"pool_{block}")(x)
-        x = batch_norm(name=f"batch_norm_{block}")(x)
+        x = batch_norm(scale=False, name=f"batch_norm_{block}")(x)
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
     x = keras.layers.Flatten(name="flatten")(x)
     x = keras.layers.Dense(64, use_bias=False, name="dense_1")(x)
-    x = batch_norm(name="batch_norm_4")(x)
+    x = batch_norm(scale=False, name="batch_norm_4")(x)
     x = keras.layers.Activation(activation, name="activation_4")(x)
     x = keras.layers.Dense(classes, use_bias=False, name="logits")(x)
     x = batch_norm(scale=logits_scale, name="batch_norm_logits")(x)
@@ -105,11 +102,6 @@ def two_headed_cnn(
     There is no batch norm: its statistics would leak the appearance of the target's images into a network that is
     trained without adaptation, which would then be no fair baseline.
     """
-    check_sizes("filters", filters, least=1)
-    check_sizes("class_units", class_units)
-    check_sizes("domain_units", domain_units)
-    check_whole("kernel_size", kernel_size, 1)
-    check_activation(activation)
     shape = check_images("two_headed_cnn", input_shape, 2 ** len(filters), FEWER)
     inputs = x = keras.Input(shape, name="image")
     for block, count in enumerate(filters, start=1):
@@ -143,10 +135,8 @@ def u_net(
     Each level but the last halves height and width on the way down and doubles them on the way up, where it also gets
     what the way down had at that size. The outputs are logits [batch, height, width, classes].
     """
-    check_sizes("filters", filters, least=2)
-    check_activation(activation)
     shape = check_images("u_net", input_shape, 2 ** (len(filters) - 1), FEWER)
-    batch_norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
 
     def block(x: keras.KerasTensor, count: int, name: str) -> keras.KerasTensor:
         for part in ("a", "b"):

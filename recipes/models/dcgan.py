@@ -9,7 +9,7 @@ from typing import TypeAlias
 import keras
 
 from hookline.recipes import check_choice
-from hookline.recipes.models import GENERATOR, batch_norm_factory, check_role, check_sizes
+from hookline.recipes.models import GENERATOR, check_role
 from hookline.trainer.errors import UserError
 
 NORMALIZED = ("both", "generator", "none")
@@ -41,14 +41,13 @@ def dcgan(
     if stacked is not None:
         raise UserError("dcgan cannot be stacked: grouped convolutions lack a CPU gradient. Set task.stacked=false.")
     check_choice("batch_norm", batch_norm, NORMALIZED)
-    check_sizes("filters", filters, least=1)
     shape, step = tuple(input_shape), 2 ** len(filters)
     if len(shape) != 3 or any(side % step for side in shape[:2]):
         raise UserError(
             f"dcgan got inputs of shape {shape}. Expected images [height, width, channels] with sides that are "
             f"multiples of {step}, for {len(filters)} filters: use other filters, or model=gan_mlp."
         )
-    factory = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    factory = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     if role == GENERATOR:
         return _generator(shape, latent, tuple(filters), None if batch_norm == "none" else factory)
     return _discriminator(shape, tuple(filters), factory if batch_norm == "both" else None)

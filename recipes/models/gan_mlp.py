@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from hookline.recipes.models import GENERATOR, check_activation, check_role, check_sizes, is_image
+from hookline.recipes.models import GENERATOR, check_role, is_image
 
 
 def gan_mlp(
@@ -35,11 +35,6 @@ def gan_mlp(
     are above 0 for what a discriminator takes for real.
     """
     latent = check_role("gan_mlp", role, latent_size)
-    check_sizes("units", units)
-    if discriminator_units is not None:
-        check_sizes("discriminator_units", discriminator_units)
-    check_activation(activation)
-    check_activation(discriminator_activation)
     shape = tuple(input_shape)
     if role == GENERATOR:
         return _generator(shape, latent, stacked, units, activation)

@@ -41,8 +41,7 @@ def keras_file(
     Keras reads it in its safe mode: of what the file names, classes of Keras are built, and those that `plugins=` names
     a package of. Lambdas are refused.
 
-    The arguments are explained in `configs/model/keras_file.yaml`; `packages` are the user's, with classes that the
-    file names.
+    `packages` are the user's, with classes that the file names.
     """
     try:
         check_parts(user_path(path, "model.path"), packages)

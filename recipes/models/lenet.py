@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from hookline.recipes import check_whole
-from hookline.recipes.models import check_activation, check_dropout, check_images, check_sizes
+from hookline.recipes.models import check_images
 
 
 def lenet_300_100(
@@ -17,8 +16,6 @@ def lenet_300_100(
 
     For 28x28x1 images and 10 classes that is 266,610 weights (LeCun et al. 1998; Han et al. 2015, table 3).
     """
-    check_activation(activation)
-    check_dropout(dropout)
     inputs = keras.Input(tuple(input_shape), name="image")
     x = keras.layers.Flatten(name="flatten")(inputs)
     for block, units in enumerate((300, 100), start=1):
@@ -35,8 +32,6 @@ def lenet_5(input_shape: Sequence[int], classes: int, *, activation: str = "relu
     layer of 500 units has an activation.
     """
     shape = check_images("lenet_5", input_shape, 16, "model=lenet_300_100")
-    check_activation(activation)
-    check_dropout(dropout)
     inputs = x = keras.Input(shape, name="image")
     for block, filters in enumerate((20, 50), start=1):
         x = keras.layers.Conv2D(filters, 5, name=f"conv_{block}")(x)
@@ -62,10 +57,7 @@ def lenet_plus_plus(
     2 (Wen et al. 2016, table 1). The features have no activation, so that they spread in all directions, and the
     logits no bias, so that classes differ by the direction of their features.
     """
-    check_sizes("filters", filters, least=1)
     shape = check_images("lenet_plus_plus", input_shape, 2 ** len(filters))
-    check_whole("features", features, 1)
-    check_whole("kernel_size", kernel_size, 1)
     slope = keras.initializers.Constant(0.25)
     inputs = x = keras.Input(shape, name="image")
     for block, channels in enumerate(filters, start=1):

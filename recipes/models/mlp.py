@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import keras
-
-from hookline.recipes.models import batch_norm_factory, check_activation, check_dropout, check_sizes
 
 
 def mlp(
@@ -28,10 +27,7 @@ def mlp(
     So a hook that binarizes the inputs of the dense layers makes this a binary network, and without the hook it is the
     float baseline. No layer before batch norm has a bias.
     """
-    check_sizes("units", units)
-    check_dropout(dropout)
-    check_activation(activation)
-    batch_norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = keras.Input(tuple(input_shape), name="image")
     x = keras.layers.Flatten(name="flatten")(inputs)
     for block, count in enumerate(units, start=1):

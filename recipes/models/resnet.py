@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
-from hookline.recipes import check_choice, check_number
-from hookline.recipes.models import batch_norm_factory, check_activation, check_images, check_sizes
+from hookline.recipes import check_choice
+from hookline.recipes.models import check_images
 
 SHORTCUTS = ("block", "convolution")
 
@@ -40,13 +40,10 @@ def resnet(
     convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu et al. 2018,
     Bi-Real Net, arXiv 1808.00278).
     """
-    check_sizes("filters", filters, least=1)
-    check_activation(activation)
     check_choice("shortcuts", shortcuts, SHORTCUTS)
-    check_number("weight_decay", weight_decay, 0)
     strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]
     shape = check_images("resnet", input_shape, 2 ** strides.count(2), "fewer filters")
-    norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     regularizer = keras.regularizers.L2(weight_decay) if weight_decay else None
     conv = partial(keras.layers.Conv2D, padding="same", kernel_initializer="he_normal", kernel_regularizer=regularizer)
     layers = Layers(conv, norm, activation)

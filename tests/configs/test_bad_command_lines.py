@@ -152,7 +152,7 @@ LIKELY = {
     "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected the share of entries to prune, in [0, 1]",
     "recipe=bnn schedule.warmup_fraction=2": "schedule.warmup_fraction=2 received. Expected a number in [0, 1).",
     # paths
-    "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file.",
+    "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file,",
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",
     "recipe=baseline data=tfrecord 'data.path=nowhere-*'": "data.path 'nowhere-*' matches no file",
     "recipe=baseline data=image_folder": "data.path has no value. Expected data.path=<path>.",

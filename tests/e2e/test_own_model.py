@@ -90,7 +90,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         ([OWN[0], "model._target_=my_models.small_cn"], "'small_cnn'"),
         ([*OWN, "+model.widht=8"], "'width'"),
         ([OWN[0], "model._target_=my_models.no_model"], "type tuple"),
-        ([*ENDED, "+model.end=inputs"], "takes 2 inputs"),
+        ([*ENDED, "+model.end=inputs"], " and [8, 8, 1]. Expected [8, 8, 1]"),
         ([*ENDED, "+model.end=two"], "a list (0: [None, 10], 1: [None, 3])"),
         ([*ENDED, "+model.end=one", "+model.size=9"], "[9, 9, 1]. Expected [8, 8, 1]"),
         ([*ENDED, "+model.end=one", "+model.name=my layer"], "'my layer'"),

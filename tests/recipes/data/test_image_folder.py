@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import zipfile
 from functools import partial
 
 import numpy as np
@@ -101,20 +100,16 @@ def test_class_folders_alone_are_split_by_class_seed_and_share(tmp_path):
 
 
 def test_folders_that_make_no_data_are_refused(tmp_path, monkeypatch):
-    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
-        archive.writestr("train/red/000.png", b"")
+    (tmp_path / "set.zip").write_bytes(b"")
     (tmp_path / "empty" / "train" / "red").mkdir(parents=True)
     write_flat(tmp_path / "one", names=["red"])
-    for name in ("val", "valid"):
-        write_splits(tmp_path / "two", **{"train": 2, name: 1})
     shutil.rmtree(write_splits(tmp_path / "half") + "/test")
     (tmp_path / "half" / "test").mkdir()
     for name, expected in (
         ("nowhere", "does not exist"),
-        ("set.zip", "python -m zipfile -e"),
+        ("set.zip", "is a file"),
         ("empty", "No JPEG, PNG, BMP or GIF"),
         ("one", "holds one class, 'red'"),
-        ("two", "val and valid"),
         ("half", "test folder"),
     ):
         assert expected in message_of(tmp_path / name), name

@@ -123,14 +123,9 @@ def test_a_wrong_argument_is_one_clear_line():
     image = (28, 28, 1)
     for network, shape, options, message in (
         (larq_tutorial_cnn, (28, 17, 1), {}, "18 pixels a side"),
-        (larq_tutorial_cnn, image, {"activation": "hard_tahn"}, "'hard_tanh'"),
-        (larq_tutorial_cnn, image, {"batch_norm_epsilon": 0}, "batch_norm_epsilon=0"),
-        (mlp, (4,), {"units": "8"}, "units='8'"),
-        (lenet_300_100, image, {"dropout": 1.0}, "dropout=1"),
         (lenet_5, (8, 8, 1), {}, "model=lenet_300_100"),
         (plain_cnn, image, {"first_stride": 3}, "first_stride=3"),
         (resnet, (3, 4, 1), {}, "at least 4"),
-        (resnet, image, {"weight_decay": -1.0}, "weight_decay=-1.0"),
         (plain_cnn, (2,), {}, "Use fewer filters"),
     ):
         assert_refused(message, network, shape, 10, **options)
@@ -187,7 +182,6 @@ def test_batch_norm_is_where_it_is_asked_for_and_never_at_images(batch_norm, exp
 def test_a_wrong_option_is_one_clear_line():
     for model, options, message in (
         (gan_mlp, {}, "model=gan_mlp received, .*recipe=gan"),
-        (gan_mlp, {**GENERATOR, "activation": "rleu"}, "'rleu'"),
         (dcgan, {**GENERATOR, "stacked": 2}, "dcgan cannot be stacked"),
         (dcgan, {**GENERATOR, "filters": [1, 2, 3, 4]}, "multiples of 16, for 4 filters"),
         (dcgan, {**GENERATOR, "batch_norm": "bot"}, "'both'"),
