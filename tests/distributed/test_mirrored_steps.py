@@ -143,3 +143,9 @@ def test_replicas_that_were_written_from_outside_share_again():
     values(loop)
     loop.run(2, 2)
     values(loop)
+
+
+def test_replicas_that_share_a_variable_are_refused():
+    shared = loss_scale_for("float16")
+    with pytest.raises(ValueError, match="share a variable or another resource .* wait for each other forever"):
+        replica_loop(2, network=plain_network, loss_scale=lambda: shared)

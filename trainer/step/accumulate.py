@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.graph_walk import ancestors
-from hookline.trainer.step.forward import Forward, NetworkPass
+from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
 from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
+from hookline.trainer.step.writes import written_variables
 
 Compute = Callable[[Forward, Batch], Computed]
 Key = tuple[str, str]  # network and name of a state variable
@@ -68,7 +69,8 @@ def accumulate(
 
     They run one after the other in a traced loop, so that the activations of only one are in memory. Losses, metrics
     and gradients are means over all examples; a loss of shape [] counts as the mean of its micro batch. State passes
-    from each micro batch to the next, seeds of draws included, and is written once.
+    from each micro batch to the next and is written once, but state that does not depend on examples ("steady", such
+    as a layer's counter of its calls) moves once a step. Seed state passes on, so that draws differ.
 
     Returns:
         What the objective computed; the tensors through which the loss depends on the latent variables; the gradients
@@ -77,6 +79,8 @@ def accumulate(
     micro = MicroBatches(batch, count)
     step = _MicroStep(forward, micro, changes, compute, scale)
     sums, state, kept = step.run_all()
+    for name, values in step.steady_state(batch).items():
+        state[name] |= values
     for name, each in forward.passes.items():
         context = each.context
         context.losses, context.new_state = sums["losses"], state[name]
@@ -98,6 +102,7 @@ class _MicroStep:
         self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
         self.reached: list[tf.Tensor] = []  # captured tensors between the latent variables and the loss
         self.called: set[str] = set()  # networks that were run
+        self.steady: set[Key] = set()  # state variables whose new values do not depend on the examples
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._before.values()]
         traced = tf.function(self._run, autograph=False)
         self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
@@ -105,9 +110,11 @@ class _MicroStep:
     def run_all(self) -> tuple[dict[str, Any], dict[str, dict[str, tf.Tensor]], dict[str, Any]]:
         """Return the sums, the last state by network and name, and what is kept, joined over the micro batches."""
         given = self._function.structured_outputs
+        names = list(self._before)
+        changed = {(name, key) for name, new in given["state"].items() for key in new} - self.steady
 
         def body(index: tf.Tensor, sums: Any, state: Any, kept: Any) -> tuple:
-            values = [state[name].get(key, before) for (name, key), before in self._before.items()]
+            values = [state[n][k] if (n, k) in changed else self._before[n, k] for n, k in names]
             found = self._function(index, values)
             sums = tf.nest.map_structure(tf.add, sums, found["sums"])
             kept = tf.nest.map_structure(lambda array, tensor: array.write(index, tensor), kept, found["kept"])
@@ -126,21 +133,36 @@ class _MicroStep:
         )
         return sums, state, tf.nest.map_structure(_joined, arrays)
 
+    def steady_state(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        """Return what a pass over the whole batch would write into steady state, by network and name."""
+        if not self.steady:
+            return {}
+
+        def whole() -> dict[str, dict[str, tf.Tensor]]:
+            forward = self._forward_of(None, self._before)
+            self._compute(forward, batch)
+            new = {name: each.context.new_state for name, each in forward.passes.items()}
+            return {name: {key: new[name][key] for at, key in sorted(self.steady) if at == name} for name in new}
+
+        # A function without other outputs: ops that depend on examples never run.
+        return tf.function(whole, autograph=False).get_concrete_function()()
+
     def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
-        given, passes = dict(zip(self._before, state, strict=True)), {}
-        for name, each in self._forward.passes.items():
-            context, own = replace(each.context, micro_batch=index), {key: given[name, key] for key in each.state}
-            passes[name] = NetworkPass(context, each.hooks, own)
-        forward = Forward(passes, self._forward.training, self._forward.scale)
+        before = dict(zip(self._before, state, strict=True))
+        forward = self._forward_of(index, before)
         computed = self._compute(forward, self._micro.part(index))
-        self.called = {name for name, each in passes.items() if each.called}
+        self.called = {name for name, each in forward.passes.items() if each.called}
+        _refuse_writes(self._micro.count)
         share, metric_share = self._micro.shares[index], self._micro.metric_shares[index]
         sums: dict[str, Any] = {
             "losses": {name: value * share for name, value in computed.losses.items()},
             "metrics": {name: value * metric_share for name, value in computed.metrics.items()},
         }
-        contexts = {name: each.context for name, each in passes.items()}
+        contexts = {name: each.context for name, each in forward.passes.items()}
         new_state = {name: context.new_state for name, context in contexts.items()}
+        after = {(name, key): value for name, new in new_state.items() for key, value in new.items()}
+        seeds = {(name, key) for name, context in contexts.items() for key in seed_names(context.network)}
+        self.steady = _independent_of(index, before, after) - seeds
         kept: dict[str, Any] = {"taps": {name: context.taps for name, context in contexts.items()}}
         outputs = next(iter(contexts.values())).outputs
         if outputs is not None:
@@ -148,6 +170,13 @@ class _MicroStep:
         sums["overflows"] = [tf.cast(each, tf.float32) for each in forward.overflows]
         sums["gradients"] = self._gradients(sums["losses"]["total"])
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
+
+    def _forward_of(self, index: tf.Tensor | None, state: dict[Key, tf.Tensor]) -> Forward:
+        passes = {}
+        for name, each in self._forward.passes.items():
+            context = replace(each.context, micro_batch=index)
+            passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
+        return Forward(passes, self._forward.training, self._forward.scale)
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.
@@ -166,6 +195,20 @@ class _MicroStep:
         return operation is not None and not self._latent.isdisjoint({operation, *ancestors(operation)})
 
 
+def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: Mapping[Key, tf.Tensor]) -> set[Key]:
+    """Return which new values depend neither on a tensor, nor on a value whose new one does."""
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    reached = {source.op}
+    while True:
+        for operation in operations:  # in the order in which they were made: what an op needs comes before it
+            if any(each.op in reached for each in operation.inputs) or not reached.isdisjoint(operation.control_inputs):
+                reached.add(operation)
+        dependent = {key for key, value in after.items() if value.op in reached}
+        if all(before[key].op in reached for key in dependent):
+            return after.keys() - dependent
+        reached |= {before[key].op for key in dependent}
+
+
 def _joined(array: tf.TensorArray) -> tf.Tensor:
     """Return the results of the micro batches as [examples, ...], in the order of the batch."""
     stacked = array.stack()
@@ -177,3 +220,14 @@ def _with_examples(value: Any) -> tf.Tensor:
     if tensor.shape.rank == 0:
         raise UserError(f"Outputs or taps hold a scalar ({tensor.name}). Expected trainer.accumulation_steps=1.")
     return tensor
+
+
+def _refuse_writes(count: int) -> None:
+    """Refuse a forward pass that writes variables itself: it would do so in every micro batch."""
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    if names := [each.name for each in operations if written_variables(each)]:
+        raise UserError(
+            f"The forward pass writes variables itself ({', '.join(names)}): {count} times a step, with "
+            f"trainer.accumulation_steps={count}. Expected layers that keep such values in Keras variables which are "
+            "not trainable, or trainer.accumulation_steps=1."
+        )

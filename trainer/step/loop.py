@@ -114,6 +114,8 @@ class ChunkLoop:
             with tf.control_dependencies([ready]), named_scope("metrics"):
                 first = self.accumulators.is_empty()  # so that a report of few steps has a sample
             results = [make(step, batch, first) for make, batch in zip(self._steps, batches, strict=True)]
+            if len(results) > 1:
+                _refuse_shared(tf.compat.v1.get_default_graph().get_operations()[before:])
             sums, flags = results[0]
             with named_scope("metrics"):
                 self.accumulators.add(sums)
@@ -131,6 +133,18 @@ def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
     with tf.device(HOST), tf.control_dependencies(done), named_scope("clock"):
         return tf.timestamp()
+
+
+def _refuse_shared(calls: list[tf.Operation]) -> None:
+    """Refuse steps of several replicas that TensorFlow would run one after the other."""
+    seen: set[int] = set()
+    for tensor in (each for call in calls for each in {id(t): t for t in call.inputs}.values()):
+        if tensor.dtype == tf.resource and id(tensor) in seen:
+            raise ValueError(
+                f"Replicas share a variable or another resource ({tensor.name}), so that their steps would wait for "
+                "each other forever. Expected one of its own for each: build it in the hook, not in its module."
+            )
+        seen.add(id(tensor))
 
 
 def _writes_since(count: int) -> list[tf.Operation]:

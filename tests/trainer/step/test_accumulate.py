@@ -7,16 +7,18 @@ import tensorflow as tf
 
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
+from tests.support.refusals import assert_refused
 from tests.support.toy import BATCH, StatelessHook, toy_arrays, toy_batch, toy_loop, toy_network, updated, values_of
 
 HIDDEN = "toy/hidden/kernel"
 
 
-def plain_network(*, penalty=0.0, seed=1):
+def plain_network(*extra, penalty=0.0, seed=1):
     keras.utils.set_random_seed(seed)
     layers = [
         keras.Input((6,)),
         keras.layers.Dense(8, name="hidden", activation="tanh", kernel_regularizer=keras.regularizers.L2(penalty)),
+        *extra,
         keras.layers.Dense(3, name="logits"),
     ]
     network = Network("model", keras.Sequential(layers, name="toy"), keras.optimizers.Adam(0.05))
@@ -86,10 +88,46 @@ def test_batch_norm_normalizes_by_micro_batch_and_is_written_once():
         mean = 0.99 * mean + 0.01 * half.mean(axis=0)
     np.testing.assert_allclose(network.variables["toy/norm/moving_mean"].numpy(), mean, rtol=1e-4, atol=1e-7)
     assert updated(loop.trainer.commits[0], network) == ["toy/norm/moving_mean", "toy/norm/moving_variance"]
+
+
+class Counting(keras.layers.Layer):
+    def build(self, input_shape):
+        make = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.calls = self.add_weight(name="calls", dtype="int32", **make)
+        self.halved = self.add_weight(name="halved", **{**make, "initializer": "ones"})
+        self.examples = self.add_weight(name="examples", **make)
+        self.total = self.add_weight(name="total", **make)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.calls.assign(self.calls + 1)
+            self.halved.assign(self.halved * 0.5 ** keras.ops.cast(self.calls, "float32"))
+            self.examples.assign(self.examples + keras.ops.shape(inputs)[0])
+            self.total.assign(self.total + keras.ops.sum(inputs))
+        return inputs * (1.0 + 0.1 * keras.ops.cast(self.calls, "float32"))
+
+
+def test_counters_of_a_layer_move_as_with_the_whole_batch():
+    network = lambda: plain_network(Counting(name="counting"))  # noqa: E731
+    parts, whole = run(4, network=network), run(1, network=network)
+    assert_same(parts, whole)
+    network, _, loop = parts
+    counted = {name.rpartition("/")[2]: value for name, value in network.items() if "/counting/" in name}
+    assert (counted["calls"], counted["examples"], counted["halved"]) == (3, 3 * BATCH, 0.5**6)
     operations = loop.trainer.commits[0].graph.get_operations()
     (inner,) = (each for each in operations if "While" in each.type)
     assert inner.get_attr("parallel_iterations") == 1
-    assert "MatMul" not in {each.type for each in operations}  # no pass is outside the loop
+    assert "MatMul" not in {each.type for each in operations}  # neither pass is outside the loop
+
+
+class SelfCounting(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.counter = tf.Variable(0.0, trainable=False)
+
+    def call(self, inputs):
+        self.counter.assign_add(1.0)
+        return inputs
 
 
 class Watch(StatelessHook):
@@ -136,3 +174,8 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added():
     assert len(np.unique(hook.noise.numpy())) == BATCH  # and other noise
     (counted,) = (v.numpy() for name, v in network.variables.items() if "seed_generator_state" in name)
     assert counted[1] == 4
+
+
+def test_a_forward_pass_that_writes_by_itself_is_refused():
+    run(1, network=lambda: plain_network(SelfCounting()))
+    assert_refused("writes variables itself", run, 2, network=lambda: plain_network(SelfCounting()))
