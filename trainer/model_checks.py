@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 
+SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
+"""What TensorFlow takes as the name of a scope, which every layer opens."""
 LONGEST_REASON = 300
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
 """Keras's colours, and positions in TensorFlow's graphs."""
@@ -41,6 +44,17 @@ def shape_hint(data: Data) -> str:
     if data.preparation is None or data.preparation.axes != "new":
         return ""
     return f" data.channels=none leaves examples as they are stored, {list(data.preparation.raw_shape)}."
+
+
+def check_names(model: keras.Model) -> None:
+    """Refuse layers with names that TensorFlow has no scope for."""
+    for layer in model._flatten_layers():
+        if not SCOPE.fullmatch(layer.name):
+            raise UserError(
+                f"The model '{model.name}' has a layer of the name '{layer.name}'. Expected letters without accents, "
+                "digits, '_', '.' and '-' alone, such as "
+                f"name='{re.sub(r'[^A-Za-z0-9_.-]+', '_', layer.name)}': TensorFlow takes no other."
+            )
 
 
 def listed_shapes(shapes: Mapping[str, Sequence[int | None]]) -> str:

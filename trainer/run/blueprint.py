@@ -17,7 +17,7 @@ from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import told_in_one_line
+from hookline.trainer.model_checks import check_names, told_in_one_line
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective
 from hookline.trainer.order import order_hooks
@@ -127,7 +127,9 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
             target = resolve(config["model"][TARGET], group="model", plugins=plugins)
             wanted = {name: each for name, each in offered.items() if name in parameters_of(target)[0]}
             _check_several(target, data, wanted)
-            return build_part("model", config["model"], keras.Model, plugins=plugins, **injected, **wanted)
+            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected, **wanted)
+        check_names(model)
+        return model
 
     def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
         rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
