@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,13 +28,9 @@ class Node:
         return self.op.op
 
 
-def consumers(nodes: Sequence[Node], output: str) -> dict[str, int]:
+def consumers(nodes: Sequence[Node], output: str) -> Counter[str]:
     """Return how often each value is used, by name."""
-    counts = {output: 1}
-    for node in nodes:
-        for name in node.op.inputs:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+    return Counter([output, *(name for node in nodes for name in node.op.inputs)])
 
 
 MOST_VALUES = 256

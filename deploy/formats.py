@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import shutil
 import tempfile
@@ -68,22 +67,14 @@ class ExportOptions:
     huffman: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("int8", "float16", "huffman"):
-            self._check(name, isinstance(getattr(self, name), bool), "true or false")
         for name in ("codebook", "codebook_conv"):
             bits = getattr(self, name)
-            is_known = bits is None or (type(bits) is int and 1 <= bits <= MOST_BITS)
-            self._check(name, is_known, f"1 to {MOST_BITS} bits, such as 5, or null")
-        is_known = self.tolerance is None or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf)
-        self._check("tolerance", is_known, "a number of at least 0, such as 0.02")
+            if bits is not None and bits not in range(1, MOST_BITS + 1):
+                raise UserError(f"Invalid {name}: {bits!r}. Expected 1 to {MOST_BITS} bits, such as 5, or null.")
         if self.codebook is None and self.codebook_conv is not None:
             raise UserError(
                 f"codebook_conv={self.codebook_conv} received without codebook. Expected both, such as codebook=5."
             )
-
-    def _check(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise UserError(f"Invalid {name}: {getattr(self, name)!r}. Expected {expected}.")
 
     @property
     def changed(self) -> list[str]:
@@ -126,7 +117,17 @@ class Format:
 
     def load(self, path: Path) -> Predictor:
         """Return what predicts with an exported network; raise a UserError if it cannot be read."""
-        return cast(Predictor, self._function(self.loader, "load")(path))
+        load = self._function(self.loader, "load")
+        try:
+            return cast(Predictor, load(path))
+        except UserError:
+            raise
+        except Exception as error:  # each runtime has classes of its own
+            reason = first_line(error).partition(" Full object config")[0][:300]
+            own = ", with plugins=[<module>] where it holds classes of your own" if self.name == "keras" else ""
+            raise UserError(
+                f"{path} cannot be loaded as format={self.name}: {reason} Expected what scripts/export.py writes{own}."
+            ) from error
 
     def _function(self, module: str, verb: str) -> Any:
         return getattr(importlib.import_module(f"hookline.deploy.{module}"), f"{verb}_{self.name}")
@@ -156,7 +157,7 @@ def format_of(path: Path) -> Format:
     if not found:
         ends = ", ".join(each.suffix for each in FORMATS.values() if not each.is_directory)
         raise UserError(f"{path} is of no format that is known. Expected a name that ends with one of {ends}.")
-    return max(found, key=lambda each: len(each.suffix))
+    return found[0]
 
 
 def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "overwrite=true") -> None:

@@ -15,8 +15,8 @@ from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
 from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
+from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
-from hookline.deploy.inference.shapes import infer
 from hookline.deploy.keras_graph import keras_graph
 from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
@@ -81,4 +81,4 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
         raise UserError(f"'{model.name}' computes nothing. Expected a network with a layer for format=packed.")
     ops, tensors, _ = encode_nodes(nodes, half=False)
     graph = Graph(model.name, input_name, model.inputs[0].shape[1:], output, ops)
-    return {name: value.shape for name, value in infer(parse_graph(graph_to_json(graph)), tensors).items()}
+    return {name: value.shape for name, value in Model(parse_graph(graph_to_json(graph)), tensors).values.items()}

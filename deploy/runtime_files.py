@@ -87,14 +87,7 @@ def write_keras(run: Run, network: str, path: Path, _: ExportOptions) -> Content
 
 def load_keras(path: Path) -> KerasPredictor:
     """Return the predictor of a .keras file; only parts of Keras, and what is registered with it, are built."""
-    try:
-        return KerasPredictor(keras.saving.load_model(path, compile=False))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = first_line(error).partition(" Full object config")[0]
-        raise UserError(
-            f"{path} cannot be loaded by Keras: {reason} Expected a .keras file, with plugins=[<module>] where it "
-            "holds classes of your own."
-        ) from error
+    return KerasPredictor(keras.saving.load_model(path, compile=False))
 
 
 class SavedModelPredictor:
@@ -126,13 +119,7 @@ def _input_spec(model: keras.Model) -> tf.TensorSpec:
 
 def load_saved_model(path: Path) -> SavedModelPredictor:
     """Return what predicts with a SavedModel that has the endpoint "serve"."""
-    try:
-        return SavedModelPredictor(tf.saved_model.load(str(path)))
-    except (OSError, ValueError, AttributeError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{path} cannot be loaded by TensorFlow: {first_line(error)} Expected a SavedModel with the endpoint "
-            "'serve'."
-        ) from error
+    return SavedModelPredictor(tf.saved_model.load(str(path)))
 
 
 OPSET = 18

@@ -8,20 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from hookline.deploy.formats import Predictor, first_line, import_optional
+from hookline.deploy.formats import Predictor, import_optional
 from hookline.deploy.inference.engine import load_model
-from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 
 
 def load_litert(path: Path) -> Predictor:
     """Return what predicts with a .tflite file of one input and one output, float32 or int8."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
-    try:
-        interpreter = runtime.Interpreter(model_path=str(path))
-        (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
-    except (ValueError, RuntimeError, OSError) as error:
-        raise UserError(f"{path} cannot be loaded by LiteRT: {first_line(error)} Expected a .tflite file.") from error
+    interpreter = runtime.Interpreter(model_path=str(path))
+    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     size: list[int] = []
 
     def predict(inputs: np.ndarray) -> np.ndarray:
@@ -61,16 +57,10 @@ def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 def load_onnx(path: Path) -> Predictor:
     """Return what predicts with an .onnx file of one input and one output."""
     runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
-    try:
-        options = runtime.SessionOptions()
-        options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
-        session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-        (given,) = session.get_inputs()
-    except Exception as error:  # ONNX Runtime has a dozen classes of its own
-        raise UserError(
-            f"{path} cannot be loaded by ONNX Runtime: {first_line(error)}. Expected an .onnx file of "
-            "operations that it knows."
-        ) from error
+    options = runtime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
+    session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
 
     def predict(inputs: np.ndarray) -> np.ndarray:
         return np.asarray(session.run(None, {given.name: np.asarray(inputs, np.float32)})[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from hookline.deploy.formats import Contents, ExportOptions, first_line
+from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, container_sizes, write_container
 from hookline.deploy.inference.sparse_file import (
@@ -238,16 +238,11 @@ def load_sparse(path: Path) -> KerasPredictor:
     config, weights = read_sparse_network(path)
     if foreign := sorted(set(foreign_parts(config))):
         raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
-    try:
-        with ThreadPoolExecutor(1) as thread:  # Keras's state of a model without memory ends with the thread
-            shapes = thread.submit(_planned_shapes, config).result()
-        if shapes != [values.shape for values in weights.values()]:
-            raise UserError(f"{path} has weights that do not fit its network. {REMEDY}")
-        model = keras.saving.deserialize_keras_object(deepcopy(config))
-    except UserError:
-        raise
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, ImportError) as error:
-        raise UserError(f"{path} holds no network that Keras can build: {first_line(error)[:200]} {REMEDY}") from error
+    with ThreadPoolExecutor(1) as thread:  # Keras's state of a model without memory ends with the thread
+        shapes = thread.submit(_planned_shapes, config).result()
+    if shapes != [values.shape for values in weights.values()]:
+        raise UserError(f"{path} has weights that do not fit its network. {REMEDY}")
+    model = keras.saving.deserialize_keras_object(config)
     for variable, values in zip(model.weights, weights.values(), strict=True):  # in order: names may depend on history
         variable.assign(values)
     return KerasPredictor(model)

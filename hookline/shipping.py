@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import FORMATS, ExportOptions, check_place
-from hookline.deploy.inference.card import write_card
-from hookline.deploy.plain_model import card_of, foreign_names, plain_model, rebuilt
+from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
 from hookline.inputs import Form, read_examples, split_of
 from hookline.scripts.export import Options, write
@@ -128,8 +127,6 @@ class Shipped:
         run = self._compared(split)
         chosen = Options(run=str(place), format=name, network=network, output=str(place), **options)
         write(run, chosen, form, place, [])
-        if form.card_beside:
-            write_card(place, card_of(run, network))
         return place
 
     def _compared(self, split: Split | None) -> Run:

@@ -87,11 +87,6 @@ def _command(options: Options) -> None:
     if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):
         use_averages(networks[options.network])
     written = write(run, options, form, path, config["plugins"])
-    if form.card_beside:
-        from hookline.deploy.inference.card import write_card
-        from hookline.deploy.plain_model import card_of
-
-        write_card(path, card_of(run, options.network))
     print_export(run, path, *written)
     _send(run, options.run, path)
 
@@ -130,12 +125,16 @@ def write(
 ) -> tuple[Contents, dict[str, float], Difference | None]:
     """Write under another name, check that it loads and is as good as the run, then rename it."""
     from hookline.deploy.compare import compare
+    from hookline.deploy.inference.card import write_card
+    from hookline.deploy.plain_model import card_of
 
     with put_in_place(path) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))
         with own_classes(plugins):
             predict = form.load(temporary)
         found = compare(run, options.network, form, predict, tolerance=options.tolerance, lossy=contents.lossy)
+    if form.card_beside:
+        write_card(path, card_of(run, options.network))
     return contents, *found
 
 

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import check_output, make_main, parse_options, write_file
-from hookline.scripts.prediction.examples import Examples, check_paths, find_examples, find_several
+from hookline.scripts.prediction.examples import Examples, find_examples, find_several, list_files
 from hookline.scripts.prediction.model import Model, open_model
 from hookline.scripts.prediction.results import Predictions, as_csv, as_json, as_table, name_classes, print_whole, rank
 from hookline.train import DONE, FAILED
@@ -72,10 +72,9 @@ def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line; arguments without a key are further images."""
     bare = [each for each in arguments if "=" not in each or os.path.exists(each)]
     options = parse_options([each for each in arguments if each not in bare], Options)
-    options.paths = [*_listed(options.images), *bare]
+    options.paths = [file for path in (*_listed(options.images), *bare) for file in list_files(path)]
     if not options.paths:
         raise UserError("No images were given. Expected images=<files, folder, npz or npy>; see --help.")
-    check_paths(options.paths)
     if options.output not in (None, STANDARD_OUTPUT):
         check_output("output", str(options.output), SUFFIXES, overwrite=options.overwrite)
     options.class_names = _read_names(options.class_names)

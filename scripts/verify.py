@@ -310,9 +310,8 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
     return changes
 
 
-def train_again(run: Run, step: int, end: int, rates: Mapping[int, float] | None = None) -> None:
+def train_again(run: Run, step: int, end: int, rates: Mapping[int, float]) -> None:
     """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
-    rates = rates or {}
     _lower_rates(run, rates.get(step, 1.0))
     while step < end:
         report = run.cadence.next_report(step)

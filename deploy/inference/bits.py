@@ -66,7 +66,6 @@ def as_words(packed: np.ndarray) -> np.ndarray:
 BLOCK = 2**15  # words of an intermediate result: 256 KiB, and as many bytes for the counts
 DEEPEST = 1000  # words in a 16-bit sum: up to 64 bits of each may differ
 
-
 Sums = Callable[[np.ndarray], np.ndarray]  # sums products of signs: uint64 [rows, words] to int32 [rows, units]
 Products = Callable[[np.ndarray], np.ndarray]
 """Multiplies floats with a kernel of signs: float32 [rows, n] to float32 [rows, units]."""
@@ -97,15 +96,12 @@ def _count_differences(words: np.ndarray, turned: np.ndarray) -> np.ndarray:
     """Return how many bits differ, int32 [rows, units], from uint64 [rows, words] and [words, units]."""
     deep, units = turned.shape
     found = np.zeros((len(words), units), np.int32)
-    if deep > DEEPEST:
-        for start in range(0, deep, DEEPEST):
-            found += _count_differences(words[:, start : start + DEEPEST], turned[start : start + DEEPEST])
-        return found
+    dtype = np.uint16 if deep <= DEEPEST else np.int32
     if deep * units <= BLOCK:
         rows = max(1, BLOCK // max(1, deep * units))
         for row in range(0, len(words), rows):
             differing = np.bitwise_count(words[row : row + rows, :, None] ^ turned)
-            np.add.reduce(differing, axis=1, dtype=np.uint16, out=found[row : row + rows])
+            np.add.reduce(differing, axis=1, dtype=dtype, out=found[row : row + rows])
         return found
     wide = max(1, BLOCK // deep)
     bits, counts = np.empty((deep, wide), np.uint64), np.empty((deep, wide), np.uint8)
@@ -115,7 +111,7 @@ def _count_differences(words: np.ndarray, turned: np.ndarray) -> np.ndarray:
         for row in range(len(words)):
             np.bitwise_xor(words[row, :, None], some, out=differing)
             np.bitwise_count(differing, out=counted)
-            np.add.reduce(counted, axis=0, dtype=np.uint16, out=found[row, unit : unit + wide])
+            np.add.reduce(counted, axis=0, dtype=dtype, out=found[row, unit : unit + wide])
     return found
 
 

@@ -8,17 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookline.deploy.inference.container import PACKED, SPARSE, from_json, read_container, require
-from hookline.trainer.errors import UserError
-from hookline.trainer.files import read_bytes, write_whole
-from hookline.trainer.input.preparation import Preparation, check_shape
+from hookline.deploy.inference.container import PACKED, SPARSE, read_container, reading, require
+from hookline.trainer.files import parse_json, read_bytes, write_whole
+from hookline.trainer.input.preparation import AXES, FITS, Preparation
 
 VERSION = 1
 CARD = "card"  # its key in the `about` of a packed or a sparse file
-ACTIVATION, SEVERAL = "activation", "inputs"
-CONTAINER_SUFFIX = ".safetensors"
 MAX_BYTES = 2**22
-MAX_INPUTS = 2**10
 
 
 @dataclass(frozen=True)
@@ -36,32 +32,30 @@ class Card:
 
     def as_json(self) -> dict[str, Any]:
         values = {"version": VERSION, **asdict(self)}
-        return {key: value for key, value in values.items() if value or key not in (ACTIVATION, SEVERAL)}
+        return {key: value for key, value in values.items() if value or key not in ("activation", "inputs")}
 
     @classmethod
-    def from_json(cls, value: Any) -> Card:
-        texts = ("network", "checkpoint")
-        known = {"version", "step", "shape", "classes", "preparation", *texts}
-        has_all = isinstance(value, dict) and {*value} - {ACTIVATION, SEVERAL} == known
-        require(has_all, f"The card has other fields than {', '.join(sorted(known))}.")
-        require(value["version"] == VERSION, f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
-        several, classes, activation = value.get(SEVERAL, {}), value["classes"], value.get(ACTIVATION)
-        checks = {
-            **{name: isinstance(value[name], str) for name in texts},
-            "step": type(value["step"]) is int and value["step"] >= 0,
-            "classes": isinstance(classes, list) and all(isinstance(each, str) for each in classes),
-            ACTIVATION: activation in (None, "softmax", "sigmoid"),
-            SEVERAL: isinstance(several, dict) and len(several) <= MAX_INPUTS,
-        }
-        for name, holds in checks.items():
-            require(holds, f"Invalid {name} of the card: {value.get(name)!r:.40}.")
-        inputs = {name: Preparation.from_json(each) for name, each in several.items()}
-        shape = () if inputs else check_shape("shape of the card", value["shape"])
-        preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
-        prepared = shape if preparation is None else preparation.shape
-        require(prepared == shape, f"The card prepares {list(prepared)} for inputs of {list(shape)}. Expected one.")
-        texts_and_step = (value["network"], value["checkpoint"], value["step"])
-        return cls(*texts_and_step, shape, tuple(classes), preparation, activation, inputs)
+    def from_json(cls, value: Mapping[str, Any]) -> Card:
+        found = dict(value)
+        require(found.pop("version") == VERSION, f"Its version is {value['version']!r:.40}. Expected {VERSION}.")
+        found |= {"shape": tuple(map(int, value["shape"])), "classes": tuple(map(str, value["classes"]))}
+        found["inputs"] = {name: _preparation(each) for name, each in value.get("inputs", {}).items()}
+        if value["preparation"] is not None:
+            found["preparation"] = _preparation(value["preparation"])
+        made = cls(**found)
+        prepared = made.shape if made.preparation is None else made.preparation.shape
+        require(prepared == made.shape, f"It prepares {list(prepared)} for inputs of {list(made.shape)}.")
+        is_known = made.activation in (None, "softmax", "sigmoid")
+        require(is_known, f"Its activation is {made.activation!r:.40}. Expected softmax, sigmoid or null.")
+        return made
+
+
+def _preparation(value: Mapping[str, Any]) -> Preparation:
+    numbers = {key: float(value[key]) for key in ("scale", "offset", "peak") if value[key] is not None}
+    made = Preparation(**{**value, **numbers, "shape": tuple(map(int, value["shape"]))})
+    is_known = made.fit in FITS and made.axes in AXES and (made.peak is None or made.peak > 0)
+    require(is_known, f"It has no valid preparation: fit={made.fit!r:.40}, axes={made.axes!r:.40}, peak={made.peak}.")
+    return made
 
 
 def card_path(path: Path) -> Path:
@@ -76,23 +70,11 @@ def write_card(path: Path, card: Card) -> None:
 
 def read_card(path: Path) -> Card | None:
     """Return the card of an export; None if it has none."""
-    if path.name.endswith(CONTAINER_SUFFIX):
-        model, _ = read_container(path, PACKED if path.name.endswith(".packed.safetensors") else SPARSE)
-        about = model.get("about")
-        value = about.get(CARD) if isinstance(about, dict) else None
-        return None if value is None else _parsed(value, path)
-    beside = card_path(path)
-    if not beside.exists():
+    inside = path.name.endswith(".safetensors")
+    model = read_container(path, PACKED if path.name.endswith(".packed.safetensors") else SPARSE)[0] if inside else {}
+    place = path if inside else card_path(path)
+    if not place.exists():
         return None
-    try:
-        value = from_json(read_bytes(beside, MAX_BYTES, follow=True))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{beside} cannot be read as the card of an export ({error}). Export the run again.") from error
-    return _parsed(value, beside)
-
-
-def _parsed(value: Any, path: Path) -> Card:
-    try:
-        return Card.from_json(value)
-    except UserError as error:
-        raise UserError(f"{path}: {error} Export the run again.") from error
+    with reading(place, "card of an export"):
+        value = model.get("about", {}).get(CARD) if inside else parse_json(read_bytes(place, MAX_BYTES, follow=True))
+        return None if value is None else Card.from_json(value)

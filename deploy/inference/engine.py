@@ -8,17 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
+from hookline.deploy.inference import kernels as kernel_layers
 from hookline.deploy.inference import layers
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend
-from hookline.deploy.inference.container import PACKED, read_container
-from hookline.deploy.inference.graph import FIELDS, Graph, Op, parse_graph
-from hookline.deploy.inference.shapes import BINARY, Context, Step, Value, infer, to_float, to_signs
+from hookline.deploy.inference.container import PACKED, read_container, reading, require
+from hookline.deploy.inference.context import BINARY, FLOAT, Context, Made, Value, to_float, to_signs
+from hookline.deploy.inference.graph import FIELDS, Graph, parse_graph
 from hookline.trainer.errors import UserError, unknown_name
 
 NUMPY, NUMBA = "numpy", "numba"
 CHUNK = 2**22  # bytes of the values of some examples that run together
-
-STEPS: dict[str, Callable[[Context], Step]] = {op: getattr(layers, op, layers.pointwise) for op in FIELDS}
+MAX_ENTRIES = 2**28  # of a value of one example: 1 GiB in float32
+STEPS: dict[str, Callable[[Context], Made]] = {
+    op: getattr(kernel_layers if "kernel" in fields else layers, op, layers.pointwise) for op, fields in FIELDS.items()
+}
 """The builder of each operation's step: the function of its name, if there is one."""
 
 
@@ -32,8 +35,14 @@ class Model:
 
     def __init__(self, graph: Graph, tensors: Mapping[str, np.ndarray], backend: Backend = NUMPY_BACKEND) -> None:
         self.graph = graph
-        self.values = infer(graph, tensors)
-        self._steps = [self._step(op, tensors, backend) for op in graph.ops]
+        self.values = {graph.input_name: _checked("the input", Value(graph.input_shape, FLOAT))}
+        self._steps = []
+        for op in graph.ops:
+            require(op.output not in self.values, f"Output {op.output!r:.60} of {op.label} exists already.")
+            inputs = tuple(self.values[name] for name in op.inputs)
+            value, step = STEPS[op.op](Context(op, inputs, tensors, backend))
+            self.values[op.output] = _checked(op.label, value)
+            self._steps.append(step)
         last = {name: number for number, op in enumerate(graph.ops) for name in (*op.inputs, op.output)}
         last[graph.output] = len(graph.ops)
         self._spent: list[list[str]] = [[] for _ in range(len(graph.ops) + 1)]  # values that are free after each step
@@ -41,10 +50,9 @@ class Model:
             self._spent[number].append(name)
         widest = max(sum(_bytes(self.values[name]) for name in (*op.inputs, op.output)) for op in graph.ops)
         self._examples = max(1, CHUNK // widest)
-
-    def _step(self, op: Op, tensors: Mapping[str, np.ndarray], backend: Backend) -> Step:
-        inputs = tuple(self.values[name] for name in op.inputs)
-        return STEPS[op.op](Context(op, inputs, self.values[op.output], tensors, backend))
+        classes, outputs = graph.classes, self.values[graph.output].shape[-1]
+        fits = classes is None or len(classes) == outputs
+        require(fits, f"The model names other classes than its {outputs} outputs.")
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs: float32 [batch, ...].
@@ -116,10 +124,8 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
     """
     backend = find_backend(kernels)
     model, tensors = read_container(Path(path), PACKED)
-    try:
+    with reading(Path(path), "packed file"):
         return Model(parse_graph(model), tensors, backend)
-    except UserError as error:
-        raise UserError(f"{path} holds no valid model: {error}") from error
 
 
 def find_backend(kernels: str) -> Backend:
@@ -131,6 +137,12 @@ def find_backend(kernels: str) -> Backend:
     from hookline.deploy.inference.compiled import NUMBA_BACKEND
 
     return NUMBA_BACKEND
+
+
+def _checked(what: str, value: Value) -> Value:
+    fits = all(length > 0 for length in value.shape) and math.prod(value.shape) <= MAX_ENTRIES
+    require(fits, f"Values of {what} have shape {value.shape}. Expected 1 to {MAX_ENTRIES:,} entries.")
+    return value
 
 
 def _bytes(value: Value) -> int:

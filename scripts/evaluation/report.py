@@ -12,57 +12,30 @@ import numpy as np
 
 from hookline.deploy.formats import put_in_place
 from hookline.scripts.command import csv_text, new_figure, plain_table
-from hookline.scripts.prediction.results import rank, softmax
+from hookline.scripts.prediction.results import rank
 from hookline.trainer.errors import printable
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
 
 
-@dataclass(frozen=True)
-class Reliability:
-    """The outcome of predictions by confidence: the probability of the predicted class."""
+def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int) -> dict[str, np.ndarray]:
+    """Return how often predictions are right by confidence, the probability of the predicted class.
 
-    edges: np.ndarray  # float64 [bins + 1], from 0 to 1; a bin holds its upper edge, not its lower one
-    counts: np.ndarray  # int64 [bins], examples
-    confidence: np.ndarray  # float64 [bins], mean confidence of a bin, 0 where it is empty
-    accuracy: np.ndarray  # float64 [bins], share that is right, 0 where it is empty
-
-    @property
-    def expected_error(self) -> float:
-        """Return the expected calibration error (ECE): the mean of |accuracy - confidence|, weighed by examples."""
-        return float(np.sum(self.counts / max(self.counts.sum(), 1) * np.abs(self.accuracy - self.confidence)))
-
-    @property
-    def largest_error(self) -> float:
-        """Return the largest |accuracy - confidence| of a bin with examples (MCE)."""
-        return float(np.max(np.abs(self.accuracy - self.confidence)[self.counts > 0], initial=0.0))
-
-
-def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int) -> Reliability:
-    """Return how often predictions are right, in bins ((m - 1) / M, m / M] of equal width.
-
-    Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, section 2.
+    Bins are ((m - 1) / M, m / M], of equal width (Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv
+    1706.04599, section 2): edges [bins + 1], and [bins] each the counts of examples, their mean confidence, and the
+    accuracy; 0 where a bin is empty.
     """
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     counts = np.bincount(place, minlength=bins)
     sums = [np.bincount(place, weights=values.astype(np.float64), minlength=bins) for values in (confidence, correct)]
     mean_confidence, accuracy = (np.divide(each, counts, out=np.zeros(bins), where=counts > 0) for each in sums)
-    return Reliability(edges, counts, mean_confidence, accuracy)
+    return {"edges": edges, "counts": counts, "confidence": mean_confidence, "accuracy": accuracy}
 
 
-def brier_score(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean over examples of sum_k (p_k - y_k)^2, from 0 to 2 (Brier 1950)."""
-    distance = probabilities.astype(np.float64, copy=True)
-    distance[np.arange(len(labels)), labels] -= 1.0
-    return float(np.mean(np.sum(distance**2, axis=1)))
-
-
-def negative_log_likelihood(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean of -log p of the true class, in nats."""
-    wide = logits.astype(np.float64)
-    shifted = wide - wide.max(axis=1, keepdims=True)
-    true = shifted[np.arange(len(labels)), labels]
-    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - true))
+def calibration_errors(bins: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Return the expected calibration error (ECE), and the largest one of a bin with examples (MCE)."""
+    apart, counts = np.abs(bins["accuracy"] - bins["confidence"]), bins["counts"]
+    return float(np.sum(counts / max(counts.sum(), 1) * apart)), float(np.max(apart[counts > 0], initial=0.0))
 
 
 TOP = 5
@@ -78,19 +51,22 @@ class Measures:
     # (examples of it), predicted (how often)
     classes: list[dict[str, Any]]
     confusion: np.ndarray  # int64 [classes, classes]: examples of the row's class predicted as the column's
-    reliability: Reliability  # of the predictions
+    reliability: dict[str, np.ndarray]  # see `reliability`
 
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
     """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first."""
     from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-    known = np.arange(len(names))
+    known, rows = np.arange(len(names)), np.arange(len(labels))
     predicted = logits.argmax(axis=1)
-    probabilities = softmax(logits)
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    probabilities = np.exp(log_probabilities)
     confusion = confusion_matrix(labels, predicted, labels=known)
     precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
-    bins_of = reliability(probabilities[np.arange(len(labels)), predicted], predicted == labels, bins)
+    calibration = reliability(probabilities[rows, predicted], predicted == labels, bins)
+    expected_error, largest_error = calibration_errors(calibration)
     top = {}
     if len(names) >= 10:  # of fewer, nearly all examples are among the first five
         found, _ = rank(logits, TOP)
@@ -103,10 +79,10 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
         "macro_precision": float(precision[seen].mean()),
         "macro_recall": float(recall[seen].mean()),
         "macro_f1": float(f1[seen].mean()),
-        "negative_log_likelihood": negative_log_likelihood(logits, labels),
-        "brier_score": brier_score(probabilities, labels),
-        "expected_calibration_error": bins_of.expected_error,
-        "largest_calibration_error": bins_of.largest_error,
+        "negative_log_likelihood": float(-log_probabilities[rows, labels].mean()),
+        "brier_score": float(((probabilities - np.eye(len(names))[labels]) ** 2).sum(axis=1).mean()),
+        "expected_calibration_error": expected_error,
+        "largest_calibration_error": largest_error,
     }
     counts = confusion.sum(axis=0)
     columns = {
@@ -118,7 +94,7 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
         "predicted": counts.tolist(),
     }
     classes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return Measures(overall, classes, confusion, bins_of)
+    return Measures(overall, classes, confusion, calibration)
 
 
 MOST_NUMBERED = 25
@@ -156,15 +132,14 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
     figure.savefig(path, dpi=110, format="png")
 
 
-def write_reliability(bins: Reliability, error: float, title: str, path: Path) -> None:
+def write_reliability(bins: Mapping[str, np.ndarray], error: float, title: str, path: Path) -> None:
     """Write a PNG file: accuracy by confidence, its distance from the diagonal, and how many examples a bin has."""
     figure = new_figure(6.0, 6.0)
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    width = np.diff(bins.edges)
-    used = bins.counts > 0
-    left = bins.edges[:-1][used]
-    bar = {"width": width[used], "align": "edge", "edgecolor": "white", "linewidth": 0.5}
-    accuracy, confidence = bins.accuracy[used], bins.confidence[used]
+    edges, counts, confidence, accuracy = (bins[key] for key in ("edges", "counts", "confidence", "accuracy"))
+    used = counts > 0
+    left, confidence, accuracy = edges[:-1][used], confidence[used], accuracy[used]
+    bar = {"width": np.diff(edges)[used], "align": "edge", "edgecolor": "white", "linewidth": 0.5}
     upper.bar(left, np.minimum(accuracy, confidence), color=BAR, label="right as often as it says", **bar)
     upper.bar(left, np.maximum(accuracy - confidence, 0), bottom=confidence, color=LESS, label="more often", **bar)
     upper.bar(left, np.maximum(confidence - accuracy, 0), bottom=accuracy, color=MORE, label="less often", **bar)
@@ -174,7 +149,7 @@ def write_reliability(bins: Reliability, error: float, title: str, path: Path) -
     upper.set_ylim(0, 1)
     upper.set_title(f"{_written(title)}\nexpected calibration error {100 * error:.2f} %", fontsize=10, loc="left")
     upper.legend(fontsize=8, frameon=False, loc="upper left")
-    lower.bar(left, bins.counts[used], color=BAR, **bar)
+    lower.bar(left, counts[used], color=BAR, **bar)
     lower.set_ylabel("examples")
     lower.set_xlabel("confidence")
     for axes in (upper, lower):
@@ -207,7 +182,7 @@ def write_evaluation(
         temporary.mkdir()
         content = dict(facts)
         if measures is not None:
-            bins = {name: values.tolist() for name, values in vars(measures.reliability).items()}
+            bins = {name: values.tolist() for name, values in measures.reliability.items()}
             content |= {**vars(measures), "confusion": measures.confusion.tolist(), "reliability": bins}
         (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if measures is not None:

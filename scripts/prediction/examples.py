@@ -36,16 +36,8 @@ class Examples:
     skipped: list[str]  # reasons, filled while batches are made: a line for each example that cannot be read
 
 
-def check_paths(paths: Sequence[str]) -> None:
-    """Refuse paths that match nothing, before a network is loaded."""
-    for path in paths:
-        place = str(user_path(path, "images"))
-        if path != STANDARD_INPUT and not os.path.exists(place) and not glob.glob(place, recursive=True):
-            raise UserError(f"images={path} does not exist. Expected an image, a folder, an npz or an npy file.")
-
-
 def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str | None = None) -> Examples:
-    """Return the examples that paths match."""
+    """Return the examples of image files, or of one npz or npy file."""
     arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
     if arrays and len(paths) > 1:
         raise UserError(f"Received {arrays[0]} beside other images. Expected one npz or npy file, or images.")
@@ -58,11 +50,11 @@ def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str 
             f"This network takes inputs of shape {list(preparation.shape)} that are not known to be made of pixels. "
             "Expected an npz or npy file of examples in place of images."
         )
-    return _of_files([file for path in paths for file in list_files(path)], preparation)
+    return _of_files(paths, preparation)
 
 
 def list_files(path: str) -> list[str]:
-    """Return the image files that a path matches, in natural order: 2.png before 10.png."""
+    """Return the files that a path matches, in natural order: 2.png before 10.png."""
     if path == STANDARD_INPUT:
         names = [line for line in sys.stdin.read().splitlines() if line.strip()]
         if not names:
@@ -76,9 +68,10 @@ def list_files(path: str) -> list[str]:
         if not found:
             raise UserError(f"The folder '{given}' holds no {', '.join(IMAGE_SUFFIXES)}. Expected images in it.")
         return sorted(found, key=natural_order)
-    if given.exists():
-        return [str(given)]
-    return sorted(glob.glob(str(given), recursive=True), key=natural_order)
+    matching = [str(given)] if given.exists() else glob.glob(str(given), recursive=True)
+    if not matching:
+        raise UserError(f"images={path} does not exist. Expected an image, a folder, an npz or an npy file.")
+    return sorted(matching, key=natural_order)
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

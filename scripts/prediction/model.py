@@ -24,9 +24,8 @@ class Model:
 def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
     """Return what predicts with an export or a run."""
     place = user_path(path, "model")
-    if not (place.is_file() or place.is_dir()):
-        state = "is not a file or directory" if place.exists() else "does not exist"
-        raise UserError(f"model={path} {state}. Expected an exported file, or the directory of a run.")
+    if not place.exists():
+        raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
     if (place / "config.yaml").is_file():
         return _of_run(path, network, checkpoint, plugins)
     if checkpoint is not None:

@@ -3,13 +3,16 @@
 import numpy as np
 
 from hookline.deploy.arrays import encode, encode_floats
-from hookline.deploy.inference.layers import decode
+from hookline.deploy.inference.bits import NUMPY_BACKEND
+from hookline.deploy.inference.context import Context
+from hookline.deploy.inference.graph import Op
 
 
 def stored(kernel: np.ndarray) -> tuple[str, int | None, int]:
     """Return how a kernel is encoded, the bits of an index, and its bytes, once it is certain that it comes back."""
     encoded, tensors = encode("k", kernel)
-    np.testing.assert_array_equal(decode(encoded, tensors), kernel)
+    context = Context(Op("dense", "k", (), ""), (), tensors, NUMPY_BACKEND)
+    np.testing.assert_array_equal(context.decode(encoded), kernel)
     return encoded.encoding, encoded.bits, sum(each.nbytes for each in tensors.values())
 
 

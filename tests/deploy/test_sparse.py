@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from hookline.deploy.formats import Contents, ExportOptions
+from hookline.deploy.formats import FORMATS, Contents, ExportOptions
 from hookline.deploy.inference.container import (
     SPARSE,
     compress_json,
@@ -166,7 +166,7 @@ def layer_of(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 def rewritten(path: Path, change: Any) -> None:
     model, tensors = read_container(path, SPARSE)
-    changed = {"network": expand_json(tensors[NETWORK], NETWORK)}
+    changed = {"network": expand_json(tensors[NETWORK])}
     change(changed)
     write_container(path, SPARSE, model, {**tensors, NETWORK: compress_json(changed["network"])})
 
@@ -179,7 +179,7 @@ def other_class(module: str, name: str) -> Any:
     return lambda model: layer_of(model["network"], "dense").update(module=module, class_name=name)
 
 
-UNFIT, NONE = "weights that do not fit", "no network that Keras can build"
+UNFIT, NONE = "weights that do not fit", "cannot be loaded as format=sparse"
 DAMAGE = {
     "a layer of terabytes": (last_layer(units=10**12), UNFIT),
     "units that are negative": (last_layer(units=-3), NONE),
@@ -200,7 +200,7 @@ def test_what_is_no_network_of_keras_with_these_weights_is_refused(tmp_path: Pat
         (tmp_path / FILE).write_bytes(content)
         rewritten(tmp_path / FILE, change)
         with pytest.raises(UserError, match=message) as refused:
-            load_sparse(tmp_path / FILE)
+            FORMATS["sparse"].load(tmp_path / FILE)
         assert "\n" not in str(refused.value)
         assert len(str(refused.value)) < 500
         with keras.StatelessScope():

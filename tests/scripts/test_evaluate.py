@@ -15,13 +15,7 @@ from hookline.deploy.runtime_files import write_keras
 from hookline.scripts.evaluate import main
 from hookline.scripts.evaluation.choose_data import check_data, input_range
 from hookline.scripts.evaluation.outputs import collect
-from hookline.scripts.evaluation.report import (
-    brier_score,
-    measure,
-    negative_log_likelihood,
-    reliability,
-    write_evaluation,
-)
+from hookline.scripts.evaluation.report import calibration_errors, measure, reliability, write_evaluation
 from hookline.scripts.prediction.results import softmax
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
@@ -163,20 +157,21 @@ def test_of_equal_classes_the_lower_label_comes_first_in_every_measure():
 
 def test_a_bin_holds_its_upper_edge_and_not_its_lower_one():
     bins = reliability(np.array([0.2, 0.2000001, 0.4, 1.0, 1e-9]), np.array([True, False, True, True, False]), 5)
-    assert bins.counts.tolist() == [2, 2, 0, 0, 1]
-    assert bins.accuracy.tolist() == [0.5, 0.5, 0.0, 0.0, 1.0]
+    assert bins["counts"].tolist() == [2, 2, 0, 0, 1]
+    assert bins["accuracy"].tolist() == [0.5, 0.5, 0.0, 0.0, 1.0]
     bins = reliability(np.array([0.95, 0.95, 0.95, 0.65]), np.array([True, True, False, False]), 10)
-    assert bins.expected_error == pytest.approx(3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.65)  # weighed by examples
-    assert bins.largest_error == pytest.approx(0.65)
+    expected = 3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.65  # weighed by examples
+    assert calibration_errors(bins) == (pytest.approx(expected), pytest.approx(0.65))
 
 
 def test_scores_of_probabilities_are_those_by_hand_and_finite():
     logits, labels = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([1, 1])
     assert softmax(logits) == pytest.approx(np.exp(logits))
-    assert negative_log_likelihood(logits, labels) == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
-    assert brier_score(np.exp(logits), labels) == pytest.approx((0.25 + 0.5625 + 0.0625 + 0.01 + 0.04 + 0.01) / 2)
+    scores = measure(logits, labels, NAMES, bins=5).overall
+    assert scores["negative_log_likelihood"] == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
+    assert scores["brier_score"] == pytest.approx((0.25 + 0.5625 + 0.0625 + 0.01 + 0.04 + 0.01) / 2)
     large = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
-    assert negative_log_likelihood(large, np.array([0, 0])) == pytest.approx(1e4)
+    assert measure(large, np.array([0, 0]), NAMES[:2], bins=5).overall["negative_log_likelihood"] == pytest.approx(1e4)
     assert softmax(large).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 

@@ -74,7 +74,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     for form in FORMATS.values():
         path = tmp_path / f"a{form.suffix}"
         path.mkdir() if form.is_directory else path.write_bytes(b"nothing of the kind")
-        with pytest.raises(UserError, match="cannot be loaded by|is not a valid (packed|sparse) file"):
+        with pytest.raises(UserError, match="cannot be loaded as|is not a valid (packed|sparse) file"):
             form.load(path)
 
 

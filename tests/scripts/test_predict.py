@@ -14,7 +14,7 @@ from PIL import Image
 
 from hookline.deploy.inference.card import Card, write_card
 from hookline.scripts.predict import main
-from hookline.scripts.prediction.examples import find_examples, natural_order
+from hookline.scripts.prediction.examples import find_examples, list_files, natural_order
 from hookline.scripts.prediction.results import name_classes, rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
@@ -165,14 +165,19 @@ def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch
     save(tmp_path / "folder" / ".hidden" / "6.png", 6)
     (tmp_path / "folder" / "1a.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     (tmp_path / "folder" / "4.png").write_bytes(b"")
-    examples = find_examples([str(tmp_path / "folder")], PIXELS)
+    examples = find_examples(list_files(str(tmp_path / "folder")), PIXELS)
     assert values(examples) == [("1.png", 1), ("2.png", 2), ("10.png", 10), ("33.png", 33), ("5.PNG", 5)]
     assert (examples.size, len(examples.skipped)) == (7, 2)
     given = [save(tmp_path / f"{name}.png", value) for name, value in (("b", 7), ("a", 9), ("c", 200))]
     assert values(find_examples([*map(str, given)], PIXELS), size=2) == [("b.png", 7), ("a.png", 9), ("c.png", 200)]
-    assert values(find_examples([f"{tmp_path}/*.png"], PIXELS)) == [("a.png", 9), ("b.png", 7), ("c.png", 200)]
+    found = find_examples(list_files(f"{tmp_path}/*.png"), PIXELS)
+    assert values(found) == [
+        ("a.png", 9),
+        ("b.png", 7),
+        ("c.png", 200),
+    ]
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{given[0]}\n\n{given[1]}\n"))
-    assert values(find_examples(["-"], PIXELS)) == [("b.png", 7), ("a.png", 9)]
+    assert values(find_examples(list_files("-"), PIXELS)) == [("b.png", 7), ("a.png", 9)]
 
 
 class Payload:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +12,6 @@ FITS = ("crop", "stretch")
 AXES = ("last", "first", "new")
 PIXEL_PEAK = 255
 """The brightest value of an image file, once it is decoded to 8 bits."""
-MOST = 2**31
 
 
 @dataclass(frozen=True)
@@ -77,38 +74,3 @@ class Preparation:
         if self.offset:
             values += np.float32(self.offset)
         return np.ascontiguousarray(values)
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Preparation:
-        known = {"shape", "scale", "offset", "peak", "fit", "axes"}
-        if not isinstance(value, dict) or set(value) != known:
-            raise UserError(f"The preparation has other fields than {', '.join(sorted(known))}.")
-        shape = check_shape("shape of the preparation", value["shape"])
-        numbers = {name: _number(name, value[name]) for name in ("scale", "offset")}
-        peak = None if value["peak"] is None else _number("peak", value["peak"])
-        if peak is not None and peak <= 0:
-            raise UserError(f"Invalid peak of the preparation: {peak:g}. Expected a number above 0, or null.")
-        for name, allowed in (("fit", FITS), ("axes", AXES)):
-            if value[name] not in allowed:
-                raise UserError(f"Invalid {name} of the preparation. Expected one of: {', '.join(allowed)}.")
-        if len(shape) == 1 and value["axes"] != AXES[0]:
-            raise UserError(f"Invalid axes of the preparation for the shape {list(shape)}. Expected {AXES[0]}.")
-        return cls(shape, peak=peak, fit=value["fit"], axes=value["axes"], **numbers)
-
-
-def check_shape(what: str, value: Any) -> tuple[int, ...]:
-    """Return the shape of an example, from JSON."""
-    if not isinstance(value, list) or not 0 < len(value) <= 8:
-        raise UserError(f"Invalid {what}. Expected a list of 1 to 8 lengths.")
-    if not all(type(each) is int and 0 < each < MOST for each in value):
-        raise UserError(f"Invalid {what}. Expected a list of whole numbers of at least 1.")
-    return tuple(value)
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise UserError(f"Invalid {name} of the preparation. Expected a finite number.")
-    return float(value)

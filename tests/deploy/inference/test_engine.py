@@ -10,11 +10,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.deploy.inference import layers as patches
+from hookline.deploy.inference import kernels as patches
 from hookline.deploy.inference.container import PACKED, write_container
+from hookline.deploy.inference.context import BINARY, INTEGER
 from hookline.deploy.inference.engine import Model, find_backend, load_model
 from hookline.deploy.inference.graph import ACTIVATIONS, Encoded, Graph, Op, graph_to_json
-from hookline.deploy.inference.shapes import BINARY, INTEGER
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import dorefa, ste_sign, ste_tern
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
@@ -252,7 +252,7 @@ def test_other_inputs_names_and_files_are_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match="Unknown kernels 'nunpy'. Did you mean 'numpy'?"):
         load_model(tmp_path / "none", kernels="nunpy")
     write_container(tmp_path / "a", PACKED, {"name": "net"}, {})
-    with pytest.raises(UserError, match="a holds no valid model: The model has other fields than"):
+    with pytest.raises(UserError, match="a is not a valid packed file: KeyError"):
         load_model(tmp_path / "a")
     write_container(tmp_path / "b", PACKED, graph_to_json(builder.graph()), builder.tensors)
     assert load_model(tmp_path / "b").graph == builder.graph()
