@@ -78,12 +78,7 @@ def load(
     directory = user_path(run_dir, KEY)
     config = read_stored(str(directory), KEY)
     if config["task"].get("_target_") != PYTHON:
-        if any(part is not None for part in (model, networks, optimizer, loss, metrics, hooks)):
-            raise UserError(
-                f"'{directory}' is a run of the command line, whose config names its parts. Expected none here, and "
-                "plugins=['my_package'] for the package of your own parts."
-            )
-        return _of_command_line(directory, plugins, checkpoint)
+        return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
     several = networks is not None
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
@@ -158,7 +153,12 @@ def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
     return GivenData("nothing", train, train, train, tuple(fit["input_shape"]), fit["classes"])
 
 
-def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None) -> Trainer:
+def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None, parts: list[Any]) -> Trainer:
+    if any(part is not None for part in parts):
+        raise UserError(
+            f"'{directory}' is a run of the command line, whose config names its parts. Expected none here, and "
+            "plugins=['my_package'] for the package of your own parts."
+        )
     run = restore_beside(str(directory), read_config(str(directory), plugins), checkpoint)
     trainer = Trainer.__new__(Trainer)
     models = {name: each.model for name, each in run.networks.items()}

@@ -14,7 +14,7 @@ from hookline.hooks.graphs import write_out
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
 from hookline.hooks.options import check_number, project_with_average
 from hookline.hooks.quantization.input_quantizers import dropout_advice, insert_input_quantizers, layers_to_precede
-from hookline.hooks.quantization.latent_advice import missing_norm_advice, rate_advice, regularizer_advice
+from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import choose_kernel_layers
 from hookline.trainer.errors import UserError
@@ -241,7 +241,7 @@ class BnnRounding(GraphHook):
         notes = [f"{note}{override}" for note in self._notes]
         lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
-            lines.append(regularizer_advice(self._kernels))
+            lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
             shapes = {each.name: tuple(each.variable.shape) for each in self._kernels}
             plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]

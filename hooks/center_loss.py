@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,9 @@ from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
+UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
+"""The loss dominates if classes are compact (width by distance) while the other losses are still above this share of
+log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %."""
 COLLAPSED = 1e-3  # distance between centers as a share of their length, or in units where they are shorter than 1
 
 
@@ -113,6 +117,7 @@ class CenterLoss(GraphHook):
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
         self.network = network
+        self._dominated = 0
 
     @property
     def _prefix(self) -> str:
@@ -156,7 +161,13 @@ class CenterLoss(GraphHook):
             raise UserError(
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
             )
-        return tf.cast(context.taps[self._tap], tf.float32), tf.cast(labels, tf.int64)
+        features = context.taps[self._tap]
+        if not features.shape[:1].is_compatible_with(labels.shape):  # a generator may draw any number of samples
+            raise UserError(
+                f"The network '{self.network}' has features of {features.shape[0]} examples, and the batch has labels "
+                f"of {labels.shape[0]}. Expected hooks.{self.key}.network to run on the examples of the batch."
+            )
+        return tf.cast(features, tf.float32), tf.cast(labels, tf.int64)
 
     def veto(self, context: StepContext) -> Tensors:
         """Return whether a target is not a class."""
@@ -188,11 +199,23 @@ class CenterLoss(GraphHook):
 
     def warning(self, values: Mapping[str, float]) -> str | None:
         between, length = values[f"{self._prefix}/between"], values[f"{self._prefix}/length"]
-        if not self.weight or between > COLLAPSED * max(length, 1.0):
+        if not self.weight:
+            return None
+        if between <= COLLAPSED * max(length, 1.0):
+            return (
+                f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin). Lower "
+                f"hooks.{self.key}.weight, or raise its begin_epoch and warm_up_epochs."
+            )
+        own, total = (values.get(f"loss/{name}", 0.0) for name in (self._prefix, "total"))
+        ratio, task, chance = values.get(f"{self._prefix}/ratio", 1.0), total - own, math.log(self._centers.shape[0])
+        dominates = task > UNLEARNED * chance and (ratio < COMPACT or own > task)
+        self._dominated = self._dominated + 1 if dominates else 0
+        if self._dominated < DOMINATED_REPORTS:
             return None
         return (
-            f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin). Lower "
-            f"hooks.{self.key}.weight, or raise its begin_epoch and warm_up_epochs."
+            f"the center loss dominates: classes are {ratio:.2g} times as wide as they are apart, but the other losses "
+            f"are still {task:.2g} after {self._dominated} such reports, of {chance:.2g} at chance. Set "
+            f"hooks.{self.key}.weight={self.weight / 10:g}."
         )
 
     def evaluate(self, context: StepContext) -> Evaluated:

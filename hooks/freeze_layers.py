@@ -107,14 +107,22 @@ class FreezeLayers(GraphHook):
         chosen = select_layers(model, self.layers)
         frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
         if self.but:
-            frozen -= with_inner_layers(select_layers(model, self.but))
+            try:
+                frozen -= with_inner_layers(select_layers(model, self.but))
+            except UserError as error:
+                raise UserError(f"hooks.{self.key}.but: {error}") from error
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.batch_norm == "inference":
-            for layer in self._choose(model).values():
-                if isinstance(layer, keras.layers.BatchNormalization):
-                    layer.trainable = False
+            chosen = self._choose(model).values()
+            normalizing = [layer for layer in chosen if isinstance(layer, keras.layers.BatchNormalization)]
+            if not normalizing:
+                raise UserError(
+                    f"layers={self.layers} has no batch norm for batch_norm=inference. Expected batch_norm=frozen."
+                )
+            for layer in normalizing:
+                layer.trainable = False
         return model
 
     def build(self, context: BuildContext) -> None:
@@ -122,6 +130,10 @@ class FreezeLayers(GraphHook):
         self._begin, self._end = begin_step(self.begin_epoch, context), context.total_steps
         if self.end_epoch is not None:
             self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
+        if self._end <= self._begin:
+            raise UserError(
+                f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. Expected one."
+            )
         self._whole_run = self._begin == 0 and self._end == context.total_steps
         frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
         if not frozen:
@@ -211,7 +223,15 @@ class FreezeLayers(GraphHook):
         }
 
     def advise(self, run: Run) -> Sequence[str]:
-        network = run.networks[self.network]
+        network, lines = run.networks[self.network], []
         if self._whole_run and len(self._latent) == len(network.trainable_variables):
-            return [f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the layers pattern."]
-        return ()
+            lines.append(
+                f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the layers pattern."
+            )
+        if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
+            lines.append(
+                f"end_epoch={self.end_epoch:g} is not before the end of the run (epoch "
+                f"{run.total_steps / run.steps_per_epoch:g}), so the layers never train again. Set "
+                f"hooks.{self.key}.end_epoch to an earlier one, or to null if this is intended."
+            )
+        return lines

@@ -105,6 +105,11 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Va
     inner._exclude_from_weight_decay_cache = {}
 
 
+def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Return whether the optimizer applies its weight decay to a variable."""
+    return bool(inner_of(optimizer).weight_decay) and inner_of(optimizer)._use_weight_decay(variable)
+
+
 def keeps_averages(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether the optimizer keeps a moving average of every variable (`use_ema`)."""
     return bool(inner_of(optimizer).use_ema)

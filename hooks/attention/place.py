@@ -73,6 +73,13 @@ def _check(place: Place) -> None:
             f"The layer '{place.layer}' returns {place.features.dtype} of shape {list(shape)}. Expected a map [batch, "
             "height, width, channels]: set layer=<pattern>."
         )
+    if any(each is place.features for each in place.model.outputs):
+        raise UserError(
+            f"The layer '{place.layer}' gives an output of the model. Expected a layer before it: set layer=<pattern>."
+        )
+    layers = place.model._flatten_layers()
+    if any(getattr(layer, "data_format", None) == "channels_first" for layer in layers):
+        raise UserError("The model has its channels first. Expected maps [batch, height, width, channels].")
 
 
 ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "LeakyReLU", "PReLU", "ELU"}

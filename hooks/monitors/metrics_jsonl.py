@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_lines, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 
@@ -68,7 +69,10 @@ class MetricsJsonl(HostHook):
         self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
         self._resumed_at = run.step
         path = self._path
-        there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
+        try:
+            there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}. Expected what the run wrote.") from error
         if there < self._reports:
             warnings.warn(
                 f"{path} has {there} of the {self._reports} reports until step {run.step}: the others are lost. "

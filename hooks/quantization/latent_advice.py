@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.options import first_of, inner_of
+from hookline.hooks.options import decays_weight, first_of, inner_of
 from hookline.hooks.quantization.selection import SIGN_KEEPING
 from hookline.trainer.graph import is_graph
 
@@ -57,7 +57,8 @@ def _has_bounded_function(operation: Any) -> bool:
 
 TRIAL_STEPS = 100  # a shorter run is only a smoke test
 WIDE = 3.0  # standard deviation of sums above which they need a norm; a sign then passes a quarter of the gradients
-LEAST_WAY = 0.5  # as a share of the clip: how far a weight must be able to move in the whole run
+LEAST_WAY, LONGEST_STEP = 0.5, 0.1
+"""As shares of the clip: how far a weight must be able to move in the whole run, and how far it may in a step."""
 BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
 """Optimizers that move a variable by about the learning rate per step, whatever its gradient is."""
 
@@ -71,28 +72,44 @@ def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndar
 
 
 def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
-    """Return a line on a learning rate that hardly ever flips the signs of latent weights."""
+    """Return a line on a learning rate that flips the signs of latent weights hardly ever, or at every step."""
     name = type(inner_of(optimizer)).__name__
     rates = learning_rates(optimizer, steps)
     rate, highest = float(rates.mean()), float(rates.max())
-    if name not in BOUNDED or steps < TRIAL_STEPS or rate <= 0.0 or rate * steps >= LEAST_WAY * clip:
+    if name not in BOUNDED or steps < TRIAL_STEPS or rate <= 0.0:
         return None
-    return (
-        f"{steps} steps of {name}, at a learning rate of {rate:.2g} on average, move a latent weight by "
-        f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs stay as they were drawn. "
-        f"Set optimizer.learning_rate={highest * clip / (rate * steps):.1g}, or train longer."
-    )
+    if rate * steps < LEAST_WAY * clip:
+        return (
+            f"{steps} steps of {name}, at a learning rate of {rate:.2g} on average, move a latent weight by "
+            f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs stay as they were drawn. "
+            f"Set optimizer.learning_rate={highest * clip / (rate * steps):.1g}, or train longer."
+        )
+    if rate > LONGEST_STEP * clip:
+        return (
+            f"{name}, at a learning rate of {rate:.2g} on average, takes a latent weight from its clip of {clip:g} to "
+            f"0 in {clip / rate:.2g} steps, so that signs follow single batches. Set optimizer.learning_rate="
+            f"{clip / 100:g}."
+        )
+    return None
 
 
-def regularizer_advice(kernels: Sequence[Kernel]) -> str | None:
-    """Return a line on what pulls latent weights to 0, where the next gradient flips their sign."""
-    pulled = [each.name for each in kernels if each.variable.regularizer is not None]
-    if not pulled:
-        return None
-    return (
-        f"a kernel_regularizer pulls the latent weights {first_of(pulled)} to 0, where every gradient flips their "
-        "sign, though their size means nothing. Remove it from binarized layers."
-    )
+def decay_advice(kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, clip: float) -> list[str]:
+    """Return lines on what pulls latent weights to 0, where the next gradient flips their sign."""
+    lines = []
+    if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
+        lines.append(
+            f"a kernel_regularizer pulls the latent weights {first_of(pulled)} to 0, where every gradient flips their "
+            "sign, though their size means nothing. Remove it from binarized layers."
+        )
+    decay, name = float(inner_of(optimizer).weight_decay or 0.0), type(inner_of(optimizer)).__name__
+    decays = any(decays_weight(optimizer, each.variable) for each in kernels)
+    if decays and name in BOUNDED and decay * LEAST_WAY * clip > 1.0:
+        lines.append(
+            f"optimizer.weight_decay={decay:g} equals the steps of {name} at {1.0 / decay:.2g}: it keeps latent "
+            f"weights there, not at their clip of {clip:g}, and so near 0, where gradients flip signs over and over. "
+            "Set optimizer.weight_decay=0, or a smaller one."
+        )
+    return lines
 
 
 def missing_norm_advice(

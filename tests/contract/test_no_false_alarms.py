@@ -49,6 +49,7 @@ HARMFUL = {
         "decay=0.99999 over",
     ],
     "recipe=center_loss hooks.center_loss.warm_up_epochs=1000": ["a loss at full weight are reached"],
+    "recipe=fine_tuning hooks.freeze_layers.end_epoch=1000": ["so the layers never train again"],
 }
 
 

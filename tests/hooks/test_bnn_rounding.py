@@ -187,9 +187,11 @@ def test_a_rate_that_does_not_suit_the_clip_is_pointed_at():
     for rate, steps, clip, expected in (
         (2.4e-4, 2000, 1.0, "move a latent weight by 0.48"),
         (2.6e-4, 2000, 1.0, None),
+        (0.101, 2000, 1.0, "in 9.9 steps"),
         (1e-9, 99, 1.0, None),  # a trial
         (1e-9, 100, 1.0, "as they were drawn"),
         (1e-4, 1000, 1.0, "Set optimizer.learning_rate=0.001,"),
+        (2e-3, 1000, 0.01, "latent weight"),
     ):
         line = rate_advice(keras.optimizers.Adam(rate), steps=steps, clip=clip)
         assert line is None if expected is None else expected in line

@@ -146,9 +146,10 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         def compute(self, forward, batch):
             return super().compute(forward, {**batch, "targets": tf.zeros([BATCH], tf.int64)})
 
-    batch = lambda step: {**toy_batch(step), "targets": tf.zeros([BATCH])}  # noqa: E731
-    with pytest.raises(UserError, match="integers"):
-        center_loop(feature_network(), batch=batch, objective=Own())
+    for targets, word in ((tf.zeros([BATCH]), "integers"), (tf.zeros([8], tf.int64), "labels of 8")):
+        wrong = {"batch": lambda step, t=targets: {**toy_batch(step), "targets": t}, "objective": Own()}
+        with pytest.raises(UserError, match=word):
+            center_loop(feature_network(), **wrong)
 
 
 # What it shows: evaluations, pictures, embeddings, and what a run leaves of them.

@@ -147,6 +147,8 @@ def test_wrong_options_are_refused_by_name():
     ):
         with pytest.raises(UserError, match=word):
             named(**options).build(build_context(toy_network()))
+    with pytest.raises(UserError, match="batch norm"):
+        named(batch_norm="inference").rebuild_model(toy_model())
 
 
 # Which layers are upstream of others, in graphs with branches, shared layers, nested models and wrappers.

@@ -81,7 +81,7 @@ OPTIONS = {
     "compare": ["{}", "{} metrics=[{}]"],
     "evaluate": ["run={}", "model={}"],
     "export": ["run={}"],
-    "predict": ["model={}.keras images=.", "model={}.packed.safetensors images={}.npy"],
+    "predict": ["model={}.keras images={}.npy", "model={}.packed.safetensors images={}.npy"],
     "reproduce": ["mnist={}", "targets={}"],
     "sensitivity": ["run={}"],
     "verify": ["run={}"],

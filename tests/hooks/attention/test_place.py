@@ -44,11 +44,15 @@ def test_the_default_is_what_the_second_convolution_sees_or_an_inner_model_retur
 
 def test_what_cannot_be_gated_is_refused():
     inputs = keras.Input((8, 8, 3))
+    pooled = layers.MaxPooling2D(2, data_format="channels_first", name="pool")(layers.Conv2D(2, 3, name="conv")(inputs))
+    channels_first = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(pooled)))
     for model, pattern, word in (
         (mlp((8, 8, 1), 10), None, "convolution"),
         (image_model(), "con_1", "con_1"),
         (image_model(), "conv_?", "conv_1, conv_2"),
         (keras.Sequential([inputs, inner_model(pooled=True)]), "backbone/inner_1", "not a direct part"),
+        (keras.Model(inputs, layers.Conv2D(2, 3, name="map")(inputs)), "map", "output of"),
+        (channels_first, "conv", "channels first"),
     ):
         with pytest.raises(UserError, match=word):
             find_place(model, pattern)
