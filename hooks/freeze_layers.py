@@ -31,8 +31,9 @@ class FreezeLayers(GraphHook):
     Their slots are reset to those of a new optimizer. For layers that are frozen for the whole run, neither gradients
     nor updates are computed. Later hooks may still change frozen weights on purpose: prune, quantize or clip them.
 
-    In training, batch norm normalizes by the statistics of the batch, frozen or not; `batch_norm` says what happens to
-    the moving statistics. With "inference", training normalizes by these, as in a Keras layer that is not trainable.
+    In training, batch norm normalizes by the statistics of the batch, frozen or not, unless `batch_norm` is
+    "inference": then it normalizes by the moving statistics, as a Keras layer that is not trainable. `batch_norm` also
+    says what happens to the moving statistics.
 
     Group: technique
 

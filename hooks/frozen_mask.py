@@ -44,7 +44,8 @@ class FrozenMask(GraphHook):
         masks=magnitude:       m = 0 at the round(fraction * n) smallest |w| of each kernel
 
     State:
-        mask/<variable>: True where an entry trains; absent with masks=hook.
+        mask/<variable>: True where an entry trains, with freeze=survivors the inverse of the mask; absent with
+            masks=hook.
 
     Scalars:
         frozen_mask/share: share of entries that are frozen.

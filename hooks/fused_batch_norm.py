@@ -20,7 +20,7 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
-    The kernel gives the same outputs, gradients and moving statistics within rounding. On inputs below `min_entries`
+    Outputs, gradients and moving statistics are the same within rounding. On inputs below `min_entries`
     entries it would be slower, because it always divides its work among threads; with trainer.threads=1, set
     `min_entries=1000`.
 
@@ -41,7 +41,8 @@ class FusedBatchNorm(GraphHook):
     Cost: On large inputs a layer takes a third to a half of the time that it takes in Keras.
 
     Pitfalls:
-        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one.
+        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance; it is converted to the
+            biased one, which Keras stores.
         tests/trainer/ops/test_batch_norm.py: derivatives up to third order are compared with float64.
 
     Reference: Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.

@@ -45,8 +45,8 @@ class Prune(GraphHook):
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
-    become longer: use schedule=constant, or schedule=step with milestones within the remaining steps. Random draws, the
-    order of examples and other hooks continue.
+    become longer: use a constant learning rate (`schedule=constant` of the run), or `schedule=step` with milestones
+    within the remaining steps. Random draws, the order of examples and other hooks continue.
 
     Group: technique
 

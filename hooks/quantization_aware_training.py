@@ -81,12 +81,12 @@ class QuantizationAwareTraining(GraphHook):
                       with q = p = 2^(bits - 1) - 1 for weights; for activations
                       q = 2^(bits - 1), or 0 for unsigned levels, and p = 2^bits - 1 - q
                       dL/dx = dL/dx_q and dx_q/ds = round(x / s) - x / s where -q < x / s < p, else 0 and -q or p
-                      s trains by dL/ds / sqrt(p N), with N entries of x that share s, those of one example
+                      s trains by dL/ds / sqrt(p N), N: how many entries of x share s; of activations, in one example
 
     State:
         ranges: a and b of each rounded activation, a row each; initially those of the first batch. With
             ranges=learned they keep their initial values, and a state `steps` has the initial quantization steps of
-            kernels; the trained factors on both are a variable of the network, in the layer `step_sizes`.
+            kernels; each is multiplied by a trained factor, 1 at first, in the network's layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:

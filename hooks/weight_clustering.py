@@ -52,8 +52,8 @@ class WeightClustering(GraphHook):
     Cost: 0.3 of the speed (85,000 weights, batch 64): two binary searches for each entry.
 
     Pitfalls:
-        tests/hooks/test_weight_clustering.py: y = w + stop_gradient(c - w) would round, so 16 centroids would give
-            thousands of values.
+        tests/hooks/test_weight_clustering.py: in float32 w + (c - w) is not exactly c: with y = w +
+            stop_gradient(c - w), 16 centroids would give thousands of values.
 
     Reference: Han, Mao and Dally 2016, arXiv 1510.00149, section 3; latent weights train too, as in TFMOT.
 

@@ -24,8 +24,8 @@ EXAMPLES = 64
 class Advisor(HostHook):
     """Warn of silent mistakes that no technique checks for, in one line each.
 
-    - Before training: a monitor with the wrong direction; masks, quantization or a loss weight that become final when
-      hardly any steps are left; batch norm over fewer than 8 examples; raw pixels into a first layer without
+    - Before training: a monitored metric with the wrong direction; masks, quantization or a loss weight that become
+      final when hardly any steps are left; batch norm over fewer than 8 examples; raw pixels into a first layer without
       normalization whose sums reach a bounded activation, such as tanh or a sign.
     - At evaluations: a monitored metric that has the same value in each of the first 5.
 

@@ -13,9 +13,9 @@ from hookline.trainer.hook import HostHook, Report, Run
 class EarlyStopping(HostHook):
     """Stop the run after `patience` evaluations without an improvement.
 
-    The metric and its direction are those of the run (`run.best`). A value is an improvement if it is finite and better
-    than the best value so far by more than `min_delta`. Several evaluations at one step count once. Counting begins
-    when the network has its final form, such as its final sparsity.
+    The metric and its direction are `trainer.monitor` and `trainer.monitor_mode`. A value is an improvement if it is
+    finite and better than the best value so far by more than `min_delta`. Several evaluations at one step count once.
+    Counting begins when the network has its final form, such as its final sparsity.
 
     Group: monitor
 

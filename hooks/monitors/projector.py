@@ -39,8 +39,8 @@ class Projector(HostHook):
     Cost: Only when embeddings are due, by default at the final test, and only if a hook or an objective has some.
 
     Pitfalls:
-        tests/hooks/monitors/test_projector.py: the projector stays empty if vectors are not finite or have fewer than
-            three dimensions.
+        tests/hooks/monitors/test_projector.py: TensorBoard draws nothing if a vector is not finite or has fewer than
+            three dimensions: the first are left out, the second are filled with zeros.
 
     Example:
         python train.py recipe=center_loss hooks.projector.every=10

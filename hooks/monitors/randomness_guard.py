@@ -37,7 +37,8 @@ class RandomnessGuard(HostHook):
       batch must have its own draws: copies of one image must come out differently.
 
     The bits of at most 16 examples are compared. Draws may be equal by chance in batches of fewer than 7 examples, and
-    for an augmentation that changes almost all examples or almost none; these are not checked.
+    for an augmentation that changes an example with a probability close to 0, or close to 1 but below it; draws are not
+    compared there.
 
     Group: guard
 

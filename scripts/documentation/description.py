@@ -237,11 +237,13 @@ that the hook works on. "0.9 of the speed" means 0.9 times the steps per second 
 times were measured there too. A hook without "State saved" keeps no state.
 
 *Latent weights* are the float variables that train while the forward pass uses rounded or masked values in their
-place. *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. A hook *projects* a weight
-if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a weight if it keeps the
-optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is *held back* or *skipped*
-writes nothing. An *objective* computes a loss for the networks that it trains; most runs have one. A *chunk* is the
-steps between two calls of the hooks outside the step; they run in one call of a traced function."""
+place. *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. The *moving average* of a
+weight is the one that a Keras optimizer with use_ema=True keeps; the averages of the hook `ema` are separate. A hook
+*projects* a weight if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a
+weight if it keeps the optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is
+*held back* or *skipped* writes nothing. An *objective* computes a loss for the networks that it trains; most runs have
+one. A *chunk* is the steps between two calls of the hooks outside the step; they run in one call of a traced
+function."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
@@ -292,7 +294,8 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     yield "class", f"[{cls.__name__}](../{hook.source}), {kind}"
     yield "stages", _names(hook.stages)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
-    yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])
+    priority = f"by priority {cls.priority}, from 0 (first) to 100 (last)"
+    yield "order", "; ".join([*order, f"otherwise {priority}" if order else priority])
     rows = {"conflicts with": cls.conflicts, **hook.declared}
     yield from ((label, _names(names)) for label, names in rows.items() if names)
 
