@@ -53,8 +53,8 @@ class BernoulliAttention(GraphHook):
     Scalars:
         attention/mean: mean of A. Evaluations report this and the next two as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the target map that the batch holds as "map", or under the key of
-            `supervision`; absent without one.
+        attention/mass_in_box: share of A inside the target map, if there is one: what the batch holds as "map", or
+            under the key of `supervision`.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
         loss/attention_entropy: weighted, where `entropy` is set.
