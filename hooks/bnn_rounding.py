@@ -91,7 +91,7 @@ class BnnRounding(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of kernel layers: dense layers and convolutions.
+            layers: patterns on paths or names of dense layers and convolutions.
             kernel_quantizer: a name such as "ste_sign", a dict such as {"name": "dorefa", "k_bit": 2}, or None.
             input_quantizer: the same for the inputs of layers.
             stochastic: whether kernels are drawn, P(+1) = hard_sigmoid(w / c), in training; evaluation takes the sign.

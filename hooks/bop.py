@@ -68,7 +68,7 @@ class Bop(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of kernel layers: dense layers and convolutions.
+            layers: patterns on paths or names of dense layers and convolutions.
             threshold: above 0, the paper's tau: how large the average must be to flip a weight.
             gamma: in (0, 1], how fast the average follows the gradient.
             final_gamma: in (0, 1], at the end of the run; None for `gamma`. It falls by the same factor in each step.

@@ -87,8 +87,8 @@ class FrozenMask(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers that have a mask: kernel layers, or those that the file or the
-                hook has masks for.
+            layers: patterns on paths or names of layers that have a mask: dense layers and convolutions, or those
+                that the file or the hook has masks for.
             masks: where masks come from. "magnitude": the smallest |w| of each kernel are masked; "file": an npz file;
                 "zeros": the weights of a run that are 0; "hook": another hook, whose masks are followed as they change.
             fraction: in [0, 1]; for "magnitude", the share of each kernel that is masked.

@@ -43,7 +43,7 @@ NEVER = 2**62  # steps
 class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
-    The forward pass rounds kernels to a symmetric grid, with one quantization step for each output channel of a
+    The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a
     convolution and one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving
     average. Latent weights stay float and train through the rounding. Evaluations round as well, so they report the
     network that ships. `scripts/export.py format=litert` writes an integer-only file with these ranges, without
@@ -54,12 +54,12 @@ class QuantizationAwareTraining(GraphHook):
     inside a layer counts as one of its own. Pooling, reshaping and padding keep the range of their input.
 
     Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
-    convolution this is not needed: with a quantization step for each channel, rounding and folding commute.
+    convolution this is not needed: with a step size for each channel, rounding and folding commute.
 
     The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
     it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot hold binary inputs.
 
-    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). They start from mean
+    With `ranges=learned` the optimizer trains the step sizes, without weight decay (LSQ). They start from mean
     magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that the graph says are
     never negative have unsigned levels. The network's inputs keep a moving average as their range; tanh, sigmoid and
     softmax have the fixed range that runtimes give them.
@@ -85,7 +85,7 @@ class QuantizationAwareTraining(GraphHook):
 
     State:
         ranges: a and b of each rounded activation, a row each; initially those of the first batch. With
-            ranges=learned they keep their initial values, and a state `steps` has the initial quantization steps of
+            ranges=learned they keep their initial values, and a state `steps` has the initial step sizes of
             kernels; each is multiplied by a trained factor, 1 at first, in the network's layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
@@ -98,7 +98,7 @@ class QuantizationAwareTraining(GraphHook):
         tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact.
         tests/hooks/test_quantization_aware_training.py: ranges change once per step, also with micro batches; y = w +
             stop_gradient(w_q - w) is not exactly on the grid.
-        tests/hooks/quantization/test_learned_steps.py: without a scaled gradient, quantization steps change much faster
+        tests/hooks/quantization/test_learned_steps.py: without a scaled gradient, step sizes change much faster
             than weights.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
@@ -137,7 +137,7 @@ class QuantizationAwareTraining(GraphHook):
             layers: patterns on paths or names of layers whose kernels are rounded: dense layers and convolutions.
             weight_bits: 2 to 8.
             activation_bits: 4 to 8, or None: weights alone are rounded.
-            ranges: "average": the largest |w| and moving averages of extremes give quantization steps; "learned": the
+            ranges: "average": the largest |w| and moving averages of extremes give step sizes; "learned": the
                 optimizer trains them (LSQ).
             begin_epoch: 0 or more; the network is float before it, but averages move from the first step on.
             freeze_epoch: 0 or more; moving statistics and averages of ranges stay as they are from there on. None:

@@ -1,6 +1,6 @@
 """Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients.
 
-Ranges are float32 [..., 2], a smallest and a largest value. Axes are negative: those with quantization steps of their
+Ranges are float32 [..., 2], a smallest and a largest value. Axes are negative: those with step sizes of their
 own.
 """
 

@@ -81,7 +81,7 @@ class ActivationQuantizer(_Float):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class StepSizes(_Float):
-    """Return its input; hold a factor for each quantization step, 1 at first, which a hook reads."""
+    """Return its input; hold a factor for each step size, 1 at first, which a hook reads."""
 
     def __init__(self, count: int, **options: Any) -> None:
         """Take the number of steps."""

@@ -1,4 +1,4 @@
-"""Learned step sizes (LSQ): quantization steps that the optimizer trains together with the weights."""
+"""Learned step sizes (LSQ), which the optimizer trains together with the weights."""
 
 from __future__ import annotations
 
