@@ -53,8 +53,8 @@ class BernoulliAttention(GraphHook):
     Scalars:
         attention/mean: mean of A. Evaluations report this and the next two as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the target map, if there is one: what the batch holds as "map", or
-            under the key of `supervision`.
+        attention/mass_in_box: share of A inside the target map, if there is one in the batch, under the key "map" or
+            that of `supervision`.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
         loss/attention_entropy: weighted, where `entropy` is set.
@@ -67,12 +67,14 @@ class BernoulliAttention(GraphHook):
         above the gate twice.
 
     Pitfalls:
-        tests/trainer/ops/test_estimators.py: a draw has no gradient, so the branch would never train.
-        tests/hooks/test_bernoulli_attention.py: evaluations do not draw; rounding and pruning of "*" do not change the
-            branch.
+        tests/trainer/ops/test_estimators.py: a draw has no gradient of its own: without a straight-through estimator
+            the branch would never train.
+        tests/hooks/test_bernoulli_attention.py: evaluations do not draw, except with eval_mode=sample; hooks that round
+            or prune with the pattern "*" leave the branch alone.
         tests/hooks/attention/test_gate.py: one mask for a whole batch, or one draw at tracing time, is another
             algorithm.
-        tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat.
+        tests/hooks/attention/test_options.py: a squared penalty on the mean of A would fade where the sigmoid is
+            flat; the KL divergence does not.
 
     Reference: Wang et al. 2017, arXiv 1710.11446: Impdrop; Bengio et al. 2013, arXiv 1308.3432, section 4 (gradient of
         the draw).

@@ -40,9 +40,10 @@ class CenterLoss(GraphHook):
     update. The center of a class without an example does not move, and no optimizer changes centers. They start at 0
     and move even while the weight is still 0, so that they are near their features when it rises.
 
-    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To match code
+    `weight` is the paper's lambda. In the paper both losses are sums over the batch; here both are means. To match code
     that adds a sum to a mean, set `weight` to lambda times the batch size; to match code that takes a mean over batch
-    and dimensions, to 2 lambda / d. weight=0 still reports everything: use it as the baseline.
+    and dimensions, to 2 lambda / d, with d the number of dimensions. weight=0 still reports everything: use it as the
+    baseline.
 
     A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. If
     the hook has another name, its reports have that name in place of "center".
@@ -54,7 +55,7 @@ class CenterLoss(GraphHook):
         weight_t = weight * min(max((t - t0 + 1) / (t1 - t0 + 1), 0), 1)
                    t0, t1: the steps at which begin_epoch and then warm_up_epochs are over
         dL_C/dx_i = weight_t * (x_i - c_(y_i)) / batch
-        c_j <- c_j - alpha * sum over i with y_i = j of (c_j - x_i) / (1 + n_j)    n_j: how many these are
+        c_j <- c_j - alpha * sum over i with y_i = j of (c_j - x_i) / (1 + n_j)    n_j: examples of class j in the batch
 
     State:
         centers: the center of each class, in the dimensions of the features.
@@ -70,8 +71,9 @@ class CenterLoss(GraphHook):
         metric/center_ratio: within / between.
 
     Pictures:
-        center/features: up to 1,000 examples in the plane of two features, with the centers; also in the projector.
-            More than two are drawn by two principal components, as center/features_principal_components.
+        center/features: up to 1,000 examples in the plane of two features, with the centers; also in the projector. If
+            there are more than two features, their first two principal components are drawn, as
+            center/features_principal_components.
 
     Cost: 0.99 of the speed (LeNet-5, batch 100).
 

@@ -21,7 +21,7 @@ class ClipGradients(GraphHook):
     by="norm" limits the joint norm of the gradients of all chosen variables, which keeps their direction;
     by="variable_norm" that of each variable; by="value" each entry.
 
-    The gradients are those of the whole batch, also with micro batches, after other hooks have changed them; only `bop`
+    The gradients are those of the whole batch, even with micro batches, after other hooks have changed them; only `bop`
     comes later. Frozen weights count as 0. Each network is clipped separately.
 
     A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; the other gradients then do not

@@ -41,7 +41,7 @@ class Ema(GraphHook):
 
     Scalars:
         ema/decay: d, as used by an evaluation after the step.
-        ema/distance: ||w - A|| / ||w|| over all latent weights, after the step.
+        ema/distance: ||w - A|| / ||w|| over all trainable weights, after the step.
 
     Cost: A second copy of the variables in memory, and 0.96 of the speed (LeNet-5, batch 100).
 

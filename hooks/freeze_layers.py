@@ -32,8 +32,8 @@ class FreezeLayers(GraphHook):
     nor updates are computed. Later hooks may still change frozen weights on purpose: prune, quantize or clip them.
 
     In training, batch norm normalizes by the statistics of the batch, frozen or not, unless `batch_norm` is
-    "inference": then it normalizes by the moving statistics, as a Keras layer that is not trainable. `batch_norm` also
-    says what happens to the moving statistics.
+    "inference": then it normalizes by the moving statistics, as a Keras layer with trainable=False does. `batch_norm`
+    also says what happens to the moving statistics.
 
     Group: technique
 

@@ -24,15 +24,15 @@ class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
     A mask says for each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
-    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, also that of a regularizer,
-    and its value is restored after the optimizer's update. Its slots are set to 0 when it freezes, and its moving
-    average equals its value.
+    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, including that of a
+    regularizer, and the entry's value is restored after the optimizer's update. Its slots are set to 0 when it freezes,
+    and its moving average equals its value.
 
     Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Keras's Adafactor produces NaN if a whole
     row and a whole column have had no gradient from the start; with such masks, set its epsilon_1 to 1e-12.
 
-    With masks=hook it uses the masks in the states "mask/<variable>" of the other hook. With a `begin_epoch` above 0 it
-    computes its masks once, in the step in which freezing begins.
+    With masks=hook, this hook follows the masks in the states "mask/<variable>" of the other hook as they change. With
+    masks=magnitude and a `begin_epoch` above 0, the masks are computed once, in the step in which freezing begins.
 
     Group: technique
 
@@ -41,7 +41,7 @@ class FrozenMask(GraphHook):
         forward:               y = w, bit for bit;  dL/dw = m dL/dy
         after the optimizer:   w <- w where m = 1, else w as the step found it;  its average <- w where m = 0
         when m changes:        its slots <- 0 where m = 0
-        masks=magnitude:       m = 0 at the round(fraction * n) smallest |w| of each kernel
+        masks=magnitude:       masked: the round(fraction * n) smallest |w| of each kernel
 
     State:
         mask/<variable>: True where an entry trains, with freeze=survivors the inverse of the mask; absent with
@@ -87,8 +87,8 @@ class FrozenMask(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers that have a mask: dense layers and convolutions, or those
-                that the file or the hook has masks for.
+            layers: patterns on paths or names of layers that have a mask: layers with kernels, or those that the file
+                or the hook has masks for.
             masks: where masks come from. "magnitude": the smallest |w| of each kernel are masked; "file": an npz file;
                 "zeros": the weights of a run that are 0; "hook": another hook, whose masks are followed as they change.
             fraction: in [0, 1]; for "magnitude", the share of each kernel that is masked.

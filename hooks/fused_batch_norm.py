@@ -27,7 +27,7 @@ class FusedBatchNorm(GraphHook):
     The `call` of the layers is replaced only while a forward pass is traced: model, checkpoints and exports stay the
     same.
 
-    These cases are left to Keras: another axis than the last, a mask, `renorm`, `synchronized`, an epsilon below
+    These cases are left to Keras: an axis other than the last, a mask, `renorm`, `synchronized`, an epsilon below
     1.001e-5, float64, a batch without a fixed size, steps that XLA compiles, subclasses with their own `call`, and
     passes whose gradients are overridden by op type. `summary.json` lists the layers with the reasons.
 

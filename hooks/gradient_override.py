@@ -54,7 +54,8 @@ class GradientOverride(GraphHook):
         guided_relu:              dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0
         clip:                     dL/dx = min(max(g, -limit), limit), entry by entry
         scale, reverse:           dL/dx = factor * g, and -factor * g
-        rise > 0:                 times 2 / (1 + exp(-rise p)) - 1, with p the share of the run's steps that are done
+        limit, factor:            arguments of `backward`, such as {name: clip, limit: 0.5}; by default 1
+        rise > 0:                 times (2 / (1 + exp(-rise p)) - 1), with p the share of the run's steps that are done
 
     Scalars:
         gradient_override/rise: current factor of the rise, if `rise` is set.

@@ -32,7 +32,8 @@ class IncrementalQuantization(GraphHook):
     from then on. The last quantization step quantizes all entries that are left; it takes place in the last step of the
     run at the latest. Biases and batch norm stay float.
 
-    The hook `frozen_mask` clears the optimizer's slots of quantized entries too.
+    To clear the optimizer's slots of quantized entries too, add the hook `frozen_mask` with masks=hook and
+    hook=incremental_quantization.
 
     Group: technique
 
@@ -56,7 +57,7 @@ class IncrementalQuantization(GraphHook):
 
     Pitfalls:
         tests/hooks/test_incremental_quantization.py: new levels at a later quantization step would move quantized
-            entries. The level changes exactly at 1.5 times a power; a logarithm in float32 is not exact there.
+            entries. The level changes exactly at 1.5 times a power of two; a logarithm in float32 is not exact there.
 
     Reference: Zhou et al. 2017, arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5 * 2^n1, of which the paper
         says nothing, are rounded to 2^n1.

@@ -37,10 +37,10 @@ class Prune(GraphHook):
     keep training, with the gradient of the masked network, and entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
-    the n units of a kernel (entries, blocks or channels) are pruned; among equal units those at the end are pruned
-    first, and the largest always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the
-    optimizer does. (With splicing, this holds once the masks are final.) Add the hook `frozen_mask` to clear the
-    optimizer's slots too.
+    the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
+    with n_m of each group. Among equal units those at the end are pruned first; the largest of a kernel always stays.
+    Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With splicing, this
+    holds once the masks are final.) Add the hook `frozen_mask` to clear the optimizer's slots too.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
@@ -52,7 +52,9 @@ class Prune(GraphHook):
 
     Equation:
         polynomial:  s_t = s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power    at t0, every `frequency` steps, and t1
-        m = 0 at the round(s_t n) units with the smallest score: |w|; of blocks and channels the L1 norm, or the L2 norm
+                     s_i, s_f: initial and final sparsity;  t0, t1: steps of the first and of the final masks
+        m = 0 at the round(s_t n) units with the smallest score: |w|; of blocks and channels the mean |w|, or the root
+                     mean square of w (criterion=l2)
         forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
         after the optimizer:  w <- m w, for splicing from t1 on; likewise its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
@@ -71,7 +73,7 @@ class Prune(GraphHook):
         prune/mask/<variable>: the mask.
 
     Cost: 0.95 to 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of TFMOT. With `rewind_epoch`, checkpoints and
-        memory contain a second copy of the weights and slots, as state early/<variable>.
+        memory contain a second copy of the weights and slots, as the states early/<variable>.
 
     Pitfalls:
         tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
@@ -79,7 +81,8 @@ class Prune(GraphHook):
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; an update
             that falls on a skipped step takes place in the next one. Survivors and the optimizer's state return
             together, to the values of one step.
-        tests/hooks/pruning/test_selector.py: ties are pruned to the exact number.
+        tests/hooks/pruning/test_selector.py: even among equal entries, exactly the required number
+            is pruned.
 
     Reference: Zhu and Gupta 2017, arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626 (iterative); Guo et
         al. 2016, arXiv 1608.04493, equation 3 (splicing); Frankle et al. 2019, arXiv 1903.01611, algorithm 1

@@ -50,8 +50,9 @@ class QuantizationAwareTraining(GraphHook):
     calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
-    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer; another activation
-    inside a layer counts as one of its own. Pooling, reshaping and padding keep the range of their input.
+    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer; any other
+    activation, even one inside a layer (activation="tanh"), counts as a layer of its own. Pooling, reshaping and
+    padding keep the range of their input.
 
     Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
     convolution this is not needed: with a step size for each channel, rounding and folding commute.
@@ -77,16 +78,19 @@ class QuantizationAwareTraining(GraphHook):
         activations:  s = (b - a) / n,   z = round(-a / s),   x_q = s (clip(round(x / s) + z, 0, n) - z)
                       with n = 2^bits - 1;   dL/dx = dL/dx_q where x lies in [-s z, s (n - z)], else 0
         ranges:       a <- d a + (1 - d) min(min x, 0),   b <- d b + (1 - d) max(max x, 0), over the whole batch
+                      a, b: limits of an activation's range;  d = range_decay;  bits: of weights or of activations
         learned:      x_q = s clip(round(x / s), -q, p),   at first s = 2 mean|x| / sqrt(p)
                       with q = p = 2^(bits - 1) - 1 for weights; for activations
                       q = 2^(bits - 1), or 0 for unsigned levels, and p = 2^bits - 1 - q
-                      dL/dx = dL/dx_q and dx_q/ds = round(x / s) - x / s where -q < x / s < p, else 0 and -q or p
+                      dL/dx = dL/dx_q where -q < x / s < p, else 0
+                      dx_q/ds = round(x / s) - x / s where -q < x / s < p, else -q (below) or p (above)
                       s trains by dL/ds / sqrt(p N), N: how many entries of x share s; of activations, in one example
 
     State:
-        ranges: a and b of each rounded activation, a row each; initially those of the first batch. With
-            ranges=learned they keep their initial values, and a state `steps` has the initial step sizes of
-            kernels; each is multiplied by a trained factor, 1 at first, in the network's layer `step_sizes`.
+        ranges: one row for each rounded activation: its limits a and b; initially those of the first batch. With
+            ranges=learned they keep their initial values, and the state `steps` has the initial step sizes of kernels;
+            every initial range and step size is multiplied by a trained factor, 1 at first, in the network's layer
+            `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:
@@ -96,7 +100,7 @@ class QuantizationAwareTraining(GraphHook):
 
     Pitfalls:
         tests/hooks/quantization/test_fake.py: a range without 0 would make zero padding inexact.
-        tests/hooks/test_quantization_aware_training.py: ranges change once per step, also with micro batches; y = w +
+        tests/hooks/test_quantization_aware_training.py: ranges change once per step, even with micro batches; y = w +
             stop_gradient(w_q - w) is not exactly on the grid.
         tests/hooks/quantization/test_learned_steps.py: without a scaled gradient, step sizes change much faster
             than weights.

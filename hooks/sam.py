@@ -20,7 +20,7 @@ class Sam(GraphHook):
     optimizer applies the gradients of the second pass to the original weights. Losses, metrics, and the moving
     statistics of batch norm come from the first pass.
 
-    The climb uses the gradient of the whole batch, also with micro batches and replicas; in the paper each replica
+    The climb uses the gradient of the whole batch, even with micro batches and replicas; in the paper each replica
     climbs on its own. Pruned or frozen weights do not climb; with `bnn_rounding` the latent weights do. A layer that
     writes TensorFlow variables in its call writes them twice a step.
 

@@ -29,14 +29,14 @@ class WeightClustering(GraphHook):
     such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them. This is the default beside a hook with masks, such as `prune`.
+    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`.
 
     Group: technique
 
     Equation:
         forward:    w_c = c_k,   k = argmin_j |w - c_j|
         backward:   dL/dw = dL/dw_c,   dL/dc_j = sum over the members of j of dL/dw_c
-        centroids:  c_j <- c_j - rate * centroid_rate * dL/dc_j
+        centroids:  c_j <- c_j - learning_rate * centroid_rate * dL/dc_j
         linear:     c_j evenly spaced from min w to max w
         density:    c_j at evenly spaced quantiles of w
         kmeans:     Lloyd's algorithm, from the linear ones

@@ -17,11 +17,11 @@ TAG = "hookline.id"  # of a remote run: the id in the run directory, which finds
 class MLflow(RemoteLogger):
     """Log reports, config, results and pictures to an MLflow server.
 
-    Metrics are named by their split, such as `validation/metric/accuracy`. The parameters are those of TensorBoard's
-    HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are artifacts. A
-    separate thread sends them, so training never waits. If the service fails, training continues, and one warning says
-    why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the
-    id.
+    The names of metrics begin with the split, such as `validation/metric/accuracy`. The parameters are those of
+    TensorBoard's HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are
+    artifacts. A separate thread sends them, so training never waits. If the service fails, training continues, and one
+    warning says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run
+    directory holds the id.
 
     Group:
         monitor
@@ -31,8 +31,8 @@ class MLflow(RemoteLogger):
         that accepts connections and never answers, the hook took 0.2 % of the loop's time, at most 0.5 %.
 
     Pitfalls:
-        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
-            report and a kill; a service that fails or hangs must not stop a run.
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose steps that were reported
+            but not yet sent when the run was killed; a service that fails or hangs must not stop a run.
 
     Example:
         python train.py recipe=bnn +hooks=mlflow hooks.mlflow.tracking_uri=http://localhost:5000

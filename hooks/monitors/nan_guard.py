@@ -23,7 +23,7 @@ OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 
 
 class NanGuard(GraphHook, HostHook):
-    """Stop before a non-finite value reaches a variable, or skip that step.
+    """Stop the run in the step in which a non-finite value would reach a variable, or skip that step.
 
     The check is part of the step, so exactly the failing step is withheld, however many steps one call of the traced
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one

@@ -29,7 +29,7 @@ class Projector(HostHook):
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
     (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`),
     where grey images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
-    Vectors of fewer than three dimensions are filled with zeros.
+    Vectors with fewer than three dimensions are padded with zeros.
 
     Group: monitor
 
@@ -40,7 +40,7 @@ class Projector(HostHook):
 
     Pitfalls:
         tests/hooks/monitors/test_projector.py: TensorBoard draws nothing if a vector is not finite or has fewer than
-            three dimensions: the first are left out, the second are filled with zeros.
+            three dimensions: the former are left out, the latter padded with zeros.
 
     Example:
         python train.py recipe=center_loss hooks.projector.every=10

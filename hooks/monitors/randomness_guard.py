@@ -36,9 +36,9 @@ class RandomnessGuard(HostHook):
       a draw by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a
       batch must have its own draws: copies of one image must come out differently.
 
-    The bits of at most 16 examples are compared. Draws may be equal by chance in batches of fewer than 7 examples, and
-    for an augmentation that changes an example with a probability close to 0, or close to 1 but below it; draws are not
-    compared there.
+    The bits of at most 16 examples are compared. Draws are not compared where they may be equal by chance: in batches
+    of fewer than 7 examples, and in batches of 16 for an augmentation with a probability below 0.2, or between 0.8 and
+    1; smaller batches have narrower limits.
 
     Group: guard
 

@@ -14,13 +14,14 @@ from hookline.hooks.monitors.remote import RemoteLogger
 class WandB(RemoteLogger):
     """Log reports, config, results and pictures to Weights & Biases.
 
-    Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
-    The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged at the end, and
-    what `scripts/export.py` writes is an artifact. A separate thread sends them, so training never waits. If the
-    service fails, training continues, and one warning says why.
+    The names of scalars begin with the split, such as `validation/metric/accuracy`. Tags are the recipe and the
+    technique hooks. The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged
+    at the end, and what `scripts/export.py` writes is an artifact. A separate thread sends them, so training never
+    waits. If the service fails, training continues, and one warning says why.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
-    With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run replaces its earlier ones.
+    With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run deletes the offline files from
+    before and writes all steps again.
 
     Group:
         monitor
@@ -31,8 +32,8 @@ class WandB(RemoteLogger):
         cores.
 
     Pitfalls:
-        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
-            report and a kill; a service that fails or hangs must not stop a run.
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose steps that were reported
+            but not yet sent when the run was killed; a service that fails or hangs must not stop a run.
 
     Example:
         python train.py recipe=bnn +hooks=wandb hooks.wandb.project=digits
