@@ -24,8 +24,8 @@ class ClipGradients(GraphHook):
     The gradients are those of the whole batch, even with micro batches, after other hooks have changed them; only `bop`
     comes later. Frozen weights count as 0. Each network is clipped separately.
 
-    A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; the other gradients then do not
-    change. Reports cover the chosen layers; "grad_norm/" covers all gradients of a network.
+    A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; with by="norm" the other gradients
+    then do not change. Reports cover the chosen layers; "grad_norm/" covers all gradients of a network.
 
     Group: optimization
 

@@ -44,8 +44,8 @@ class FrozenMask(GraphHook):
         masks=magnitude:       masked: the round(fraction * n) smallest |w| of each kernel
 
     State:
-        mask/<variable>: True where an entry trains, with freeze=survivors the inverse of the mask; absent with
-            masks=hook.
+        mask/<variable>: True where an entry trains: where the mask is True or, with freeze=survivors, where it is
+            False. Absent with masks=hook.
 
     Scalars:
         frozen_mask/share: share of entries that are frozen.

@@ -31,10 +31,10 @@ class Prune(GraphHook):
     and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
     Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" at every update from then on; "polynomial" goes from
-    `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and trains the survivors in between.
-    "splicing" follows the same polynomial, but until `end_epoch` only the forward pass sees the zeros: latent values
-    keep training, with the gradient of the masked network, and entries may return.
+    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" too, but its masks count as final only at
+    `end_epoch`; "polynomial" goes from `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and
+    trains the survivors in between. "splicing" follows the same polynomial, but until `end_epoch` only the forward pass
+    sees the zeros: latent values keep training, with the gradient of the masked network, and entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
     the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
@@ -46,7 +46,8 @@ class Prune(GraphHook):
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
     become longer: use a constant learning rate (`schedule=constant` of the run), or `schedule=step` with milestones
-    within the remaining steps. Random draws, the order of examples and other hooks continue.
+    within the remaining steps. Random draws, the order of examples and other hooks continue; `incremental_quantization`
+    is refused beside it.
 
     Group: technique
 

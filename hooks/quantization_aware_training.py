@@ -50,9 +50,9 @@ class QuantizationAwareTraining(GraphHook):
     calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
-    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer; any other
-    activation, even one inside a layer (activation="tanh"), counts as a layer of its own. Pooling, reshaping and
-    padding keep the range of their input.
+    and of operations such as sums. A layer, its batch norm and the ReLU, ReLU6 or hard_tanh after it count as one
+    layer; any other activation, even one inside a layer (activation="tanh"), counts as a layer of its own. Max and
+    average pooling, reshaping and padding keep the range of their input; global average pooling has its own.
 
     Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
     convolution this is not needed: with a step size for each channel, rounding and folding commute.
@@ -74,7 +74,8 @@ class QuantizationAwareTraining(GraphHook):
     Group: technique
 
     Equation:
-        weights:      s = max|w| / (2^(bits - 1) - 1) of a channel,   w_q = s round(w / s),   dL/dw = dL/dw_q
+        weights:      s = max|w| / (2^(bits - 1) - 1), over a channel of a convolution or a whole dense kernel
+                      w_q = s round(w / s),   dL/dw = dL/dw_q
         activations:  s = (b - a) / n,   z = round(-a / s),   x_q = s (clip(round(x / s) + z, 0, n) - z)
                       with n = 2^bits - 1;   dL/dx = dL/dx_q where x lies in [-s z, s (n - z)], else 0
         ranges:       a <- d a + (1 - d) min(min x, 0),   b <- d b + (1 - d) max(max x, 0), over the whole batch
@@ -88,9 +89,9 @@ class QuantizationAwareTraining(GraphHook):
 
     State:
         ranges: one row for each rounded activation: its limits a and b; initially those of the first batch. With
-            ranges=learned they keep their initial values, and the state `steps` has the initial step sizes of kernels;
-            every initial range and step size is multiplied by a trained factor, 1 at first, in the network's layer
-            `step_sizes`.
+            ranges=learned only those of the network's inputs still move, and the state `steps` has the initial step
+            sizes of kernels; initial step sizes and ranges, except those of inputs, tanh, sigmoid and softmax, are
+            multiplied by trained factors, 1 at first, in the network's layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:

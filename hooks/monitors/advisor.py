@@ -24,7 +24,7 @@ EXAMPLES = 64
 class Advisor(HostHook):
     """Warn of silent mistakes that no technique checks for, in one line each.
 
-    - Before training: a monitored metric with the wrong direction; masks, quantization or a loss weight that become
+    - Before training: a monitored metric with the wrong direction; masks, quantization or loss weights that become
       final when hardly any steps are left; batch norm over fewer than 8 examples; raw pixels fed to a first layer
       whose sums reach a bounded activation, such as tanh or a sign, with no normalization in between.
     - At evaluations: a monitored metric that has the same value in each of the first 5.

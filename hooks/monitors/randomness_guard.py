@@ -38,7 +38,7 @@ class RandomnessGuard(HostHook):
 
     The bits of at most 16 examples are compared. Draws are not compared where they may be equal by chance: in batches
     of fewer than 7 examples, and in batches of 16 for an augmentation with a probability below 0.2, or between 0.8 and
-    1; smaller batches have narrower limits.
+    1; in smaller batches, the range of probabilities that are checked is narrower than 0.2 to 0.8.
 
     Group: guard
 
