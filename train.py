@@ -16,6 +16,7 @@ if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() a
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
 
 from hookline.scripts.help import help_text
+from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import (
     NonFiniteError,
     UnsavedError,
@@ -25,7 +26,6 @@ from hookline.trainer.errors import (
     one_line,
     printable,
 )
-from hookline.trainer.quiet import open_streams
 from hookline.trainer.replicas.cluster import cluster_source
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
 
 def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
-    from hookline.trainer.config.command import parse_command
-    from hookline.trainer.config.compose import show
+    from hookline.trainer.config.command import parse_command, show
     from hookline.trainer.config.preflight import check_display, check_early, preflight
 
     command = parse_command(arguments)
@@ -119,7 +118,7 @@ def say(text: str, end: str = "\n") -> None:
 
 def train_job(job: Job) -> dict[str, Any]:
     """Train, and return the summary."""
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     several = cluster_source(job.config["trainer"]) is not None
     if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:

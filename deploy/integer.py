@@ -17,10 +17,10 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.formats import first_line, import_optional
 from hookline.deploy.plain_model import is_fake
+from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
 from hookline.trainer.ops.averages import STRETCH, STRETCHED
-from hookline.trainer.quiet import silent
 
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
 BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")

@@ -17,8 +17,7 @@ from hookline.trainer.graph import graph_calls, is_graph
 from hookline.trainer.network import Network, settle
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.state import shipped_weights
-from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.stage import checked, in_stage
 from hookline.trainer.step.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hookline.deploy.formats import Predictor, import_optional
 from hookline.deploy.inference.engine import load_model
-from hookline.trainer.quiet import silent
+from hookline.trainer.deferred import silent
 
 
 def load_litert(path: Path) -> Predictor:

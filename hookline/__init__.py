@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hookline.loaded import load
     from hookline.running import History, RunResult, run
     from hookline.session import Trainer
+    from hookline.trainer.config.parts import __version__ as __version__
     from hookline.trainer.errors import UserError
-    from hookline.trainer.version import __version__ as __version__
 
 __all__ = ["History", "RunResult", "Trainer", "UserError", "hooks", "load", "run"]
 
@@ -29,7 +29,7 @@ _LAZY = {
     "RunResult": "hookline.running",
     "Trainer": "hookline.session",
     "UserError": "hookline.trainer.errors",
-    "__version__": "hookline.trainer.version",
+    "__version__": "hookline.trainer.config.parts",
     "load": "hookline.loaded",
     "run": "hookline.running",
 }

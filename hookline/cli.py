@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline.train import DONE, INTERRUPTED, WRONG, report, say
+from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import UserError, did_you_mean, unknown_name
-from hookline.trainer.quiet import open_streams
 
 SUBCOMMANDS = {
     "train": ("train", "Train a recipe; with -m, one run for each combination of values"),
@@ -68,7 +68,7 @@ def _run(given: Sequence[str]) -> int:
     if name in ("--help", "-h", "help"):
         say(help_text(), end="")
     elif name in ("--version", "-V"):
-        from hookline.trainer.version import __version__
+        from hookline.trainer.config.parts import __version__
 
         say(f"hookline {__version__}")
     elif name == "--completion":
@@ -137,7 +137,7 @@ complete -o default -F _hookline hookline"""
 def completion_text(shell: Sequence[str]) -> str:
     """Return a script for a shell that completes commands, and names of recipes, hooks, data and the like."""
     from hookline.scripts.help import TITLES, options_of
-    from hookline.trainer.config.plugins import installed_plugins
+    from hookline.trainer.config.parts import installed_plugins
     from hookline.trainer.config.schema import NAMED
 
     if list(shell) != ["bash"]:

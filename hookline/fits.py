@@ -18,8 +18,7 @@ from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
 from hookline.hooks.monitors.console import open_console
 from hookline.spec import Plan, Spec, read_record, restore_paths, write_record
-from hookline.trainer.config.settings import MISSING, differing, spread_settings
-from hookline.trainer.config.stored import FILE_NAME, config_digest, read_stored
+from hookline.trainer.config.stored import FILE_NAME, MISSING, config_digest, differing, read_stored, spread_settings
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
@@ -27,13 +26,12 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.checkpoint_files import Checkpoint
+from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
-from hookline.trainer.run.interruption import Interruption
-from hookline.trainer.run.resume import data_fingerprint, restore_run
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import complete, open_existing, open_store
-from hookline.trainer.run.state import assign_variables
-from hookline.trainer.run.times import StartTime
+from hookline.trainer.run.state import assign_variables, data_fingerprint, restore_run
+from hookline.trainer.run.times import Times
 from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
@@ -77,7 +75,7 @@ def begin(
     run_dir: Path | None = None,
 ) -> State:
     """Return a fit, built and with the state that it continues from; the stack holds the lock of its directory."""
-    started, config = StartTime(None), spec.config()
+    times, config = Times(), spec.config()
     continues = resume or state is not None
     old = continues and run_dir is not None and (run_dir / FILE_NAME).is_file()
     directory, store, checkpoint = _place(stack, config, run_dir, old=old, resume=resume)
@@ -91,7 +89,7 @@ def begin(
     blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
     if checkpoint is None and before is None:
         blueprint = replace(blueprint, init_from=spec.init_from)
-    run = build_run(blueprint, directory=directory, store=store, started=started)
+    run = build_run(blueprint, directory=directory, store=store, times=times)
     run.config["trainer"] |= {"monitor": run.best.monitor, "monitor_mode": run.best.mode}
     if run_dir is not None and not old:
         make_directory(directory, config, [])

@@ -11,10 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import check_finite, is_whole_number
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError, is_whole_number
+from hookline.trainer.input.data import ArraySource, Data, Split, check_finite
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 TRAIN, VALIDATION = "train", "validation"

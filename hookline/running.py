@@ -108,11 +108,11 @@ def run(*overrides: str) -> RunResult:
 
 def _trained(job: Job, began: float) -> Outcome:
     """Train; return what is there also when the run's own time was over."""
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
         from hookline.scripts.planning.trace import plan_text
-        from hookline.trainer.run.interruption import Interrupted
+        from hookline.trainer.run.control import Interrupted
         from hookline.trainer.run.session import Outcome, execute
     with plain_warnings():
         try:

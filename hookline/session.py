@@ -18,12 +18,11 @@ from hookline.inputs import evaluation_split, training_data
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
-from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError, is_whole_number, unknown_name
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
+from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import check_initial
-from hookline.trainer.run.interruption import Interruption
 
 
 class Trainer:

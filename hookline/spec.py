@@ -22,19 +22,19 @@ from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Los
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig
+from hookline.trainer.deferred import plain_warnings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network, check_model
 from hookline.trainer.objective import Objective
-from hookline.trainer.order import order_hooks
-from hookline.trainer.quiet import plain_warnings
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON, foreign_parts
 from hookline.trainer.run.machine import memory_errors, released_graphs
+from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 FUSED = {

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hookline.trainer.config.plugins import installed_plugins
+from hookline.trainer.config.parts import installed_plugins
 from hookline.trainer.errors import did_you_mean, unknown_name
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels
-from hookline.hooks.options import check_number, project_with_average
+from hookline.hooks.options import project_with_average
 from hookline.hooks.quantization.selection import choose_kernel_layers
+from hookline.trainer.errors import check_number
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import binary_sign
 from hookline.trainer.step.context import BuildContext, StepContext

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.centers import find_features, plane_axes, scatter_plot
-from hookline.hooks.options import check_epochs, check_number, epoch_start
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import check_epochs, epoch_start
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
-from hookline.trainer.objective import Embedding, Shown, hard_labels
+from hookline.trainer.objective import Embedding, Shown, hard_labels, thumbnails
 from hookline.trainer.ops.centers import (
     center_change,
     center_sums,
@@ -22,7 +22,6 @@ from hookline.trainer.ops.centers import (
     known_labels,
     mean_pair_distance,
 )
-from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 

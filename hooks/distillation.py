@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import select_layer
-from hookline.hooks.options import check_number
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.graph import as_functional, is_graph, layer_output
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from hookline.hooks import masking
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
-from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import begin_step, check_epochs
+from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.backward import entry_stop_gradients

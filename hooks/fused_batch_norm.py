@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.batch_norm import call_fused, find_batch_norms, why_call_stays, why_layer_stays
 from hookline.hooks.graphs import calls_replaced
-from hookline.hooks.options import check_integer
+from hookline.trainer.errors import check_integer
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.step.context import BuildContext, StepContext
 

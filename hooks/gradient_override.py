@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import calls_replaced, nodes_in_order
-from hookline.hooks.options import check_number, parse_named
-from hookline.trainer.errors import UserError, did_you_mean
+from hookline.hooks.options import parse_named
+from hookline.trainer.errors import UserError, check_number, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients

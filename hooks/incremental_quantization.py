@@ -14,7 +14,7 @@ from hookline.hooks import options
 from hookline.hooks.kernels import Kernel, entry_shares, left_out_advice, select_kernels
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Run, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -99,9 +99,9 @@ class IncrementalQuantization(GraphHook):
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
-            self.step_epochs = options.check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
-        self.bits = options.check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
-        self.criterion = options.check_choice("criterion", criterion, CRITERIA)
+            self.step_epochs = check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
+        self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
+        self.criterion = check_choice("criterion", criterion, CRITERIA)
         self.network = network
 
     def build(self, context: BuildContext) -> None:

@@ -1,4 +1,4 @@
-"""Checks of options, epochs as steps, and the variables of optimizers."""
+"""Functions and epochs that options name, and the variables of optimizers."""
 
 from __future__ import annotations
 
@@ -10,42 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, check_number, unknown_name
 from hookline.trainer.step.context import BuildContext
-
-
-def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: int | None = None) -> int:
-    """Return the value, a whole number in a range."""
-    if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
-        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise UserError(f"Invalid {name}: {value!r}. Expected a whole number {bounds}.")
-    return value
-
-
-def check_number(
-    name: str,
-    value: Any,
-    *,
-    minimum: float = -math.inf,
-    maximum: float = math.inf,
-    above_minimum: bool = False,
-    expected: str | None = None,
-) -> float:
-    """Return the value, a finite number in a range, as a float."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not minimum <= value <= maximum or (above_minimum and value == minimum):
-        if expected is None and minimum > -math.inf:
-            expected = f"a number {'above' if above_minimum else 'of at least'} {minimum:g}"
-            expected += f" and at most {maximum:g}" if maximum < math.inf else ""
-        raise UserError(f"Invalid {name}: {value!r}. Expected {expected or 'a finite number'}.")
-    return float(value)
-
-
-def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return the value, one of the known names."""
-    if not isinstance(value, str) or value not in known:
-        raise unknown_name(name, str(value), known)
-    return value
 
 
 def parse_named(

@@ -287,10 +287,8 @@ class Rewinding:
 
     def __init__(self, network: Network, begin: int) -> None:
         """Make the state for what is kept at a step; seeds are not among it, so draws do not repeat."""
-        from hookline.trainer.step.forward import seed_names
-
         self._network, self._begin = network, begin
-        own = {name: each for name, each in network.variables.items() if name not in seed_names(network)}
+        own = network.weights
         self._optimizer = {f"optimizer/{name}": each for name, each in moving_variables(network).items()}
         self._live = {**own, **self._optimizer}
         self._early = {

@@ -29,7 +29,7 @@ from hookline.hooks.kernels import (
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
 from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights, widest
 from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.select import layer_paths, select_layers
@@ -151,14 +151,14 @@ class QuantizationAwareTraining(GraphHook):
             network: name of the network.
         """
         self.layers = layers
-        self.weight_bits = options.check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
+        self.weight_bits = check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
         self.activation_bits = activation_bits
         if activation_bits is not None:
-            self.activation_bits = options.check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
-        self.ranges = options.check_choice("ranges", ranges, RANGES)
+            self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
+        self.ranges = check_choice("ranges", ranges, RANGES)
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
-        self.range_decay = options.check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
+        self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
         self.network = network
         self._now = Pass(self.activation_bits or 8)
         self._inserter = Inserter(self._now)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import check_number
+from hookline.trainer.errors import check_number
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import StepContext
 

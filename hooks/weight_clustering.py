@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks import options
 from hookline.hooks.kernels import left_out_advice, relative_distance, select_kernels
+from hookline.trainer.errors import check_choice, check_integer, check_number
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -90,10 +91,10 @@ class WeightClustering(GraphHook):
         """
         self.layers = layers
         self.preserve_sparsity = preserve_sparsity
-        self.clusters = options.check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
-        self.init = options.check_choice("init", init, INITS)
+        self.clusters = check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
+        self.init = check_choice("init", init, INITS)
         self.begin_epoch = None if begin_epoch is None else options.check_epochs("begin_epoch", begin_epoch)
-        self.centroid_rate = options.check_number("centroid_rate", centroid_rate, minimum=0.0)
+        self.centroid_rate = check_number("centroid_rate", centroid_rate, minimum=0.0)
         self.network = network
 
     def build(self, context: BuildContext) -> None:
@@ -101,7 +102,7 @@ class WeightClustering(GraphHook):
         self._kernels = select_kernels(self._network, self.layers, doing="clustered")
         if self.preserve_sparsity is None:
             self.preserve_sparsity = any("/mask/" in name for name in context.states)
-            options.check_integer("clusters", self.clusters, minimum=3 if self.preserve_sparsity else 2)
+            check_integer("clusters", self.clusters, minimum=3 if self.preserve_sparsity else 2)
         half = context.total_steps // 2
         self._begin = half if self.begin_epoch is None else options.begin_step(self.begin_epoch, context)
         self._centroids: dict[str, tf.Variable] = {}

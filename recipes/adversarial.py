@@ -11,10 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_number, check_whole
 from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import Quality, average_metrics, draw
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.final_activation import FinalActivation, take_off
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, Shown
@@ -78,11 +77,11 @@ class Settings:
         check_choice("loss", self.loss, LOSSES)
         check_choice("noise", self.noise, NOISES)
         check_choice("penalty", self.penalty, (AUTO, *PENALTIES))
-        check_whole("discriminator_updates", self.discriminator_updates, 1)
-        check_whole("latent_size", self.latent_size, 1)
-        check_whole("samples", self.samples, 2)
+        check_integer("discriminator_updates", self.discriminator_updates, 1)
+        check_integer("latent_size", self.latent_size, 1)
+        check_integer("samples", self.samples, 2)
         if self.discriminator_learning_rate is not None:
-            check_number("discriminator_learning_rate", self.discriminator_learning_rate, 0, open_below=True)
+            check_number("discriminator_learning_rate", self.discriminator_learning_rate, 0, above_minimum=True)
         if not check_number("gradient_penalty", self.gradient_penalty, 0) and self.loss == UNBOUNDED:
             raise UserError(
                 f"gradient_penalty=0 received with loss={self.loss}, whose discriminator is unbounded without one. "

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_number
 from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS
 from hookline.recipes.model_checks import check_inputs
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
@@ -20,8 +19,8 @@ from hookline.trainer.objective import (
     ObjectiveOutput,
     Shown,
     hard_labels,
+    thumbnails,
 )
-from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.recipe import Parts, Recipe
 
 DOMAINS = ("source", "target")

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from hookline.recipes import check_choice, check_whole
 from hookline.recipes.adversarial import Copies, Discriminate, Game, Generate, NetworkBuilder, Settings, settings_of
 from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.copy_network import Slots
 
@@ -98,8 +97,8 @@ def sgan(
         - A global network must not change a local one, not even its moving statistics: such a run is refused.
     """
     settings = settings_of(locals())
-    check_whole("pairs", pairs, 2)
-    check_whole("messenger_every", messenger_every, 1)
+    check_integer("pairs", pairs, 2)
+    check_integer("messenger_every", messenger_every, 1)
     check_choice("messenger_optimizer", messenger_optimizer, get_args(Slots))
     quality = quality_for(parts.data, classifier, parts.plugins)
     builder = NetworkBuilder(parts, settings)

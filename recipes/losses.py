@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.recipes import check_choice
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
 ONE = ""  # the name of the output of a network that has one

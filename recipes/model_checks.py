@@ -10,7 +10,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import listed_shapes, shape_hint
+from hookline.trainer.network import listed_shapes, shape_hint
 
 
 def check_classes(data: Data, task: str) -> None:

@@ -13,12 +13,10 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_number, check_whole
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
 from hookline.recipes.pictures import enlarged, sheet
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.data import Data
-from hookline.trainer.input.source import HOST
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
+from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
     Batch,
@@ -29,8 +27,8 @@ from hookline.trainer.objective import (
     ObjectiveOutput,
     Shown,
     hard_labels,
+    thumbnails,
 )
-from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.metrics import example_weights
 
@@ -141,10 +139,10 @@ def retrieval(
         - A batch without two images of a class has no triplet: set `trainer.classes_per_batch`; `anchors` should be 1.
         - With `trainer.accumulation_steps` triplets are found within a micro batch: they are fewer and easier.
     """
-    check_whole("embedding_size", embedding_size, 2)
+    check_integer("embedding_size", embedding_size, 2)
     check_choice("mining", mining, MININGS)
     if margin is not None:  # the soft margin
-        check_number("margin", margin, 0, open_below=True)
+        check_number("margin", margin, 0, above_minimum=True)
     check_classes(parts.data, "retrieval")
     _check_recall(recall_at, parts.data)
     model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)

@@ -17,8 +17,7 @@ from hookline.recipes.models import is_image
 from hookline.recipes.pictures import enlarged, scatter_picture, sheet, stacked_sheets
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
-from hookline.trainer.input.data import Data
-from hookline.trainer.input.source import HOST
+from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
 from hookline.trainer.run.finished import read_config, shipped_network

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.recipes import check_choice
 from hookline.recipes.classification import Classification
 from hookline.recipes.losses import (
     BINARY,
@@ -25,12 +24,11 @@ from hookline.recipes.losses import (
     weights_of,
 )
 from hookline.recipes.model_checks import check_inputs
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import check_names
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, check_names
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
 

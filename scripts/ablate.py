@@ -104,7 +104,7 @@ def reasons_against(variants: Variants) -> dict[str, str]:
 
 
 def _reasons(variants: Variants) -> dict[str, str]:
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
         from hookline.trainer.run.machine import released_graphs

@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parents[1] / "hooks" / "README.md"
 
 
 def _command(arguments: Sequence[str]) -> int:
-    from hookline.trainer.quiet import quiet_start
+    from hookline.trainer.deferred import quiet_start
 
     with quiet_start():
         from hookline.scripts.documentation.description import describe_hooks, find_gaps, make_page

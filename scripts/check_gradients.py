@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def check(arguments: Sequence[str]) -> list[Compared]:
     """Return every overridden gradient of the run that a command line describes, compared."""
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     job = one_job(arguments)
     with quiet_start():

@@ -15,9 +15,9 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report
+from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import UserError, as_typed, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
-from hookline.trainer.quiet import open_streams
 
 if TYPE_CHECKING:
     from rich.table import Table

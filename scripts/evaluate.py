@@ -107,7 +107,7 @@ def _command(options: Options) -> None:
     config = None if owner is None else read_config(str(owner), options.plugins)
     data = data_config(options.data, None if config is None else config["data"], options.plugins)
     directory = choose_directory(options, owner)
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
         from hookline.scripts.evaluation.outputs import evaluate_model, evaluate_run

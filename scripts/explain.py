@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline.scripts.help import SETTINGS, settings, terminal_width
-from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer
-from hookline.trainer.config.keys import find_value, is_group_choice
-from hookline.trainer.config.layers import Layer, Step, chain_of, layers_of, override_layer
+from hookline.trainer.config.command import CONFIG_DIR, Command, Composer, expand_sweep, open_composer, parse_overrides
+from hookline.trainer.config.keys import Layer, Step, chain_of, find_value, is_group_choice, layers_of, override_layer
 from hookline.trainer.config.preflight import RESUME, check_job, resumed_run
 from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup, visible
 from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored

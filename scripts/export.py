@@ -20,8 +20,8 @@ if __name__ == "__main__":
 from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
 from hookline.scripts.command import make_main, parse_options, plain_table
 from hookline.trainer.config.stored import read_stored, recipe_of
+from hookline.trainer.deferred import plain_warnings, quiet_start
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.quiet import plain_warnings, quiet_start
 from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
 
 def find(options: Range, job: Job) -> Found:
     """Train a run at rising rates until its loss diverges, and draw the losses."""
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     factor = (options.highest / options.lowest) ** (1.0 / max(1, options.count - 1))
     rising = {"initial_learning_rate": options.lowest, "decay_steps": 1, "decay_rate": factor}

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hookline.trainer.config.plugins import OWN_CONFIGS as CONFIG_DIR
-from hookline.trainer.config.plugins import Plugin, installed_plugins
+from hookline.trainer.config.parts import OWN_CONFIGS as CONFIG_DIR
+from hookline.trainer.config.parts import Plugin, installed_plugins
 from hookline.trainer.config.schema import MISSING, NAMED, TrainConfig, TrainerConfig, leaves, show, visible
 from hookline.trainer.errors import UserError, did_you_mean
 
@@ -227,7 +227,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
     from omegaconf import OmegaConf
 
-    from hookline.trainer.config.layers import read_places
+    from hookline.trainer.config.keys import read_places
 
     places = read_places(path)
     for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):

@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> tuple[Job, str]:
 
 def show_plan(job: Job, form: str) -> dict[str, Any]:
     """Print the plan of a job; return an empty summary."""
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
         from hookline.scripts.planning.drawing import as_dot, as_mermaid

@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def measure(options: Options) -> Scan:
     """Return the metric for each layer and sparsity."""
-    from hookline.trainer.quiet import quiet_start
+    from hookline.trainer.deferred import quiet_start
 
     with quiet_start():
         from hookline.hooks.kernels import select_kernels

@@ -225,7 +225,7 @@ def _replay(options: Options, directory: Path, steps: int) -> list[str]:
     """Train again, print the outcome, and return what is damaged."""
     older, newer = choose_pair(directory / CHECKPOINTS, steps)
     config = read_config(options.run, options.plugins)
-    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
         import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
@@ -268,9 +268,8 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
 def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     """Train from one checkpoint to another, and compare."""
     from hookline.trainer.run.directory import environment
-    from hookline.trainer.run.resume import changed_replicas
     from hookline.trainer.run.session import prepare
-    from hookline.trainer.run.state import assign_variables, share_variables, values_by_key
+    from hookline.trainer.run.state import assign_variables, changed_replicas, share_variables, values_by_key
 
     start, end = files.read_checkpoint(older), files.read_checkpoint(newer)
     rates = rate_changes(start, end)

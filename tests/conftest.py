@@ -137,7 +137,7 @@ def seed() -> int:
 @pytest.fixture(autouse=True, scope="session")
 def a_choice_of_groups_is_composed_once() -> Iterator[None]:
     """Keep what Hydra composes, by its files and the choice: it takes 0.2 s, and nobody changes what it returns."""
-    module = sys.modules.get("hookline.trainer.config.compose")
+    module = sys.modules.get("hookline.trainer.config.command")
     if module is None:
         yield
         return

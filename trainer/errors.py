@@ -1,8 +1,9 @@
-"""Mistakes that a user can fix, each one line, and the printing of names from outside."""
+"""Mistakes that a user can fix, each one line; checks of plain options; the printing of names from outside."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import shlex
@@ -13,8 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from tokenize import TokenError
+from typing import Any
 
 
 class UserError(ValueError):
@@ -113,6 +116,46 @@ def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     listing = ", ".join(names) if names else "none"
     return UserError(f"Unknown {kind} '{received}'.{did_you_mean(received, names)} Expected one of: {listing}.")
+
+
+def is_whole_number(value: Any) -> bool:
+    """Return whether a setting is an integer; True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: Any, minimum: int = 1, maximum: int | None = None) -> int:
+    """Return an option's value, a whole number in a range."""
+    if not is_whole_number(value) or value < minimum or (maximum is not None and value > maximum):
+        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise UserError(f"{name}={value!r} received. Expected a whole number {bounds}.")
+    return int(value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    *,
+    above_minimum: bool = False,
+    expected: str | None = None,
+) -> float:
+    """Return an option's value, a finite number in a range, as a float."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not minimum <= value <= maximum or (above_minimum and value == minimum):
+        if expected is None and minimum > -math.inf:
+            expected = f"a number {'above' if above_minimum else 'of at least'} {minimum:g}"
+            expected += f" and at most {maximum:g}" if maximum < math.inf else ""
+        raise UserError(f"{name}={value!r} received. Expected {expected or 'a finite number'}.")
+    return float(value)
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
+    """Return an option's value, one of the known names."""
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        raise unknown_name(name, str(value), names)
+    return value
 
 
 def user_path(text: str | Path, key: str) -> Path:

@@ -1,4 +1,4 @@
-"""Objectives, their batches, and the checks that networks and objectives fit together."""
+"""Objectives, their batches, what they show, and the checks that networks and objectives fit together."""
 
 from __future__ import annotations
 
@@ -265,3 +265,23 @@ def _check_owners(network: Network, owners: Sequence[str]) -> None:
     if len(owners) > 1 and not network.shared:
         names = " and ".join(f"'{name}'" for name in owners)
         raise UserError(f"{names} change the network '{network.name}'. Expected one, or Network(..., shared=True).")
+
+
+LARGEST = 32  # pixels a side
+
+
+def thumbnails(images: tf.Tensor) -> tf.Tensor:
+    """Return images of at most 32 pixels a side, shrunk by area with their proportions kept; small ones as they are.
+
+    Args:
+        images: numbers [batch, height, width, channels], of known height and width.
+
+    Returns:
+        float32 [batch, height, width, channels], in the range of the images.
+    """
+    images = tf.cast(images, tf.float32)
+    height, width = images.shape[1:3]
+    scale = LARGEST / max(height, width)
+    if scale >= 1.0:
+        return images
+    return tf.image.resize(images, [max(1, round(height * scale)), max(1, round(width * scale))], method="area")

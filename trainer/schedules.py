@@ -6,28 +6,27 @@ all, or `warmup_fraction`, the same as a share of all steps, in [0, 1). What is 
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import keras
 
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_integer, check_number
 
 Schedule: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule"
+BELOW_1 = math.nextafter(1.0, 0.0)
 
 
 def _check_warmup(warmup_steps: int, warmup_fraction: float) -> None:
-    if not 0 <= warmup_fraction < 1:
-        raise UserError(f"schedule.warmup_fraction={warmup_fraction} received. Expected a number in [0, 1).")
-    if warmup_steps < 0:
-        raise UserError(f"schedule.warmup_steps={warmup_steps} received. Expected a whole number of at least 0.")
+    check_number("schedule.warmup_fraction", warmup_fraction, 0, BELOW_1, expected="a number in [0, 1)")
+    check_integer("schedule.warmup_steps", warmup_steps, 0)
     if warmup_steps and warmup_fraction:
         raise UserError("schedule.warmup_steps and schedule.warmup_fraction are both set. Expected one of them.")
 
 
 def _check_cosine(final_fraction: float, warmup_steps: int, warmup_fraction: float) -> None:
-    if not 0 <= final_fraction <= 1:
-        raise UserError(f"schedule.final_fraction={final_fraction} received. Expected a number in [0, 1].")
+    check_number("schedule.final_fraction", final_fraction, 0, 1)
     _check_warmup(warmup_steps, warmup_fraction)
 
 
@@ -56,8 +55,7 @@ def step(
     starts = [round(milestone * total_steps) for milestone in milestones]
     if any(not 0 < start < total_steps for start in starts) or sorted(set(starts)) != starts:
         raise UserError(f"schedule.milestones={milestones} for {total_steps} steps. Expected rising shares in (0, 1).")
-    if factor <= 0:
-        raise UserError(f"schedule.factor={factor} received. Expected a number above 0.")
+    check_number("schedule.factor", factor, 0, above_minimum=True)
     warmup = _warmup_length(total_steps, warmup_steps, warmup_fraction)
     rates = [learning_rate * factor**power for power in range(len(starts) + 1)]
     if not starts:
@@ -90,8 +88,7 @@ def cosine(
 
 
 def _check_exponential(final_fraction: float, warmup_steps: int, warmup_fraction: float) -> None:
-    if not 0 < final_fraction <= 1:
-        raise UserError(f"schedule.final_fraction={final_fraction} received. Expected a number above 0, up to 1.")
+    check_number("schedule.final_fraction", final_fraction, 0, 1, above_minimum=True)
     _check_warmup(warmup_steps, warmup_fraction)
 
 
@@ -113,11 +110,10 @@ def exponential(
 
 
 def _check_one_cycle(first_fraction: float, peak: float, final_fraction: float) -> None:
-    for name, value in {"first_fraction": first_fraction, "final_fraction": final_fraction}.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"schedule.{name}={value} received. Expected a number in [0, 1].")
-    if not 0 < peak < 1:
-        raise UserError(f"schedule.peak={peak} received. Expected a share of all steps, above 0 and below 1.")
+    check_number("schedule.first_fraction", first_fraction, 0, 1)
+    check_number("schedule.final_fraction", final_fraction, 0, 1)
+    expected = "a share of all steps, above 0 and below 1"
+    check_number("schedule.peak", peak, 0, BELOW_1, above_minimum=True, expected=expected)
 
 
 @prechecked(_check_one_cycle)

@@ -11,9 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.options import check_integer, check_number
 from hookline.trainer.config.schema import describe, fits, show
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name
 from hookline.trainer.objective import Batch
 
 SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from hookline.hooks.options import check_integer, check_number
+from hookline.trainer.errors import check_integer, check_number
 from hookline.trainer.hook import HostHook, Report, Run
 
 

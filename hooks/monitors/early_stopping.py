@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hookline.hooks.options import check_integer, check_number
+from hookline.trainer.errors import check_integer, check_number
 from hookline.trainer.hook import HostHook, Report, Run
 
 

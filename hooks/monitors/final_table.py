@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
-from hookline.hooks.options import check_choice
-from hookline.trainer.errors import as_typed, printable
+from hookline.trainer.errors import as_typed, check_choice, printable
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_integer, check_number, first_of
-from hookline.trainer.errors import NonFiniteError
+from hookline.hooks.options import first_of
+from hookline.trainer.errors import NonFiniteError, check_choice, check_integer, check_number
 from hookline.trainer.hook import Declaration, GraphHook, HostHook, Run, Tensors
 from hookline.trainer.step.context import StepContext
 

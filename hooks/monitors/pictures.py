@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from hookline.hooks.options import check_integer
+from hookline.trainer.errors import check_integer
 from hookline.trainer.files import make_folder, read_bytes, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE

@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
-from hookline.hooks.options import check_choice, check_integer, check_number
-from hookline.trainer.errors import printable
+from hookline.trainer.errors import check_choice, check_integer, check_number, printable
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run import results
 

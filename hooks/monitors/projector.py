@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
 from hookline.hooks.monitors.pictures import encode_picture, file_name, is_due, write_files
-from hookline.hooks.options import check_integer
+from hookline.trainer.errors import check_integer
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.objective import Embedding
 

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches

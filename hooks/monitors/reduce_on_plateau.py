@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
-from hookline.hooks.options import check_number
+from hookline.trainer.errors import check_number
 from hookline.trainer.hook import Run
 
 

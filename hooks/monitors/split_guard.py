@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_number
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.files import write_whole
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.input.batches import EvaluationBatches

@@ -10,8 +10,8 @@ from hookline.hooks.monitors.dashboard import records
 from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
 from hookline.hooks.monitors.final_table import as_markdown, network_tables
 from hookline.hooks.monitors.pictures import is_due
-from hookline.hooks.options import check_integer
 from hookline.trainer.config.stored import read_overrides
+from hookline.trainer.errors import check_integer
 from hookline.trainer.files import read_bytes
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.directory import ENVIRONMENT

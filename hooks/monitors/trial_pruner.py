@@ -10,8 +10,7 @@ from copy import copy
 from typing import Any
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
-from hookline.hooks.options import check_choice
-from hookline.trainer.errors import UserError, one_line
+from hookline.trainer.errors import UserError, check_choice, one_line
 from hookline.trainer.hook import HostHook, Report, Run
 
 PRUNERS = {

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, epoch_start
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import check_epochs, epoch_start
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
 STRUCTURES = ("unstructured", "channel", *SIZED)

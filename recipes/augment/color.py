@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hookline.recipes import check_number
 from hookline.recipes.augment import check_floating, image_inputs
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import normal, uniform
 from hookline.trainer.objective import Batch
@@ -84,7 +83,7 @@ class Noise(Augment):
     priority = 60
 
     def __init__(self, *, stddev: float = 0.1) -> None:
-        self.stddev = check_number("stddev", stddev, 0, open_below=True)
+        self.stddev = check_number("stddev", stddev, 0, above_minimum=True)
 
     def check(self, batch: Batch) -> None:
         check_floating(batch)

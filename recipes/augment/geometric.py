@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_number
 from hookline.recipes.augment import image_inputs
+from hookline.trainer.errors import check_choice, check_number
 from hookline.trainer.input.augment import Augment, targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
@@ -117,7 +117,7 @@ class Rotate(Geometric):
 
     def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
-        self.degrees = check_number("degrees", degrees, 0, 180, open_below=True)
+        self.degrees = check_number("degrees", degrees, 0, 180, above_minimum=True)
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         largest = math.radians(self.degrees)

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_number
 from hookline.recipes.augment import check_floating, image_inputs
+from hookline.trainer.errors import check_number
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
 from hookline.trainer.objective import SOFT_TARGETS, Batch
@@ -68,8 +68,8 @@ class _Mixing(Augment):
     mixes = True
 
     def __init__(self, *, alpha: float, probability: float) -> None:
-        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
-        self.probability = check_number("probability", probability, 0, 1, open_below=True)
+        self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
+        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
 
 class Mixup(_Mixing):
@@ -140,9 +140,9 @@ class Cutout(Augment):
     priority = 70
 
     def __init__(self, *, share: float = 0.5, fill: float | None = None, probability: float = 1.0) -> None:
-        self.share = check_number("share", share, 0, 1, open_below=True)
+        self.share = check_number("share", share, 0, 1, above_minimum=True)
         self.fill = None if fill is None else check_number("fill", fill, -math.inf)
-        self.probability = check_number("probability", probability, 0, 1, open_below=True)
+        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
     def check(self, batch: Batch) -> None:
         image_inputs(batch)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hookline.recipes import check_number, check_whole
 from hookline.recipes.augment.geometric import Geometric, moved_back
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_integer, check_number
 from hookline.trainer.input.order import chance, whole_numbers
 from hookline.trainer.objective import Batch
 
@@ -55,7 +54,7 @@ class Crop(Translation):
 
     def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
-        check_whole("padding", padding, 1)
+        check_integer("padding", padding, 1)
         self.padding = padding
 
     def check(self, batch: Batch) -> None:
@@ -76,7 +75,7 @@ class Shift(Translation):
 
     def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float | None = None) -> None:
         super().__init__(border=border, fill=fill)
-        self.share = check_number("share", share, 0, 1, open_below=True)
+        self.share = check_number("share", share, 0, 1, above_minimum=True)
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         most_right, most_down = round(self.share * width), round(self.share * height)
@@ -96,7 +95,7 @@ class Flip(Geometric):
         if probability == 1:
             raise UserError("probability=1 received: all training images would be mirrored. Expected less than 1.")
         self.horizontal, self.vertical = horizontal, vertical
-        self.probability = check_number("probability", probability, 0, 1, open_below=True)
+        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         x_sign, y_sign = (

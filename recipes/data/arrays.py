@@ -22,10 +22,8 @@ from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, in
 from hookline.recipes.data.splits import PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import check_lengths, check_shape
-from hookline.trainer.input.data import Data
+from hookline.trainer.input.data import ArraySource, Data, Source, check_lengths, check_shape
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource, Source
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 WEIGHTS = "sample_weight"

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data import digits as small
 from hookline.recipes.data import keras_dataset as large
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
 from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError, check_choice, check_integer
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 
@@ -62,8 +60,8 @@ class Originals:
         self.canvas, self.fragment = (
             auto if each == AUTO else each for auto, each in zip(usual[name], given, strict=True)
         )
-        check_whole("data.canvas", self.canvas, side + 1)
-        check_whole("data.fragment_size", self.fragment, 1, side)
+        check_integer("data.canvas", self.canvas, side + 1)
+        check_integer("data.fragment_size", self.fragment, 1, side)
 
     def data_of(self, name: str, parts: Mapping[str, Split], *, has_classes: bool = True) -> Data:
         """Return the data of splits of canvases."""
@@ -222,7 +220,7 @@ def several_digits(
     Targets are int64 [canvases, 10], 1 for each digit that is there. The splits are those of data=digits: no digit is
     on canvases of two splits.
     """
-    check_whole("data.most", most, 1, CELLS**2)
+    check_integer("data.most", most, 1, CELLS**2)
     counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
     originals, shape = small.digits(), (CELLS * small.SIDE, CELLS * small.SIDE, 1)
     splits = {

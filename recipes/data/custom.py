@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data import splits
 from hookline.recipes.data.example_rows import INPUTS, TARGETS, Formats, is_batched, processes, read_own, read_rows
 from hookline.recipes.data.input_form import HostRows, check_fits, check_rows, input_form, is_held, transform_of
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.data import Data
+from hookline.trainer.errors import UserError, check_choice, check_integer
+from hookline.trainer.input.data import ArraySource, Data, Source
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource, Source
 
 ROWS_A_PASS = 256
 
@@ -41,7 +39,7 @@ class ExampleReader:
         alike: str = "Return every example alike.",
     ) -> None:
         """Take an object, and read its first example; without classes, `classes` is 0."""
-        check_whole("data.threads", threads, 1)
+        check_integer("data.threads", threads, 1)
         if not hasattr(examples, "__len__") or not (hasattr(examples, "gather") or hasattr(examples, "__getitem__")):
             raise UserError(f"{name} is a {type(examples).__name__}; expected __len__ with __getitem__ or gather.")
         self.name, self._examples, self.size = name, examples, len(examples)
@@ -138,7 +136,7 @@ class ExampleReader:
 
 def _check(split: str, source: Any, workers: int) -> None:
     check_choice("data.split", split, splits.SPLITS)
-    check_whole("data.workers", workers, 0)
+    check_integer("data.workers", workers, 0)
     if source is None:
         raise UserError(
             "data.source is null. Set +data.source._target_=<package.module.Class>, its arguments as "

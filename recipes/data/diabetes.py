@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hookline.recipes.data.digits import sklearn_table
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
 

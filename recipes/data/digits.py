@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hookline.recipes import check_choice, check_whole
 from hookline.recipes.data.custom import ExampleReader, read_data
 from hookline.recipes.data.images import covering, sides_of
 from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.data import Data
 
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
@@ -30,7 +29,7 @@ INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
 def _check(split: str, streaming: Any, examples: Any, mode: str) -> None:
     check_choice("data.split", split, SPLITS)
     if examples is not None:
-        check_whole("data.examples", examples, 1)
+        check_integer("data.examples", examples, 1)
     elif streaming:
         raise UserError("data.streaming=true needs data.examples: a stream is read once, into memory. Set how many.")
     check_choice("data.mode", mode, MODES)

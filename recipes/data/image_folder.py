@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from hookline.recipes import check_choice, check_number
 from hookline.recipes.data.image_source import EncodedImages, check_holding, file_stamp, image_data, report_faults
 from hookline.recipes.data.images import FORMATS, SUFFIXES, UnreadableImage, check_beginning, decode_image, image_form
 from hookline.recipes.data.input_form import map_in_chunks
 from hookline.recipes.data.splits import check_split, complete
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError, check_choice, check_number, user_path
 from hookline.trainer.files import open_file
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.preparation import Preparation
@@ -40,7 +39,7 @@ def _check(**options: Any) -> None:
     check_holding(options)
     check_split(options["split"], group_pattern=("group", options["group_pattern"]))
     check_choice("data.duplicates", options["duplicates"], DUPLICATES)
-    check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
+    check_number("data.train_share", options["train_share"], 0, 1, above_minimum=True)
     existing_folder(options["path"])
 
 

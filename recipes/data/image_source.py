@@ -20,17 +20,15 @@ import numpy as np
 import PIL
 import tensorflow as tf
 
-from hookline.recipes import check_choice
 from hookline.recipes.data.array_files import NpyRows, open_npy
 from hookline.recipes.data.digits import centered_pixels
 from hookline.recipes.data.images import FORMATS, UnreadableImage, described
 from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in_chunks
 from hookline.recipes.data.splits import PARTS, check_every_class
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.files import write_whole
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Source, Split
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource, Source
 
 CACHES = ("memory", "disk", "none")
 CORRUPT = ("stop", "skip")

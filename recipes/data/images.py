@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from hookline.recipes import check_choice
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError, check_choice, is_whole_number
 from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation
 
 KINDS = ("JPEG", "PNG", "BMP", "GIF")  # as Pillow names them; it opens no other

@@ -13,13 +13,11 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice
 from hookline.recipes.data.digits import pixel_preparation
 from hookline.recipes.data.example_rows import LARGEST_NUMBER
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import as_pixels, check_finite
+from hookline.trainer.errors import UserError, check_choice
+from hookline.trainer.input.data import HOST, as_pixels, check_finite, labels_of
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import HOST, labels_of
 from hookline.trainer.objective import Batch
 
 CACHES = ("auto", "memory", "none")

@@ -10,15 +10,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.recipes import check_choice
 from hookline.recipes.data.array_files import find_arrays, read_npz, warn_of_unread
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
 from hookline.recipes.data.splits import as_labels, data_of_parts
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import as_pixels, check_examples
-from hookline.trainer.input.data import Data
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError, check_choice
+from hookline.trainer.input.data import ArraySource, Data, as_pixels, check_examples
 from hookline.trainer.input.split import split_indices
 
 FASHION_MNIST = {

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
 

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hookline.recipes import check_choice
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import check_finite, check_labels, check_lengths, is_whole_number
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.errors import UserError, check_choice, is_whole_number
+from hookline.trainer.input.data import Data, Source, Split, check_finite, check_labels, check_lengths
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import Source
 from hookline.trainer.input.split import split_indices
 
 MOST_CLASSES = 2**31

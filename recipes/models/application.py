@@ -11,8 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.recipes import check_choice
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
 from hookline.trainer.run.initial_weights import load_whole
 

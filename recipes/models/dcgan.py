@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 import keras
 
-from hookline.recipes import check_choice
 from hookline.recipes.models import GENERATOR, check_role
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice
 
 NORMALIZED = ("both", "generator", "none")
 BatchNorm: TypeAlias = "partial[keras.layers.BatchNormalization] | None"

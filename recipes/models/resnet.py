@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
-from hookline.recipes import check_choice
 from hookline.recipes.models import check_images
+from hookline.trainer.errors import check_choice
 
 SHORTCUTS = ("block", "convolution")
 

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes import check_choice
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.ops.override_gradient import override_gradient
 
 REGISTERED = "HooklineToyProduct"

@@ -191,7 +191,7 @@ def _prepare(contender: Contender, settings: Settings) -> Work:
     if contender.environment == "torch":
         importlib.import_module("torch").set_num_threads(settings.threads or os.cpu_count() or 1)
     else:
-        from hookline.trainer.quiet import quiet_start
+        from hookline.trainer.deferred import quiet_start
 
         with quiet_start():
             import tensorflow as tf

@@ -17,7 +17,7 @@ import numpy as np
 from hookline.deploy.formats import FORMATS
 from hookline.scripts.benchmarks.contender import Contender, Settings, Work, scratch
 from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, compose
-from hookline.trainer.quiet import silent
+from hookline.trainer.deferred import silent
 
 if TYPE_CHECKING:
     import keras

@@ -34,8 +34,7 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
 
     from hookline.recipes.data.digits import centered_pixels
     from hookline.trainer.input.batches import TrainingBatches
-    from hookline.trainer.input.data import Split
-    from hookline.trainer.input.source import ArraySource
+    from hookline.trainer.input.data import ArraySource, Split
 
     images, labels, peak = _arrays(settings.data)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))

@@ -11,7 +11,7 @@ from typing import Any
 
 from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
 from hookline.trainer.config.schema import NAMED, TARGET, show
-from hookline.trainer.config.settings import (
+from hookline.trainer.config.stored import (
     IGNORED,
     MISSING,
     Settings,

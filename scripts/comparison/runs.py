@@ -11,8 +11,15 @@ from typing import Any
 
 from hookline.scripts.sweep.record import FILE_NAME as SWEEP_FILE
 from hookline.scripts.sweep.record import SweepJob, read_sweep
-from hookline.trainer.config.settings import overridden_key
-from hookline.trainer.config.stored import FILE_NAME, OVERRIDES, read_overrides, read_stored, recipe_name, recipe_of
+from hookline.trainer.config.stored import (
+    FILE_NAME,
+    OVERRIDES,
+    overridden_key,
+    read_overrides,
+    read_stored,
+    recipe_name,
+    recipe_of,
+)
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import read_json
 from hookline.trainer.run.results import COMPLETE, is_metric, is_total_loss, short_name

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookline.deploy.inference.card import Card, read_card
+from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError, user_path
-from hookline.trainer.quiet import silent
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
     from hookline.trainer.run.finished import read_config, restore
 
     config = read_config(path, plugins)
-    from hookline.trainer.quiet import quiet_start
+    from hookline.trainer.deferred import quiet_start
 
     with quiet_start():
         import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen

@@ -17,9 +17,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hookline.deploy.formats import import_optional
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_sweep
 from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
-from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import open_composer
-from hookline.trainer.config.plugins import KEY as PLUGINS
+from hookline.trainer.config.command import Command, expand_sweep, open_composer, parse_overrides
+from hookline.trainer.config.parts import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, check_early, preflight, preflight_each
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, user_path

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.compose import typed
+from hookline.trainer.config.command import parse_command, typed
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 

@@ -11,8 +11,7 @@ import yaml
 
 from hookline.scripts.help import purpose
 from hookline.trainer.config.build import bind, parameters_of, resolve
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.compose import CONFIG_DIR, open_composer, typed, with_values
+from hookline.trainer.config.command import CONFIG_DIR, open_composer, parse_command, typed, with_values
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, validate
 from hookline.trainer.run.blueprint import split_binding

@@ -4,9 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from hookline.scripts.explain import explain
-from hookline.trainer.config.command import Command, parse_command, parse_overrides
-from hookline.trainer.config.compose import CONFIG_DIR, open_composer
-from hookline.trainer.config.layers import chain_of, layers_of
+from hookline.trainer.config.command import CONFIG_DIR, Command, open_composer, parse_command, parse_overrides
+from hookline.trainer.config.keys import chain_of, layers_of
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.schema import leaves
 from hookline.trainer.errors import UserError

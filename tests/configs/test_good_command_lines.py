@@ -5,8 +5,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from hookline.trainer.config.command import parse_command, parse_overrides
-from hookline.trainer.config.compose import open_composer, with_values
+from hookline.trainer.config.command import open_composer, parse_command, parse_overrides, with_values
 from hookline.trainer.config.keys import is_group_choice
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.schema import lookup

@@ -7,8 +7,7 @@ import pytest
 
 from hookline.scripts.help import help_text
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.parts import check_path
-from hookline.trainer.config.plugins import installed_plugins, plugin_versions, trusted_packages, used_plugins
+from hookline.trainer.config.parts import check_path, installed_plugins, plugin_versions, trusted_packages, used_plugins
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 

@@ -10,8 +10,7 @@ from omegaconf import OmegaConf
 from hookline.hooks.monitors.randomness_guard import find_faults
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.run.blueprint import build_augments
 from tests.support.batches import assert_same_bits, eager_batches, traced_batches

@@ -13,12 +13,12 @@ from hookline.hooks import catalogue, load
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.order import order_hooks
 from hookline.trainer.run.blueprint import build_hook
 from hookline.trainer.run.machine import POLICIES, computing_in, loss_scale_for
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer
 from tests.support import replicas
 from tests.support.door import OPTIONS

@@ -15,7 +15,7 @@ from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
 from hookline.trainer.replicas.cluster import Cluster
 from hookline.trainer.replicas.replica import Group, Messages
 from hookline.trainer.run import workers as module
-from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.control import Interrupted, Interruption
 from hookline.trainer.run.workers import ClusterWorkers, abort_after, follow, is_loss
 
 

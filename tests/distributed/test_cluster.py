@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from hookline.scripts.launch import free_ports
 from hookline.trainer.errors import UserError, WorkersError
-from hookline.trainer.replicas.cluster import Cluster, cluster_of
-from hookline.trainer.replicas.start_cluster import meet
+from hookline.trainer.replicas.cluster import Cluster, cluster_of, meet
 
 SETTINGS = {"strategy": "multi_worker", "replicas": None, "batch_size": 60}
 

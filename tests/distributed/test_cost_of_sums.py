@@ -59,12 +59,11 @@ def work(index, addresses):
     """Measure in one of the processes; the first prints a line for each delay, and waits for the next to be set."""
     import tensorflow as tf
 
-    from hookline.trainer.replicas import start_cluster
-    from hookline.trainer.replicas.cluster import Cluster
+    from hookline.trainer.replicas import cluster
     from hookline.trainer.replicas.replica import Collectives, Group
 
-    start_cluster.meet = lambda cluster: None  # every worker has other addresses
-    start_cluster.start_cluster(Cluster(tuple(addresses), index, "TF_CONFIG"))
+    cluster.meet = lambda _: None  # every worker has other addresses
+    cluster.start_cluster(cluster.Cluster(tuple(addresses), index, "TF_CONFIG"))
     collectives, count = Collectives(Group(len(addresses))), len(addresses)
     weights = tf.random.stateless_normal([512, 512], [0, 0]) / 512
 

@@ -15,7 +15,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import read_checkpoint, read_manifests
-from hookline.trainer.run.resume import restore_run
+from hookline.trainer.run.state import restore_run
 from hookline.trainer.run.workers import Workers
 from tests.support.poison import Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values

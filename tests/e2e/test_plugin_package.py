@@ -11,7 +11,7 @@ import pytest
 from hookline import train
 from hookline.scripts import evaluate, export, plan
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.resume import changed_environment
+from hookline.trainer.run.state import changed_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "support" / "moons_plugin"

@@ -11,7 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import hookline
 from hookline import cli
-from hookline.trainer import errors, version
+from hookline.trainer import errors
+from hookline.trainer.config import parts
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.errors import UserError, as_typed
 
@@ -80,8 +81,8 @@ def test_its_own_help_and_version(capsys, monkeypatch):
     assert cli.main(["--version"]) == 0
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert capsys.readouterr().out == f"hookline {declared}\n" == f"hookline {hookline.__version__}\n"
-    monkeypatch.setattr(version, "IS_CLONE", False)
-    assert version.own_version() == metadata.version("hookline")
+    monkeypatch.setattr(parts, "IS_CLONE", False)
+    assert parts.own_version() == metadata.version("hookline")
 
 
 MISTAKES = {

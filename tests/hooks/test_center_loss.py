@@ -10,8 +10,7 @@ import tensorflow as tf
 from hookline.hooks.center_loss import CenterLoss
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
 from hookline.trainer.step.evaluate import Evaluator

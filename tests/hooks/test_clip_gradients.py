@@ -10,8 +10,8 @@ from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
 from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.stage import order_hooks
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "toy/hidden/kernel", "toy/logits/kernel"

@@ -15,7 +15,7 @@ from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.interruption import Interrupted
+from hookline.trainer.run.control import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
 from tests.support.hooked import hooked

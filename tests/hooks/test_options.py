@@ -9,32 +9,10 @@ import tensorflow as tf
 
 from hookline import hooks
 from hookline.hooks.ema import Ema
-from hookline.hooks.options import (
-    check_choice,
-    check_integer,
-    check_number,
-    epoch_start,
-    keeps_averages,
-    moving_average,
-    project_with_average,
-)
+from hookline.hooks.options import epoch_start, keeps_averages, moving_average, project_with_average
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from tests.support.toy import toy_network
-
-
-def test_what_is_no_value_of_an_option_is_refused_by_its_name():
-    for check, values, options in (
-        (check_integer, (0, 1.5, 4.0, "4", None, True, math.nan, 9), {"maximum": 8}),
-        (check_number, (-0.1, 1.01, "60", None, False, math.nan, math.inf), {"minimum": 0, "maximum": 1}),
-        (check_number, (0,), {"minimum": 0, "above_minimum": True}),
-    ):
-        for value in values:
-            with pytest.raises(UserError, match="^Invalid given: .* Expected "):
-                check("given", value, **options)
-    for value in ("splcing", None, ["splicing"]):
-        with pytest.raises(UserError, match="^Unknown given .*constant, splicing"):
-            check_choice("given", value, ("constant", "splicing"))
 
 
 def test_types_of_the_arguments_are_those_of_the_constructor():

@@ -13,7 +13,7 @@ from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
-from hookline.trainer.order import order_hooks
+from hookline.trainer.step.stage import order_hooks
 from tests.support.hooked import hooked
 from tests.support.toy import StatelessHook, build_context, toy_network, values_of
 

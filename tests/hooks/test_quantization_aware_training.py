@@ -15,7 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.state import shipped_forms, shipped_weights
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -110,9 +110,9 @@ def test_it_is_float_before_the_begin() -> None:
 def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded() -> None:
     loop = loop_of(QuantizationAwareTraining())
     loop.run(0, 6)
-    forms = shipped_forms(loop.trainer, shipped_weights(loop.trainer, 6))["model"]
-    assert sorted(forms.weight_bits.values()) == [8, 8]
-    assert sorted(forms.input_bits.values()) == [8, 8]
+    bits = shipped_bits(loop.trainer, shipped_weights(loop.trainer, 6))["model"]
+    assert sorted(bits.weights.values()) == [8, 8]
+    assert sorted(bits.inputs.values()) == [8, 8]
     hidden = loop.trainer.networks["model"].model.get_layer("hidden")
     steps = np.abs(hidden.kernel.numpy()).max() / 127
     kernel = next(value for name, value in used_by(loop, 6).items() if name == hidden.kernel.path)
@@ -173,9 +173,9 @@ def test_each_kernel_is_rounded_by_one_of_two_hooks() -> None:
         np.testing.assert_allclose(used[name], expected, rtol=1e-5)  # 8 bits for all columns would change it
         assert np.abs(latent).max() <= 1.0
         assert not np.array_equal(latent, np.clip(before[name], -1.0, 1.0))
-    forms = shipped_forms(loop.trainer, shipped_weights(loop.trainer, 3))["model"]
-    assert forms.weight_bits == {"net/conv/kernel": 8, "net/dense_1/kernel": 1, "net/dense_2/kernel": 1}
-    assert forms.input_bits == {"conv": 8, "dense_1": 1, "dense_2": 1}
+    bits = shipped_bits(loop.trainer, shipped_weights(loop.trainer, 3))["model"]
+    assert bits.weights == {"net/conv/kernel": 8, "net/dense_1/kernel": 1, "net/dense_2/kernel": 1}
+    assert bits.inputs == {"conv": 8, "dense_1": 1, "dense_2": 1}
 
 
 class Subclassed(keras.Model):

@@ -8,7 +8,7 @@ from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.sam import Sam
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.metrics import LossScale
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 

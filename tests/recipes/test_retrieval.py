@@ -25,8 +25,7 @@ from hookline.recipes.retrieval import (
     triplet_loss,
 )
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.recipe import Parts
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop

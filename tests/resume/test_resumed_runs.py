@@ -10,9 +10,9 @@ from hookline.hooks import catalogue, load
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
+from hookline.trainer.run.control import Interrupted
 from hookline.trainer.run.directory import locked
-from hookline.trainer.run.interruption import Interrupted
-from hookline.trainer.run.resume import changed_environment
+from hookline.trainer.run.state import changed_environment
 from tests.resume.test_matrix import curves
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused

@@ -18,9 +18,8 @@ from hookline.scripts.evaluation.outputs import collect
 from hookline.scripts.evaluation.report import calibration_errors, measure, reliability, write_evaluation
 from hookline.scripts.prediction.results import softmax
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.refusals import assert_one_line
 

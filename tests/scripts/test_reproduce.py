@@ -11,8 +11,7 @@ from hookline.scripts import reproduce
 from hookline.scripts.reproduce import Options, Session
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
-from hookline.trainer.config.command import Command
-from hookline.trainer.config.compose import open_composer, typed, with_values
+from hookline.trainer.config.command import Command, open_composer, typed, with_values
 from hookline.trainer.config.schema import validate
 from tests.support.stored_runs import config_of, write_run
 

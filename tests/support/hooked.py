@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from hookline.hook_list import hook_name
-from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, ToyObjective, build_context, toy_batch
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
-from hookline.trainer.order import order_hooks
 from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, build_context, toy_batch
 

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best

@@ -1,6 +1,7 @@
 """Messages are one printable line, faults of array files are known, and paths that lead nowhere are reported."""
 
 import io
+import math
 from datetime import datetime
 from pathlib import Path
 
@@ -14,9 +15,19 @@ from hookline.scripts.command import csv_text
 from hookline.scripts.sweep.open import open_sweep
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.stored import read_stored, recipe_of
-from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
+from hookline.trainer.errors import (
+    ARRAY_FAULTS,
+    UserError,
+    check_choice,
+    check_integer,
+    check_number,
+    one_line,
+    printable,
+    unknown_name,
+    user_path,
+)
 from hookline.trainer.run.directory import initial_checkpoints
-from hookline.trainer.run.resume import existing_directory
+from hookline.trainer.run.state import existing_directory
 from tests.support.refusals import assert_refused
 
 
@@ -111,3 +122,16 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
         for path in (NOBODY, LONG):
             assert_refused(path, look, path)
     assert not list(tmp_path.iterdir())
+
+
+def test_options_out_of_range_are_refused_by_their_name() -> None:
+    check_choice("data.fit", "crop", ("crop", "stretch"))
+    assert_refused("data.fit 'crp'.*'crop'", check_choice, "data.fit", "crp", ("crop", "stretch"))
+    for value in (1, 5):
+        check_integer("data.threads", value, 1, 5)
+    for value in (0, 6, 2.0, True, "2", None):
+        assert_refused(f"data.threads={value!r} received", check_integer, "data.threads", value, 1, 5)
+    assert check_number("share", 1, 0, 1, above_minimum=True) == 1.0
+    for value in (0, 1.1, math.nan, math.inf, -1, True, "1", None):
+        assert_refused(f"share={value!r} received", check_number, "share", value, 0, 1, above_minimum=True)
+    assert check_number("alpha", 0, 0) == 0.0

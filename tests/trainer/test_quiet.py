@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.trainer.quiet import plain_warnings
+from hookline.trainer.deferred import plain_warnings
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,17 +16,22 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.build import parameters_of, resolve
-from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
-from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
-from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
-from hookline.trainer.config.layers import chain_of, layers_of
-from hookline.trainer.config.parts import check_tree
-from hookline.trainer.config.plugins import check_found
+from hookline.trainer.config.command import (
+    CONFIG_DIR,
+    Command,
+    Composer,
+    expand_sweep,
+    open_composer,
+    parse_overrides,
+    typed,
+    with_values,
+)
+from hookline.trainer.config.keys import chain_of, check_choice, check_value, foreign_nodes, is_group_choice, layers_of
+from hookline.trainer.config.parts import check_found, check_tree
 from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
 from hookline.trainer.config.stored import FREE, check_plugins, is_free, is_place, read_stored, recipe_name, recipe_of
-from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
+from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_start, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
-from hookline.trainer.quiet import plain_warnings, quiet_start
 from hookline.trainer.replicas.cluster import NONE
 
 RESUME = "resume"
@@ -241,7 +246,7 @@ def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
     """Check where a run writes and what it starts from, and the devices of this machine."""
-    from hookline.trainer.replicas.strategy import check_number
+    from hookline.trainer.replicas.replica import check_number
     from hookline.trainer.run.directory import check_initial, choose_directory
 
     if config["resume"] is None:  # else its directory has been read
@@ -259,8 +264,8 @@ def _precheck(config: Mapping[str, Any], part: str) -> None:
 
 def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Construct every hook, and look for conflicts among those that could be constructed."""
-    from hookline.trainer.order import order_hooks
     from hookline.trainer.run.blueprint import build_hook
+    from hookline.trainer.step.stage import order_hooks
 
     named = [(name, node) for name, node in nodes.items() if node is not None]
     found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in named]

@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.augment import Augmentation
-from hookline.trainer.input.checks import is_whole_number
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.order import epoch_permutation, example_seeds
-from hookline.trainer.input.sampling import BalancedOrder, SampledOrder
-from hookline.trainer.input.source import HOST, Source
+from hookline.trainer.input.data import HOST, Source, Split
+from hookline.trainer.input.order import BalancedOrder, SampledOrder, epoch_permutation, example_seeds
 from hookline.trainer.objective import Batch
 
 DEVICE_BYTES = 2**30
@@ -44,7 +41,7 @@ class TrainingBatches:
         augmentation: Augmentation | None = None,
         first_step: int = 0,
     ) -> None:
-        _check_batch_size(batch_size)
+        check_integer("batch_size", batch_size)
         if batch_size > split.size:
             raise UserError(f"Received batch size {batch_size} for {split.name}; expected 1..{split.size} examples.")
         self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
@@ -123,7 +120,7 @@ class EvaluationBatches:
     """Give every example of a split exactly once, in order, in batches of one size."""
 
     def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
-        _check_batch_size(batch_size)
+        check_integer("batch_size", batch_size)
         self.split, self.batch_size = split, min(batch_size, split.size)
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
@@ -142,15 +139,9 @@ class EvaluationBatches:
         return {**self._source.gather(indices), "index": indices, "weights": weights}
 
 
-def _check_batch_size(batch_size: int) -> None:
-    if not is_whole_number(batch_size) or batch_size < 1:
-        raise UserError(f"Received batch size {batch_size!r}; expected an integer of 1 or more.")
-
-
 def resolve_placement(placement: str, source: Source) -> str:
     """Return where a source's examples lie, "device" or "host"."""
-    if placement not in ("auto", "device", "host"):
-        raise unknown_name("placement", placement, ("auto", "device", "host"))
+    check_choice("placement", placement, ("auto", "device", "host"))
     if source.host_only:
         if placement == "device":
             raise UserError(

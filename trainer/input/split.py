@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError, check_integer, is_whole_number
 
 TRAIN = "train"
 HASHES = 2**64
@@ -131,8 +130,7 @@ def _check(size: int, held_out: Mapping[str, float | int], seed: int) -> None:
     shares = sum(amount for amount in held_out.values() if _is_share(amount))
     if shares >= 1 or sum(_count(amount, size) for amount in held_out.values()) >= size:
         raise UserError(f"Received {_listing(held_out)} for {size} examples; expected some left to train on.")
-    if not is_whole_number(seed) or seed < 0:
-        raise UserError(f"Received split seed {seed!r}; expected an integer of 0 or more.")
+    check_integer("split seed", seed, 0)
 
 
 def _is_share(value: object) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.ops.estimators import ste_gate
 from hookline.trainer.ops.override_gradient import DIFFERENTIATE, declare_override, is_differentiable, override_gradient
 
@@ -79,7 +78,7 @@ def hard_tanh_through(*, limit: float = 1.0) -> Backward:
 
     Hubara et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit), with a limit above 0.
     """
-    limit = _number("hard_tanh_through", "limit", limit, above=0)
+    limit = check_number("limit of hard_tanh_through", limit, 0, above_minimum=True)
 
     def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         return ste_gate(upstream, inputs[0], limit)
@@ -122,7 +121,7 @@ def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
 
 def clip(*, limit: float = 1.0) -> Backward:
     """Return g clipped to [-limit, limit], with g forward's own gradient of each input. Surrogate: none."""
-    limit = _number("clip", "limit", limit, above=0)
+    limit = check_number("limit of clip", limit, 0, above_minimum=True)
 
     def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.clip_by_value(each, -limit, limit) for each in gradients]
@@ -139,7 +138,7 @@ BACKWARDS: dict[str, Callable[..., Backward]] = {
 def _scaling(name: str, factor: Any, sign: float) -> Backward:
     is_tensor = tf.is_tensor(factor)
     if not is_tensor:
-        factor = _number(name, "factor", factor)
+        factor = check_number(f"factor of {name}", factor)
     elif factor.shape.rank != 0 or not factor.dtype.is_floating:
         raise UserError(f"{name} received a factor of {factor.dtype.name} {factor.shape}. Expected a float scalar.")
 
@@ -148,13 +147,6 @@ def _scaling(name: str, factor: Any, sign: float) -> Backward:
 
     constants = (factor,) if is_tensor else ()
     return Backward(name, function, modifies=True, constants=constants, second_backward=DIFFERENTIATE)
-
-
-def _number(name: str, argument: str, value: Any, *, above: float = -math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
-        expected = "a finite number" if above < 0 else f"a number above {above:g}"
-        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected {expected}.")
-    return float(value)
 
 
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

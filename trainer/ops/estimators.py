@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import check_choice, check_integer
 from hookline.trainer.ops.override_gradient import declare_override
 
 Op: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
@@ -261,10 +261,8 @@ def dorefa(x: tf.Tensor, *, k_bit: int = 2, mode: str = "activations") -> tf.Ten
     Raises:
         UserError: k_bit out of range or an unknown mode.
     """
-    if not 1 <= k_bit <= MAX_BITS:
-        raise UserError(f"Invalid k_bit {k_bit!r} for dorefa. Expected a whole number from 1 to {MAX_BITS}.")
-    if mode not in MODES:
-        raise unknown_name("dorefa mode", mode, MODES)
+    check_integer("k_bit", k_bit, maximum=MAX_BITS)
+    check_choice("dorefa mode", mode, MODES)
     x = tf.convert_to_tensor(x)
     wide = tf.cast(x, tf.float32)
     if mode == "activations":

@@ -17,11 +17,10 @@ from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import check_names, told_in_one_line
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, check_names, told_in_one_line
 from hookline.trainer.objective import Objective
-from hookline.trainer.order import order_hooks
 from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.step.stage import order_hooks
 
 Config = Mapping[str, Any]
 GROUP = "hooks"

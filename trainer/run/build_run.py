@@ -19,28 +19,24 @@ from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import BatchQueue, TrainingBatches
 from hookline.trainer.input.data import Data
-from hookline.trainer.input.sampling import Setting, class_shares, class_weights
+from hookline.trainer.input.order import Setting, class_shares, class_weights
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
-from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.blueprint import Blueprint, bind_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
-from hookline.trainer.run.initial_weights import load_file, load_run
 from hookline.trainer.run.machine import FLOAT32, computing_in, loss_scale_for
-from hookline.trainer.run.resume import data_fingerprint
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import share_variables
-from hookline.trainer.run.times import StartTime, Times
+from hookline.trainer.run.state import data_fingerprint, share_variables
+from hookline.trainer.run.times import TRACE, Times
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop, keep_xla_off, python_ops, use_xla
 from hookline.trainer.step.metrics import SAMPLED_EVERY
-from hookline.trainer.step.returned import ask
-from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.stage import ask, in_stage, order_hooks
 from hookline.trainer.step.trainer import Trainer
 
 NOWHERE = Path("(no run directory)")
@@ -53,23 +49,23 @@ def build_run(
     directory: Path = NOWHERE,
     store: CheckpointStore | None = None,
     workers: Workers | None = None,
-    started: StartTime | None = None,
+    times: Times | None = None,
 ) -> Run:
     """Build the parts of a blueprint for the replicas of this process, then trace and audit the step.
 
     Nothing is written. Names and arguments are checked before the data is opened, the data before a network is built.
     """
-    started = started or StartTime()
+    times = times or Times()
     with computing_in(_precision(blueprint.settings)):
         data, training, total_steps, trainers, hooks = _build_parts(blueprint, replicas)
-        started.end("build")
+        times.started("build")
         settings = blueprint.settings
         loop = _trace_loop(trainers, training, settings["compile"])
         size, placement = settings["evaluation_batch_size"], settings["placement"]
         held_out = {
             split.name: HeldOut(trainers[0], split, batch_size=size, placement=placement) for split in data.splits[1:]
         }
-    started.end("trace")
+    times.started(TRACE)
     names = held_out["validation"].names if "validation" in held_out else []
     monitor, mode = choose_monitor(settings["monitor"], settings["monitor_mode"], names)
     since = min(total_steps, max((hook.declare().best_from_step for hook in trainers[0].hooks), default=0))
@@ -85,7 +81,7 @@ def build_run(
         total_steps,
         Best(monitor, mode, since=since),
         MemoryStore() if store is None else store,
-        times=Times(start=started),
+        times=times,
         _workers=workers or Workers(),
         _fingerprint=data_fingerprint(data.splits),
     )
@@ -197,8 +193,10 @@ def build_trainer(
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
     """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
     of_file = init_from is not None and user_path(init_from, "init_from").is_file()
+    if init_from is not None:
+        from hookline.trainer.run import initial_weights  # few runs need it
     if init_from is not None and of_file:  # which does not know the layers that hooks add; a run does
-        load_file(networks, init_from)
+        initial_weights.load_file(networks, init_from)
     for network in networks:
         for hook in hooks:
             if hook.network == network.name:
@@ -207,7 +205,7 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
             if hook.network == network.name:
                 network.taps |= ask(hook, "request_taps", network.model)
     if init_from is not None and not of_file:
-        load_run(networks, initial_checkpoints(init_from), init_from)
+        initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
         network.optimizer.build(network.model.trainable_variables)
 

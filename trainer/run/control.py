@@ -1,19 +1,25 @@
-"""Reports to host hooks and their requests, when the loop pauses for them, and the record of a run."""
+"""What steers a run: when it pauses, reports, requests of host hooks, signals, the time budget; and its record."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from types import FrameType
 from typing import Any
 
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
-from hookline.trainer.step.returned import ask
-from hookline.trainer.step.stage import takes_part
+from hookline.trainer.step.stage import ask, takes_part
 
 KINDS = ("", "loss/", "metric/")
 
@@ -180,3 +186,101 @@ class Journal:
     def of(cls, stored: Mapping[str, Any]) -> Journal:
         """Return the journal in a stored state, which has other keys too; older runs lack some of these."""
         return cls(**{each.name: deepcopy(stored[each.name]) for each in fields(cls) if each.name in stored})
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Report that a run ended early, on request; what it needs to resume is saved."""
+
+    def __init__(self, message: str, signal_number: int | None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number  # None for the time budget
+        self.outcome: Any = None  # set once the summary is written
+
+
+@dataclass
+class Interruption:
+    """Record what asked the run to end: a signal, or the end of the wall time `max_seconds`."""
+
+    max_seconds: float | None = None
+    signal_number: int | None = None
+    _since: float = field(default_factory=time.monotonic)
+
+    @property
+    def reason(self) -> str | None:
+        """Return why the run shall end, in words; None to continue."""
+        if self.signal_number is not None:
+            return signal.Signals(self.signal_number).name
+        if self.max_seconds is not None and time.monotonic() - self._since >= self.max_seconds:
+            return f"trainer.max_seconds={self.max_seconds:g}"
+        return None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Record the first signal; the next one stops the process at once. Only the main thread can handle signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # for nohup
+        before = {number: signal.signal(number, self._note) for number in handled}
+        try:
+            with _ended_by_a_second():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal_number = number
+        for each in SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                signal.signal(each, signal.SIG_DFL)  # the operating system acts even while TensorFlow computes
+
+
+@contextmanager
+def _ended_by_a_second() -> Iterator[None]:
+    """End the process at a second signal that arrives before Python has handled the first.
+
+    Python's handlers wait until TensorFlow's computation ends, and merge several signals; `set_wakeup_fd` does not.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_end_at_a_second, args=[ours], name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        thread.join()
+        ours.close()
+
+
+def _end_at_a_second(numbers: socket.socket) -> None:
+    received = 0
+    while number := numbers.recv(1):
+        received += number[0] in SIGNALS
+        if received == 2:
+            os._exit(128 + number[0])
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise `Interrupted` inside, as SIGINT raises KeyboardInterrupt, so that files are closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise Interrupted(f"Ended by {signal.Signals(number).name}.", number)

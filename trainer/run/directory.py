@@ -18,10 +18,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hookline.trainer.config.plugins import plugin_versions
+from hookline.trainer.config.parts import __version__, plugin_versions
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import check_folders, open_lock
-from hookline.trainer.version import __version__
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookline.trainer.config.plugins import check_found
-from hookline.trainer.config.stored import check_plugins, read_stored
+from hookline.trainer.config.parts import check_found
+from hookline.trainer.config.stored import check_plugins, read_stored, without_initial
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import MAX_BYTES, open_file, parse_json
 
@@ -40,13 +40,6 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     check_plugins(config, plugins, "run")
     named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))
     return {**without_initial(config), "plugins": named}
-
-
-def without_initial(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a run whose weights come from a checkpoint, not from `init_from` or `model.weights`."""
-    model = config["model"]
-    begins = isinstance(model, Mapping) and isinstance(model.get("weights"), str)
-    return {**config, "init_from": None, "model": {**model, "weights": None} if begins else model}
 
 
 def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:

@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import cpu_flags
-from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.metrics import LossScale
 
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}

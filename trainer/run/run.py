@@ -20,13 +20,13 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.control import Best, Cadence, Control, Journal, Report, own_values
-from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.resume import roll_back, run_state
+from hookline.trainer.run.control import Best, Cadence, Control, Interrupted, Interruption, Journal, Report, own_values
 from hookline.trainer.run.state import (
     Weights,
     assign_variables,
     evaluation_keys,
+    roll_back,
+    run_state,
     run_variables,
     trainer_variables,
     values_by_key,
@@ -35,10 +35,8 @@ from hookline.trainer.run.state import (
 from hookline.trainer.run.times import EVALUATION, HOOKS, SAVE, Times, time_names
 from hookline.trainer.run.views import HeldOut, Views
 from hookline.trainer.run.workers import Workers
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.returned import ask
-from hookline.trainer.step.stage import in_stage
-from hookline.trainer.step.step_graph import step_graph
+from hookline.trainer.step.loop import ChunkLoop, step_graph
+from hookline.trainer.step.stage import ask, in_stage
 from hookline.trainer.step.trainer import Trainer
 
 SPEED = "time/images_per_second"

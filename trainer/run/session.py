@@ -13,27 +13,26 @@ import keras
 import tensorflow as tf
 import yaml
 
-from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_stored
+from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_stored, without_initial
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
+from hookline.trainer.run.control import Interrupted, Interruption, termination_interrupts
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
-from hookline.trainer.run.finished import without_initial
-from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
-from hookline.trainer.run.resume import (
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.state import (
     changed_environment,
     check_config,
     completed_summary,
     existing_directory,
     restore_run,
+    values_by_key,
 )
-from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import values_by_key
 from hookline.trainer.run.summary import build_summary, write_summary
-from hookline.trainer.run.times import StartTime
+from hookline.trainer.run.times import Times
 from hookline.trainer.run.workers import ClusterWorkers, Workers, follow, join_workers
 
 PlanText = Callable[[Run], str]
@@ -63,12 +62,12 @@ def execute(
 
     A new run writes nothing before the data is open, the networks are built, and the step is traced and audited.
     """
-    started = StartTime(began)
-    started.end("import")
+    times = Times() if began is None else Times(latest=began)
+    times.started("import")
     settings = config["trainer"]
     _set_threads(settings["threads"])
     workers = join_workers(settings)
-    given = {"workers": workers, "started": started, "plan": plan}
+    given = {"workers": workers, "times": times, "plan": plan}
     try:
         check_precision(settings["precision"], allow_slow=settings["allow_slow_precision"])
         if isinstance(workers, ClusterWorkers) and workers.index:

@@ -1,20 +1,35 @@
-"""The variables of a run: in a checkpoint, in an evaluation, and in the form in which they are shipped."""
+"""The state of a run: its variables, the form in which they are shipped, and how a resumed run gets both back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.config.parts import used_plugins
+from hookline.trainer.config.stored import CONFIG_DIGEST, FILE_NAME, read_stored
+from hookline.trainer.errors import UserError, did_you_mean, user_path
+from hookline.trainer.files import read_json
 from hookline.trainer.hook import Bits, Hook
+from hookline.trainer.input.data import Split
+from hookline.trainer.objective import Batch
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.control import Journal
+from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.machine import estimated
+from hookline.trainer.run.results import COMPLETE
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import checked, in_stage
 from hookline.trainer.step.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.checkpoint_files import Checkpoint
+    from hookline.trainer.run.run import Run
 
 
 def run_variables(loop: ChunkLoop) -> dict[str, tf.Variable]:
@@ -75,16 +90,6 @@ Number = TypeVar("Number", int, float)
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Forms:
-    """Hold the form in which a network's weights and inputs are shipped; bits if they are not those of a float32."""
-
-    shipped: Mapping[str, np.ndarray] = field(default_factory=dict)  # what evaluation uses in place of each weight
-    stored_bits: Mapping[str, float] = field(default_factory=dict)  # of an entry, by variable name
-    weight_bits: Mapping[str, int] = field(default_factory=dict)  # in which weights are multiplied, by variable name
-    input_bits: Mapping[str, int] = field(default_factory=dict)  # of a layer's input, by its path
-
-
 Weights = dict[str, dict[str, np.ndarray]]
 """By network name, then by variable name."""
 
@@ -107,25 +112,23 @@ def shipped_weights(trainer: Trainer, step: int) -> Weights:
     return weights_reader(trainer)(step)
 
 
-def shipped_forms(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Forms]:
-    """Return the smallest form that holds what is shipped of every network, after all hooks."""
-    forms = {}  # each hook is asked about the final values: pruned kernels rounded to a sign hold no zeros
+def shipped_bits(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Bits]:
+    """Return by network the fewest bits that hold what is shipped after all hooks, if not those of a float32."""
+    bits = {}  # each hook is asked about the final values: pruned kernels rounded to a sign hold no zeros
     for name, shipped in weights.items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
         given = [answer(each, "shipped_bits", Bits(), shipped, given=shipped) for each in hooks]
-        forms[name] = Forms(
-            shipped,
-            stored_bits=_fewest([each.stored for each in given], FLOAT_BITS),
-            weight_bits=_fewest([each.weights for each in given], FLOAT),
-            input_bits=_fewest([each.inputs for each in given], FLOAT),
+        bits[name] = Bits(
+            _fewest([each.stored for each in given], FLOAT_BITS),
+            _fewest([each.weights for each in given], FLOAT),
+            _fewest([each.inputs for each in given], FLOAT),
         )
-    return forms
+    return bits
 
 
-def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
+def stored_bits(trainer: Trainer, step: int) -> dict[str, Mapping[str, float]]:
     """Return bits per entry in the shipped network, by network and variable, if they are not those of a float32."""
-    forms = shipped_forms(trainer, shipped_weights(trainer, step))
-    return {name: dict(each.stored_bits) for name, each in forms.items()}
+    return {name: each.stored for name, each in shipped_bits(trainer, shipped_weights(trainer, step)).items()}
 
 
 def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
@@ -138,3 +141,147 @@ def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Nu
     """Return the smallest number for each name, and at most that of a float32."""
     names = {name: None for each in given for name in each}
     return {name: min(most, *(each[name] for each in given if name in each)) for name in names}
+
+
+MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
+"""Keys of environment.json that may change the bits of a step, beside the packages."""
+
+
+def existing_directory(run: str) -> Path:
+    """Return the directory of a run to resume."""
+    path = user_path(run, "resume")
+    if not path.is_dir():
+        raise UserError(f"resume={run} is not a directory. Expected the directory of a run.")
+    return path
+
+
+def completed_summary(directory: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that is complete; None if there is something to resume."""
+    try:
+        summary = read_json(directory / "summary.json")
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
+
+
+def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
+    """Refuse a config that differs from the one a checkpoint was written with."""
+    if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
+        raise UserError(
+            f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
+            "Expected it as it was: a resumed run keeps its config. For another run from its weights, use "
+            f"init_from={directory}."
+        )
+
+
+def changed_environment(directory: Path) -> list[str]:
+    """Return, in words, what differs from where the run was started and may change its bits."""
+    plugins = used_plugins(read_stored(str(directory), "resume"))
+    try:
+        before = read_json(directory / ENVIRONMENT)
+        used = [name for name in plugins if before.get("plugins", {}).get(name) is not None]  # installed packages
+        was, now = _facts(before, used), _facts(environment(), used)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return [f"{name} was {_short(was.get(name))} and is {_short(now.get(name))}" for name in names]
+
+
+def _facts(stored: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
+    """Return what to compare by name."""
+    facts = {name: stored.get(name) for name in MATTERS} | stored["packages"]
+    return facts | {f"the plugin {name}": stored.get("plugins", {}).get(name) for name in plugins}
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+SAMPLES = 32
+"""How many rows of a split are read for its fingerprint."""
+
+
+def data_fingerprint(splits: Iterable[Split]) -> str:
+    """Return a sha256 of the row numbers of each split, and of the contents of some rows."""
+    digest = hashlib.sha256()
+    for split in splits:
+        rows = np.ascontiguousarray(split.indices)
+        digest.update(f"{split.name} {split.source.size} {rows.size}".encode())
+        digest.update(rows.data)
+        places = np.unique(np.linspace(0, rows.size - 1, SAMPLES).astype(np.int64))
+        batch = split.source.gather(tf.constant(rows[places]))
+        digest.update(tensors_digest(_arrays(batch)).encode())
+    return digest.hexdigest()
+
+
+def _arrays(batch: Batch) -> dict[str, np.ndarray]:
+    """Return the arrays of a batch by name; several inputs are numbered."""
+    named = {name: tf.nest.flatten(value) for name, value in batch.items()}
+    return {
+        name if len(values) == 1 else f"{name}/{place}": value.numpy()
+        for name, values in named.items()
+        for place, value in enumerate(values)
+    }
+
+
+def run_state(run: Run) -> dict[str, Any]:
+    """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
+    own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
+    return {**own, "data": run._fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
+
+
+def _outside(run: Run) -> dict[str, str]:
+    """Return the digests of what hooks use and no checkpoint holds, by "hooks.<name>.<what>"."""
+    declared = [(hook.key, hook.declare().outside) for hook in run.trainer.hooks]
+    return {f"hooks.{key}.{what}": digest for key, outside in declared for what, digest in outside.items()}
+
+
+def restore_run(run: Run, checkpoint: Checkpoint) -> None:
+    """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
+    state = checkpoint.state["run"]
+    if state["data"] != run._fingerprint:
+        raise UserError(
+            "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
+            "data, in the same order. For another run from these weights, use init_from=."
+        )
+    known = state.get("outside", {})
+    if changed := [what for what, digest in _outside(run).items() if known.get(what, digest) != digest]:
+        raise UserError(f"{changed[0]} is not what the run began with: its contents have changed. Expected the same.")
+    if (change := changed_replicas(checkpoint, run.trainer.replica.count)) is not None:
+        warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
+    _go_to(run, checkpoint)
+    run.times.put_back(state)
+    run.journal = Journal.of(state)
+    run.journal.resumed_at.append(checkpoint.step)
+
+
+def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
+    """Return in words how many replicas shared a batch before and now; None if the number is the same."""
+    before = checkpoint.state["run"].get("replicas", 1)  # older runs had one
+    return None if before == count else f"replicas was {before} and is {count}"
+
+
+def roll_back(run: Run, checkpoint: Checkpoint, rate_factor: float) -> None:
+    """Roll a run back to a checkpoint, and lower its learning rates once for each rollback since it was written."""
+    journal = run.journal
+    journal.rolled_back.append(run.step)
+    _go_to(run, checkpoint)
+    journal.final = dict(checkpoint.state["run"]["final"])
+    times = len(journal.rolled_back) - len(checkpoint.state["run"]["rolled_back"])
+    journal.returns.append({"to": checkpoint.step, "rate_factor": rate_factor**times})
+    for network in run.networks.values():
+        network.lower_rate(rate_factor**times)
+    share_variables(run.loop.trainers)
+
+
+def _go_to(run: Run, checkpoint: Checkpoint) -> None:
+    """Give variables, hooks and the run the values of a checkpoint."""
+    assign_variables(run.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+    share_variables(run.loop.trainers)
+    run.loop.accumulators.reset_others()
+    run.best.put_back(checkpoint.state["run"]["best"])
+    run.step = checkpoint.step
+    for hook in run.host_hooks:
+        if hook.name in checkpoint.state["hooks"]:
+            with in_stage(hook, "load_state_dict", checkpoint.step):
+                hook.load_state_dict(checkpoint.state["hooks"][hook.name])

@@ -14,12 +14,12 @@ import numpy as np
 
 from hookline.trainer.files import write_whole
 from hookline.trainer.graph import Call, Shape, graph_calls, is_graph
-from hookline.trainer.hook import Hook, HostHook
+from hookline.trainer.hook import Bits, Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.replicas.strategy import NONE, describe_replicas
+from hookline.trainer.replicas.replica import NONE, describe_replicas
 from hookline.trainer.run.machine import FLOAT32, describe_precision, estimated, peak_memory_bytes
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import FLOAT, FLOAT_BITS, Forms, answer, shipped_forms
+from hookline.trainer.run.state import FLOAT, FLOAT_BITS, answer, shipped_bits
 from hookline.trainer.run.times import HOOKS, judge_input
 from hookline.trainer.select import layer_paths
 
@@ -27,12 +27,13 @@ from hookline.trainer.select import layer_paths
 def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) -> dict[str, Any]:
     """Return what summary.json holds: `ending` and the rest of the keys that trainer/README.md documents."""
     journal, times, trainer, settings = run.journal, run.times, run.trainer, run.settings
-    forms = shipped_forms(trainer, run.shipped(run.step))
+    shipped = run.shipped(run.step)
+    bits = shipped_bits(trainer, shipped)
     unknown: dict[str, Any] = {}
-    stored = {name: each.stored_bits for name, each in forms.items()}
+    stored = {name: each.stored for name, each in bits.items()}
 
     def networks() -> dict[str, Any]:
-        return {name: summarize_network(network, forms[name]) for name, network in run.networks.items()}
+        return {name: summarize_network(each, bits[name], shipped[name]) for name, each in run.networks.items()}
 
     return {
         "recipe": run.recipe,
@@ -41,7 +42,7 @@ def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) 
         "epochs": round(run.step / run.steps_per_epoch, 4),
         "seconds": round(times.elapsed, 3),
         "images_per_second": round(run.images_per_second, 1),
-        "time_to_first_step": times.start.summary() if times.first_step_seconds else None,
+        "time_to_first_step": times.to_first_step(),
         "peak_memory_bytes": estimated("The peak of the memory", peak_memory_bytes, unknown),
         "precision": describe_precision(settings.get("precision", FLOAT32), trainer.loss_scale),
         "replicas": describe_replicas(settings.get("strategy", NONE), trainer.replica, run.training.batch_size),
@@ -197,11 +198,11 @@ def precision(input_bits: int, weight_bits: int) -> str:
     return "float32" if input_bits == weight_bits == FLOAT else f"{input_bits}-bit x {weight_bits}-bit"
 
 
-def summarize_network(network: Network, forms: Forms) -> dict[str, Any]:
-    """Return the entry of a network in `summary.json`."""
-    layers = layer_sizes(network, forms.stored_bits)
+def summarize_network(network: Network, bits: Bits, shipped: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the entry of a network in `summary.json`, from the bits and the values in which it is shipped."""
+    layers = layer_sizes(network, bits.stored)
     calls = _calls(network)
-    rows = [_row(each, network, forms, calls) for each in layers if _is_shown(each, calls)]
+    rows = [_row(each, network, bits, shipped, calls) for each in layers if _is_shown(each, calls)]
     counted: dict[str, int] = {}
     for row in rows:
         for name, count in row["macs_by_precision"].items():
@@ -211,7 +212,7 @@ def summarize_network(network: Network, forms: Forms) -> dict[str, Any]:
         "by_precision": dict(sorted(counted.items(), key=lambda each: -each[1])),
         "uncounted": [row["layer"] for row in rows if row["macs"] is None],
     }
-    return {**_add_up(layers), "kind": _kind(layers, forms), "macs": macs, "layers": rows}
+    return {**_add_up(layers), "kind": _kind(layers, bits), "macs": macs, "layers": rows}
 
 
 def _calls(network: Network) -> dict[int, list[Call]] | None:
@@ -231,26 +232,32 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
     return bool(layer.weights) or (called and not isinstance(layer.layer, keras.layers.InputLayer))
 
 
-def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, list[Call]] | None) -> dict[str, Any]:
+def _row(
+    layer: LayerSize,
+    network: Network,
+    bits: Bits,
+    shipped: Mapping[str, np.ndarray],
+    calls: Mapping[int, list[Call]] | None,
+) -> dict[str, Any]:
     """Return the row of a layer; None stands for what is unknown or absent."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
     kernels = {id(weight): name for name, weight in layer.weights.items() if len(weight.shape) > 1}
     macs = _macs(layer, own)
-    input_bits = forms.input_bits.get(layer.path, FLOAT)
+    input_bits = bits.inputs.get(layer.path, FLOAT)
     by_precision: dict[str, int] = {}
     for number, (kernel, count) in enumerate((macs or {}).items()):
         # A separable convolution passes a sum to its second kernel: a float.
-        name = precision(FLOAT if number else input_bits, forms.weight_bits.get(kernels[kernel], FLOAT))
+        name = precision(FLOAT if number else input_bits, bits.weights.get(kernels[kernel], FLOAT))
         by_precision[name] = by_precision.get(name, 0) + count
     return {
         "layer": layer.path or network.model.name,
         "kind": type(layer.layer).__name__,
         "output": list(own[0].outputs[0][1:]) if own and own[0].outputs else None,
         "params": layer.total,
-        "weight_bits": _mean_bits(layer, kernels.values(), forms.stored_bits),
+        "weight_bits": _mean_bits(layer, kernels.values(), bits.stored),
         "input_bits": input_bits if kernels and isinstance(layer.layer, COUNTED) else None,
         "bytes": layer.deployed_bits / 8,
-        "sparsity": _sparsity(kernels.values(), forms.shipped),
+        "sparsity": _sparsity(kernels.values(), shipped),
         "macs": None if macs is None else sum(macs.values()),
         "macs_by_precision": by_precision,
     }
@@ -283,9 +290,9 @@ def _sparsity(kernels: Iterable[str], shipped: Mapping[str, np.ndarray]) -> floa
     return sum(each.size - np.count_nonzero(each) for each in values) / entries if entries else None
 
 
-def _kind(layers: list[LayerSize], forms: Forms) -> str:
+def _kind(layers: list[LayerSize], bits: Bits) -> str:
     """Return the kind of a network, whose first and last layer may stay in full precision."""
-    weights = [forms.weight_bits.get(name, FLOAT) for each in layers for name in each.weights]
-    inputs = [forms.input_bits.get(each.path, FLOAT) for each in layers]
+    weights = [bits.weights.get(name, FLOAT) for each in layers for name in each.weights]
+    inputs = [bits.inputs.get(each.path, FLOAT) for each in layers]
     rounded = min([*weights, *inputs], default=FLOAT) < FLOAT
     return KINDS.get((1 in weights, 1 in inputs), "quantized" if rounded else "full precision")

@@ -36,29 +36,12 @@ def process_began() -> float:
         return now
 
 
-class StartTime:
-    """Measure the time to the first step, part by part."""
-
-    def __init__(self, began: float | None = None) -> None:
-        self.parts: dict[str, float] = {}
-        self._latest = time.monotonic() if began is None else began
-
-    def end(self, part: str) -> None:
-        """End a part; the next one begins now."""
-        now = time.monotonic()
-        self.parts[part], self._latest = now - self._latest, now
-
-    def summary(self) -> dict[str, float]:
-        """Return "seconds", all parts together, and each part by its name."""
-        rounded = {name: round(seconds, 3) for name, seconds in self.parts.items()}
-        return {"seconds": round(sum(self.parts.values()), 3), **rounded}
-
-
 STEP, WAITING = "time/step_ms", "time/waiting_share"
 TRAINING, EVALUATION, SAVE, HOOKS = "training", "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
 WATCHING = ("on_chunk_end", "on_evaluation_end")
 """The stages of host hooks between two reports."""
 MILLISECONDS = 1000.0
+TRACE = "trace"
 
 
 def time_names(hooks: Iterable[HostHook]) -> list[str]:
@@ -91,7 +74,8 @@ class Times:
     seconds_per_step: float | None = None  # in the latest chunk
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by EVALUATION, SAVE or HOOKS + <hook>
     before: float = 0.0  # wall time of the run in earlier processes
-    start: StartTime = field(default_factory=StartTime)
+    start: dict[str, float] = field(default_factory=dict)  # the time to the first step, by its parts
+    latest: float = field(default_factory=time.monotonic)  # when the latest of these parts ended
     _began: float = field(default_factory=time.monotonic)
     _reported: dict[str, float] = field(default_factory=dict)
 
@@ -105,6 +89,18 @@ class Times:
         """Return the share of training time that was spent waiting for batches; None while no time was taken."""
         return self.waited_seconds / self.train_seconds if self.train_seconds else None
 
+    def started(self, part: str) -> None:
+        """End a part of the start, and begin the next; the run's own wall time counts from the end of the tracing."""
+        now = time.monotonic()
+        self.start[part], self.latest = now - self.latest, now
+        if part == TRACE:
+            self._began = now
+
+    def to_first_step(self) -> dict[str, float] | None:
+        """Return "seconds", all parts of the start together, and each part by its name; None before the first step."""
+        rounded = {name: round(seconds, 3) for name, seconds in self.start.items()}
+        return {"seconds": round(sum(self.start.values()), 3), **rounded} if self.first_step_seconds else None
+
     @contextmanager
     def taking(self, what: str) -> Iterator[None]:
         """Count the time of the block for an activity."""
@@ -117,7 +113,7 @@ class Times:
     def chunk(self, seconds: float, steps: int, waited: float) -> None:
         """Count a chunk of steps."""
         if self.seconds_per_step is None:
-            self.start.end("step")
+            self.started("step")
             self.first_step_seconds = seconds
             self.seconds_per_step = seconds / 10.0  # mostly set-up; the next chunk corrects it
         else:
@@ -129,7 +125,7 @@ class Times:
     def begin(self) -> None:
         """Count for the first report from now on."""
         self._reported = self._so_far()
-        self.start.end("begin")
+        self.started("begin")
 
     def since_last(self, hooks: Iterable[HostHook]) -> dict[str, float]:
         """Return the values of a report, by name, and count from now on for the next."""

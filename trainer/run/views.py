@@ -16,7 +16,7 @@ from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
 from hookline.trainer.step.evaluate import Evaluator, Observer
-from hookline.trainer.step.returned import ask
+from hookline.trainer.step.stage import ask
 from hookline.trainer.step.trainer import Trainer
 
 if TYPE_CHECKING:

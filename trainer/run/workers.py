@@ -18,16 +18,22 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from hookline.trainer.config.plugins import used_plugins
+from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.schema import leaves
 from hookline.trainer.errors import WorkersError
-from hookline.trainer.replicas.cluster import Cluster, cluster_of
-from hookline.trainer.replicas.replica import Group, Messages, Replica, replicas_of
-from hookline.trainer.replicas.start_cluster import start_cluster
-from hookline.trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
+from hookline.trainer.replicas.cluster import Cluster, cluster_of, start_cluster
+from hookline.trainer.replicas.replica import (
+    Group,
+    Messages,
+    Replica,
+    check_shared,
+    local_replicas,
+    replicas_of,
+    share_of_devices,
+)
 from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.control import Interrupted, Interruption
 from hookline.trainer.run.directory import environment
-from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.state import share_variables, trainer_variables, values_by_key
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.graph_walk import ancestors
-from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
+from hookline.trainer.step.forward import Forward, NetworkPass
 from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
 from hookline.trainer.step.writes import written_variables
 
@@ -161,7 +161,7 @@ class _MicroStep:
         contexts = {name: each.context for name, each in forward.passes.items()}
         new_state = {name: context.new_state for name, context in contexts.items()}
         after = {(name, key): value for name, new in new_state.items() for key, value in new.items()}
-        seeds = {(name, key) for name, context in contexts.items() for key in seed_names(context.network)}
+        seeds = {(name, key) for name, context in contexts.items() for key in context.network.seed_names}
         self.steady = _independent_of(index, before, after) - seeds
         kept: dict[str, Any] = {"taps": {name: context.taps for name, context in contexts.items()}}
         outputs = next(iter(contexts.values())).outputs

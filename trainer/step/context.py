@@ -1,9 +1,11 @@
-"""What hooks see while a step is traced."""
+"""What hooks see while a step is traced, and the scopes in which its ops are traced."""
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,3 +119,26 @@ class StepContext:
             return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
         own = f"/replica_{self.replica.index}" if self.replica.index else ""  # each has noise of its own
         return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}{own}", self.step, self.micro_batch)
+
+
+@contextmanager
+def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
+    """Trace ops under a path of names, continued where it is entered again; does nothing without a graph or names."""
+    if not names or tf.executing_eagerly():
+        yield
+        return
+    start = current_scope() if inside is None else inside
+    path = [start] if start else []
+    with tf.name_scope("/".join([*path, *map(_allowed, names)]) + "/"):
+        yield
+
+
+def current_scope() -> str:
+    """Return the path of the scope in which ops are traced now; empty outside a graph and at its top."""
+    return "" if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_name_scope()
+
+
+def _allowed(name: str) -> str:
+    """Return a name of letters, digits and a few signs, which does not begin with one of these."""
+    allowed = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"scope{allowed}"

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
@@ -35,8 +35,7 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
     Raises:
         UserError: variables or optimizers do not correspond; names both networks and the first variable.
     """
-    if optimizer not in get_args(Slots):
-        raise unknown_name("optimizer of copy_network", optimizer, get_args(Slots))
+    check_choice("optimizer of copy_network", optimizer, get_args(Slots))
     if source is target:
         raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
     pairs = _pairs(source, target, source.variables, target.variables)

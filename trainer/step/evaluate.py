@@ -15,8 +15,7 @@ from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch, ObjectiveOutput
 from hookline.trainer.step.forward import Forward
 from hookline.trainer.step.metrics import average_output, example_weights, sample_weights
-from hookline.trainer.step.returned import ask, checked, refuse_repeated
-from hookline.trainer.step.stage import in_stage, python_errors, takes_part, taking_part
+from hookline.trainer.step.stage import ask, checked, in_stage, python_errors, refuse_repeated, takes_part, taking_part
 from hookline.trainer.step.trainer import Trainer
 
 

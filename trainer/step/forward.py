@@ -13,13 +13,11 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.model_checks import told_in_one_line
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, told_in_one_line
 from hookline.trainer.objective import Objective
 from hookline.trainer.replicas.replica import own_seeds
-from hookline.trainer.step.context import StepContext
-from hookline.trainer.step.returned import ask, checked
-from hookline.trainer.step.stage import current_scope, in_stage, named_scope
+from hookline.trainer.step.context import StepContext, current_scope, named_scope
+from hookline.trainer.step.stage import ask, checked, in_stage
 
 
 class StateScope(keras.StatelessScope):
@@ -82,7 +80,7 @@ def read_network(
     if context.training and not keeps_state:
         state |= _seeds_of_step(network, context)
     if context.training:
-        state = own_seeds(state, seed_names(network), context.replica)
+        state = own_seeds(state, network.seed_names, context.replica)
     for hook in own:
         more = {} if context.training else state
         found = ask(hook, "transform_weights", dict(context.weights), context, given=context.weights, more=more)
@@ -94,19 +92,13 @@ def read_network(
 def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tensor]:
     """Return the seed state of a network that the objective does not change: fresh in each step, never written."""
     seeds = {}
-    for name in seed_names(network):
+    for name in network.seed_names:
         kept = context.state[name]
         drawn = tf.random.stateless_uniform(
             kept.shape, context.stateless_seed(f"seed_state/{name}"), 0, 2**31 - 1, dtype=tf.int32
         )
         seeds[name] = tf.cast(drawn, kept.dtype)
     return seeds
-
-
-def seed_names(network: Network) -> list[str]:
-    """Return the names of the state variables that are seed states."""
-    weights = network.weights
-    return [name for name in network.state_variables if name not in weights]
 
 
 def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:

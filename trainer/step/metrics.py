@@ -1,17 +1,20 @@
-"""What a step reports: averages over examples and over steps, and the norms of gradients."""
+"""Losses and metrics of a step: means over examples, steps and replicas, the loss scale, and norms of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients, GraphHook
-from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
-from hookline.trainer.step.stage import named_scope
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, Objective, ObjectiveOutput
+from hookline.trainer.replicas.replica import Replica, shared_seeds
+from hookline.trainer.step.context import StepContext, named_scope
 
 SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 Scalars: TypeAlias = "dict[str, tf.Tensor]"
@@ -206,3 +209,186 @@ class GradientNorms:
             name: tf.sqrt(tf.add_n([squares[id(value)] for value in values])) if values else tf.constant(0.0)
             for name, values in self._noted.items()
         }
+
+
+def weigh_losses(
+    objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch, weights: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Return the losses of an objective, each example's multiplied by the weight of its class or mixture of classes.
+
+    They are divided by the number of examples, not by the sum of their weights, as Keras does for `class_weight`.
+    """
+    if SOFT_TARGETS in batch:
+        own = tf.linalg.matvec(batch[SOFT_TARGETS], weights)
+    else:
+        own = tf.gather(weights, batch["targets"])
+    return {
+        name: value * tf.cast(own, value.dtype) if name in objective.class_losses else value
+        for name, value in losses.items()
+    }
+
+
+def check_class_losses(objectives: Sequence[Objective]) -> None:
+    """Refuse weights of classes where no objective has a loss for them."""
+    if not any(objective.class_losses for objective in objectives):
+        names = ", ".join(f"'{objective.name}'" for objective in objectives)
+        raise UserError(
+            f"trainer.class_weights received, but no loss of {names} is one for each example of a class. Expected "
+            "trainer.class_weights=null here; trainer.class_sampling changes how often classes come."
+        )
+
+
+INITIAL, FLOOR, CEILING = 2.0**15, 1.0, 2.0**60
+"""Powers of two: scaling by them is exact. Nothing overflows at the ceiling where all gradients are 0."""
+GROWTH_STEPS = 2000
+MANTISSA_BITS, BIAS = 23, 127  # of float32: below its exponent, and added to it
+
+
+class LossScale:
+    """The factor by which the loss is multiplied before it is differentiated.
+
+    float16 has no numbers below 6e-8, so small gradients become 0. The gradient of scale * loss is larger by the scale;
+    divided by it in float32, it is the true one. Where it overflows, the step is left out and the scale halved; after
+    2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2).
+    A loss that is itself not finite is no overflow, nor is a gradient at the floor: no lower scale would help.
+    """
+
+    def __init__(self) -> None:
+        self.value = tf.Variable(INITIAL, trainable=False, dtype=tf.float32, name="loss_scale")
+        self.finite_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="finite_steps")
+        self.overflow_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="overflow_steps")
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Return the variables by name; they are in every checkpoint."""
+        return {"value": self.value, "finite_steps": self.finite_steps, "overflow_steps": self.overflow_steps}
+
+    def divided(self, gradients: Gradients) -> Gradients:
+        """Return the gradients of the loss."""
+        return {
+            name: None if value is None else value / tf.cast(self.value, value.dtype)
+            for name, value in gradients.items()
+        }
+
+    def inner(self) -> tf.Tensor:
+        """Return the scale of gradients inside a loss, such as those of a penalty: float32 scalar, a power of two.
+
+        Such a gradient is differentiated again, by scale / inner: the whole scale would only move the underflow to the
+        backward direction. The root of the scale, rounded down to a power of two, leaves room in both.
+        """
+        exponent = tf.bitwise.right_shift(tf.bitcast(self.value, tf.int32), MANTISSA_BITS) - BIAS
+        return tf.bitcast(tf.bitwise.left_shift(exponent // 2 + BIAS, MANTISSA_BITS), tf.float32)
+
+    def overflow(self, loss: tf.Tensor, gradients: Iterable[Gradients], inner: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+        """Return whether gradients overflowed for the scale: bool scalar."""
+        present = [value for each in gradients for value in each.values() if value is not None]
+        finite = [tf.reduce_all(tf.math.is_finite(value)) for value in present]
+        lost = tf.logical_not(tf.reduce_all(tf.stack(finite))) if finite else tf.constant(False)
+        lost = tf.logical_and(lost, tf.math.is_finite(loss))
+        return tf.logical_and(tf.reduce_any(tf.stack([lost, *inner])), self.value > FLOOR)
+
+    def update(self, overflow: tf.Tensor, written: tf.Tensor) -> None:
+        """Lower or raise the scale at the end of a step."""
+        count = tf.where(overflow, tf.constant(0, tf.int64), self.finite_steps + tf.cast(written, tf.int64))
+        grows = count >= GROWTH_STEPS
+        raised = tf.where(grows, tf.minimum(self.value * 2.0, CEILING), self.value)
+        lowered = tf.maximum(self.value / 2.0, FLOOR)
+        self.value.assign(tf.where(overflow, lowered, raised))
+        self.finite_steps.assign(tf.where(grows, tf.zeros_like(count), count))
+        self.overflow_steps.assign_add(tf.cast(overflow, tf.int64))
+
+
+def check_optimizer(network: Network, *, scaled: bool) -> None:
+    """Refuse an optimizer with a scale of its own besides ours, and one that applies gradients only every few steps."""
+    optimizer = network.optimizer
+    if scaled and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UserError(f"The optimizer of '{network.name}' is a LossScaleOptimizer. Expected its inner optimizer.")
+    if steps := getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps:
+        raise UserError(
+            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update with every "
+            f"batch, the optimizer would not. Expected trainer.accumulation_steps={steps} in its place, with the whole "
+            "batch as trainer.batch_size."
+        )
+
+
+Sum: TypeAlias = "tuple[StepContext, str, tf.Tensor]"
+"""Where a sum over the batch goes, its name there, and this replica's part of it."""
+EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
+"""How a replica's part is weighted in a mean: by its number of examples, by their sample weights, or equally."""
+
+
+def join_replicas(
+    replica: Replica, gradients: dict[str, Gradients], contexts: Mapping[str, StepContext], computed: Computed
+) -> dict[str, Gradients]:
+    """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place."""
+    if replica.count == 1:
+        return gradients
+    for context in contexts.values():
+        context.new_state = _shared_state(context, replica)
+    states = [each.new_state for each in contexts.values()]
+    tables = [*gradients.values(), computed.losses, computed.metrics, *states]
+    kinds = [*[EXAMPLES] * len(gradients), EXAMPLES, SAMPLES, *[EQUAL] * len(states)]
+    given = [
+        (value, kind)
+        for table, kind in zip(tables, kinds, strict=True)
+        for value in table.values()
+        if _is_joined(value)
+    ]
+    batch = next(iter(contexts.values())).batch
+    # One sum for all: many small messages would each pay the network's latency.
+    means = iter(mean_over_batch(replica, batch, [value for value, _ in given], [kind for _, kind in given]))
+    joined = iter(
+        [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
+    )
+    result = {name: next(joined) for name in gradients}
+    computed.losses, computed.metrics = next(joined), next(joined)
+    for context in contexts.values():
+        context.new_state, context.losses = next(joined), computed.losses
+    return result
+
+
+def mean_over_batch(
+    replica: Replica, batch: Batch, means: Sequence[tf.Tensor], shares: Sequence[str] | None = None
+) -> list[tf.Tensor]:
+    """Return the means over the examples of a whole batch, from those over this replica's part of it.
+
+    Parts have equally many examples. In a batch with weights, a part counts by the sum of its weights, as if one
+    replica had the whole batch.
+    """
+    if replica.count == 1 or not {"weights", SAMPLE_WEIGHTS} & batch.keys():
+        return replica.mean(means)
+    shares = [EXAMPLES] * len(means) if shares is None else shares
+    own = {
+        EXAMPLES: tf.reduce_sum(example_weights(batch)),
+        SAMPLES: tf.reduce_sum(sample_weights(batch)),
+        EQUAL: tf.constant(1.0),
+    }
+    values = [value * tf.cast(own[share], value.dtype) for value, share in zip(means, shares, strict=True)]
+    joined = replica.sum([*values, *own.values()])
+    totals = dict(zip(own, joined[len(values) :], strict=True))
+    return [
+        tf.math.divide_no_nan(value, tf.cast(totals[share], value.dtype))
+        for value, share in zip(joined[: len(values)], shares, strict=True)
+    ]
+
+
+def join_flags(replica: Replica, flags: dict[str, tf.Tensor], sums: Sequence[Sum]) -> dict[str, tf.Tensor]:
+    """Return the flags that any replica raised; put sums over the whole batch into the contexts, in one message."""
+    given = [tf.cast(flag, tf.float32) for flag in flags.values()] if replica.count > 1 else []
+    joined = replica.sum([*(value for _, _, value in sums), *given])
+    for (context, name, _), value in zip(sums, joined, strict=False):
+        context.sums[name] = value
+    return dict(zip(flags, [flag > 0.0 for flag in joined[len(sums) :]], strict=True)) if given else flags
+
+
+def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:
+    """Return the new state with the seed states that all replicas share; refuse state that would diverge."""
+    seeds = context.network.seed_names
+    for name, value in context.new_state.items():
+        if name not in seeds and not value.dtype.is_floating:
+            raise UserError(f"The forward pass writes '{name}' as {value.dtype.name}. Expected float32.")
+    return shared_seeds(context.new_state, seeds, replica)
+
+
+def _is_joined(value: tf.Tensor | None) -> bool:
+    """Return whether a value is one that replicas compute from their parts; seed states are integers."""
+    return value is not None and value.dtype.is_floating

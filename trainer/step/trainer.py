@@ -12,34 +12,29 @@ import tensorflow as tf
 from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput, check_ownership
-from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.step.accumulate import accumulate
-from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.context import StepContext, named_scope
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
-from hookline.trainer.step.losses import (
-    LossScale,
-    check_class_losses,
-    check_optimizer,
-    join_flags,
-    join_replicas,
-    mean_over_batch,
-    weigh_losses,
-)
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
+    LossScale,
     StepResult,
     SumAndCount,
     average_output,
+    check_class_losses,
+    check_optimizer,
     check_sample_weights,
     either,
+    join_flags,
+    join_replicas,
+    mean_over_batch,
     sample_weights,
     unless,
+    weigh_losses,
     when,
 )
-from hookline.trainer.step.returned import ask, checked, refuse_repeated
-from hookline.trainer.step.stage import in_stage, named_scope, taking_part
+from hookline.trainer.step.stage import ask, checked, in_stage, order_hooks, refuse_repeated, taking_part
 from hookline.trainer.step.writes import (
     BEGIN,
     FORWARD,
@@ -186,6 +181,8 @@ class Trainer:
             computed = self.losses(objective, forward, batch)
             gradients = self.compute_gradients(computed.losses["total"], changed)
         else:
+            from hookline.trainer.step.accumulate import accumulate  # few runs need it
+
             compute, count = partial(self.losses, objective), self.accumulation_steps
             computed, reached, upstream = accumulate(
                 forward, batch, changes=changed, compute=compute, count=count, scale=self._scale

@@ -13,10 +13,8 @@ from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Objective, owners_of
 from hookline.trainer.ops.graph_walk import ancestors, origins, with_outer_graphs
-from hookline.trainer.order import declared_followers
-from hookline.trainer.step.context import StepContext
-from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import UPDATE_OPS, in_stage, named_scope, taking_part
+from hookline.trainer.step.context import StepContext, named_scope
+from hookline.trainer.step.stage import UPDATE_OPS, checked, declared_followers, in_stage, taking_part
 
 READING_OPS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"}

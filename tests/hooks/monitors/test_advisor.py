@@ -13,8 +13,7 @@ from hookline.hooks.monitors.advisor import (
     norm_batch_advice,
 )
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Report
 

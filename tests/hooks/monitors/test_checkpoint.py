@@ -5,8 +5,8 @@ import pytest
 from hookline.hooks.monitors import checkpoint
 from hookline.hooks.monitors.checkpoint import Checkpoint
 from hookline.hooks.monitors.early_stopping import EarlyStopping
-from hookline.trainer.order import order_hooks
 from hookline.trainer.run.control import Report
+from hookline.trainer.step.stage import order_hooks
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from hookline.hooks.monitors.randomness_guard import RandomnessGuard, find_fault
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.input.order import uniform
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import SOFT_TARGETS
 
 STILL, ALIKE = "the same at each of 4 steps", "does the same to all examples of a batch"

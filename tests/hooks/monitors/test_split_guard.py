@@ -20,8 +20,7 @@ from hookline.hooks.monitors.split_guard import (
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 
 NEAR = [("validation", "row 55", "train", "row 12", "near"), ("test", "row 5", "validation", "row 60", "near")]
 EXACT = ("test", "row 3", "train", "row 20", "exact")

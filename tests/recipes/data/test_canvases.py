@@ -16,8 +16,7 @@ from hookline.recipes.data.canvases import (
     several_digits,
 )
 from hookline.recipes.data.digits import PEAK, digits
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Data, Split
 from tests.support.batches import whole
 from tests.support.refusals import assert_refused
 

@@ -11,7 +11,7 @@ from hookline.recipes.data import input_form as machine_memory
 from hookline.recipes.data.custom import ExampleReader, custom
 from hookline.recipes.data.input_form import HostRows, input_form
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource
 from tests.support.batches import assert_same_bits, eager_batches
 from tests.support.refusals import assert_refused
 

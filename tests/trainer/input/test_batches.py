@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import BatchQueue, EvaluationBatches, TrainingBatches
-from hookline.trainer.input.data import Split
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.input.order import uniform
-from hookline.trainer.input.source import ArraySource
 from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
 from tests.support.refusals import assert_refused
 
@@ -110,12 +109,12 @@ def test_evaluation_counts_each_example_once(size, batch_size):
 def test_batches_that_cannot_be_made_are_refused():
     split = make_split(10)
     for options, message in (
-        ({"batch_size": 0}, "batch size 0"),
+        ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 11}, r"batch size 11 for train; expected 1\.\.10"),
         ({"placement": "devise"}, "'device'"),
     ):
         assert_refused(message, TrainingBatches, split, **{"batch_size": 2, "seed": 0, **options})
-    assert_refused("batch size 0", EvaluationBatches, split, batch_size=0)
+    assert_refused("batch_size=0", EvaluationBatches, split, batch_size=0)
 
 
 def test_a_traced_function_follows_the_queue_wherever_it_is_put():

@@ -1,12 +1,94 @@
-"""A data set has splits that share nothing, one name for each class, and labels within its classes."""
+"""Sources give rows as they are, splits are disjoint, and examples are checked once."""
 
 import itertools
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import ArraySource, Data, Split, as_pixels, check_examples
 from tests.support.refusals import assert_refused
+
+
+def halved(batch):
+    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) / 2.0}
+
+
+def make_source(size=300):
+    pixels = np.arange(size * 4, dtype=np.uint64).reshape(size, 2, 2).astype(np.uint8)
+    return ArraySource({"inputs": pixels, "targets": np.arange(size, dtype=np.int64)}, halved), pixels
+
+
+def test_gather_returns_transformed_rows_and_holds_bytes():
+    source, pixels = make_source()
+    assert (source.size, source.bytes) == (300, pixels.nbytes + 300 * 8)
+    rows = np.array([7, 0, 299, 7], np.int64)
+    batch = source.gather(tf.constant(rows))
+    assert set(batch) == {"inputs", "targets"}
+    assert batch["inputs"].dtype == tf.float32
+    np.testing.assert_array_equal(batch["inputs"], pixels[rows] / 2.0)
+    np.testing.assert_array_equal(batch["targets"], rows)
+    made = []
+    tf.function(lambda: made.append(make_source()[0]) or tf.constant(0))()  # outlives the trace
+    np.testing.assert_array_equal(made[0].gather(tf.constant([5], tf.int64))["targets"], [5])
+
+
+def test_arrays_that_make_no_examples_are_refused():
+    for arrays, found in (
+        ({"inputs": np.zeros((3, 1)), "targets": np.zeros(2)}, "inputs: 3, targets: 2"),
+        ({"inputs": np.zeros((3, 1))}, "targets: none"),
+        ({"inputs": np.zeros((3, 1)), "targets": np.zeros(3, np.float32)}, "float32"),
+        ({"inputs": np.zeros((3, 1)), "targets": np.zeros((3, 10), np.int64)}, "int64 of shape .3, 10."),
+    ):
+        with pytest.raises(UserError, match=found):
+            _ = ArraySource(arrays, halved).labels
+
+
+SHAPE = (4, 4, 1)
+
+
+def message_of(inputs, targets):
+    with pytest.raises(UserError) as caught:
+        check_examples(inputs, targets, input_shape=SHAPE, classes=3, where="tiny.npz")
+    assert str(caught.value).startswith("tiny.npz: ")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bad_examples_are_named_with_their_row():
+    inputs, targets = (np.zeros((6, *SHAPE), np.float32), np.arange(6, dtype=np.int64) % 3)
+    for value in (3, -1):
+        wrong = targets.copy()
+        wrong[4:] = value
+        assert f"2 labels lie outside 0..2, the first is {value} in row 4" in message_of(inputs, wrong)
+    for value in (np.nan, -np.inf):
+        wrong = inputs.copy()
+        wrong[2, 1, 1, 0] = wrong[2, 3, 0, 0] = wrong[5, 0, 0, 0] = value
+        assert "3 values are NaN or infinite, the first in row 2" in message_of(wrong, targets)
+    for labels in (np.zeros(6, np.float32), np.zeros((6, 3), np.int64), np.zeros(6, bool)):
+        assert f"labels of dtype {labels.dtype}" in message_of(inputs, labels)
+    for dtype in (np.complex64, bool, object):
+        assert "expected real numbers" in message_of(np.zeros((6, *SHAPE), dtype), targets)
+    for shape in ((6, 4, 4), (6, 1, 4, 4)):
+        assert f"inputs of shape {list(shape[1:])}" in message_of(np.zeros(shape, np.float32), targets)
+    assert "6 inputs but 5 labels" in message_of(inputs, targets[:5])
+    assert "no examples" in message_of(inputs[:0], targets[:0])
+
+
+def test_pixels_keep_their_values_in_any_dtype_and_others_are_refused():
+    values = np.array([[0, 1, 2], [254, 255, 17]])
+    for dtype in (np.uint8, np.int64, np.float16):
+        found = as_pixels(values.astype(dtype), "tiny.npz")
+        assert found.dtype == np.uint8
+        np.testing.assert_array_equal(found, values)
+    for wrong, message in (
+        ([0.0, 0.25, 1.0], "fractions"),
+        ([0.0, 1.0, 1.0], r"within 0\.\.1"),
+        ([0, 256], r"within 0\.\.256"),
+        ([-3, 255], r"within -3\.\.255"),
+    ):
+        assert_refused(message, as_pixels, np.array(wrong), "tiny.npz")
 
 
 def source_of(targets):

@@ -118,7 +118,7 @@ def test_what_cannot_be_split_is_refused():
     for held_out, given_, message in (
         ({"test": float("nan")}, {}, "test fraction nan"),
         ({"validation": 0.5, "test": 0.5}, {}, "some left to train on"),
-        (FRACTIONS, {"seed": -1}, "seed -1"),
+        (FRACTIONS, {"seed": -1}, "seed=-1"),
         ({"test": 0.001}, {}, "'test' of 100 examples is empty"),
         ({"test": 10}, {"keys": zeros}, "expected shares"),
         ({"test": 0.1}, {"groups": zeros}, "more groups"),

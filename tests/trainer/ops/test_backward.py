@@ -123,7 +123,7 @@ def test_a_backward_gets_what_it_needs_and_what_does_not_fit_is_refused():
     np.testing.assert_array_equal(found, [0, -2, 3, 4, -5, 6, 0])
     for wrong, match in (
         (lambda: gradients_of(lambda x: x * with_backward(tf.reduce_sum, identity(), [x])), "'identity'"),
-        (lambda: clip(limit=0.0), "limit 0.0"),
-        (lambda: scale(factor=float("nan")), "factor nan"),
+        (lambda: clip(limit=0.0), "limit of clip=0.0"),
+        (lambda: scale(factor=float("nan")), "factor of scale=nan"),
     ):
         assert_refused(match, wrong)

@@ -1,11 +1,22 @@
-"""A replica: means, flags, and its part of what is drawn for a whole batch."""
+"""Sums over replicas, their seeds, messages between workers, and the devices of replicas."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.replicas import replica as collectives
-from hookline.trainer.replicas.replica import Collectives, Group, Replica, common_seed, own_seeds, shared_seeds
+from hookline.trainer.replicas.replica import (
+    Collectives,
+    Group,
+    Replica,
+    check_number,
+    common_seed,
+    describe_replicas,
+    local_replicas,
+    mirrored_devices,
+    own_seeds,
+    shared_seeds,
+)
 from tests.support.refusals import assert_refused
 from tests.support.replicas import on_replicas, run_on_each
 
@@ -106,3 +117,34 @@ def test_seeds_of_runs_do_not_meet():
     """Seed s of one run plus the offset of a replica must not be a seed that another run starts from."""
     offsets = {int(own_seeds(state(), [SEED], replica(index))[SEED].numpy()[0]) - 5 for index in range(1, 4)}
     assert min(abs(a - b) for a in offsets | {0} for b in offsets | {0} if a != b) > 2**28
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    found = tf.config.list_physical_devices
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [] if kind == "GPU" else found(kind))
+
+
+def test_mirrored_replicas_have_a_part_of_the_cpu_each():
+    assert local_replicas("none", None, 7) == [Replica()]  # wherever TensorFlow puts it
+    made = local_replicas("mirrored", 2, 60)
+    assert [(each.index, each.count, each.device) for each in made] == [(0, 2, "/CPU:0"), (1, 2, "/CPU:1")]
+    assert describe_replicas("mirrored", Replica(1, 4), 64) == {"strategy": "mirrored", "count": 4, "examples": 16}
+
+
+def test_gpus_come_before_parts_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [object()] * 3)
+    for count, names in ((None, 3), (2, 2)):
+        assert mirrored_devices(count) == [f"/GPU:{index}" for index in range(names)]
+    assert_refused("replicas=4", mirrored_devices, 4)
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    have = len(tf.config.list_logical_devices("CPU"))
+    for refused, match in (
+        (lambda: check_number("none", 2), "replicas=2"),
+        (lambda: local_replicas("mirrored", 2, 61), "batch_size=61"),
+        (lambda: mirrored_devices(None), "replicas=<number>"),
+        (lambda: mirrored_devices(have + 1), f"replicas={have + 1}"),
+    ):
+        assert_refused(match, refused)

@@ -1,13 +1,29 @@
-"""Requests of hooks, and the best value so far."""
+"""When a run pauses, what hooks ask of it, what is best, and the signals and time budget that end it."""
 
 import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.trainer.run.control import CHUNK_SECONDS, Best, Cadence, Report, own_values
+from hookline.trainer.run.control import (
+    CHUNK_SECONDS,
+    Best,
+    Cadence,
+    Interrupted,
+    Interruption,
+    Report,
+    own_values,
+    termination_interrupts,
+)
 from tests.support.toy import StatelessHook, ToyObjective
 
 
@@ -89,3 +105,80 @@ def test_prefixes_are_left_out_and_each_objective_is_a_view():
     assert own_values(hook("ema@d", "d", "sec*"), values, objectives) == [second]
     values = {"ema/distance": 1.0, "loss/total": 2.0, "metric/accuracy": 0.5}
     assert own_values(hook("ema", "model"), values, [ToyObjective()]) == [values]
+
+
+ROOT = Path(__file__).parents[3]
+LISTENING = """
+import hashlib, os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from hookline.trainer.run.control import Interruption
+with Interruption().listening():
+    print('listens', flush=True)
+    {}
+    print('still there')
+"""
+
+
+@pytest.fixture(autouse=True)
+def sensitive():
+    """Handle SIGINT, also in a process that a shell has started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored():
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        interruption = Interruption()
+        with interruption.listening():
+            assert interruption.reason is None
+            os.kill(os.getpid(), number)
+            assert (interruption.reason, interruption.signal_number) == (number.name, number)
+            assert signal.getsignal(number) is signal.SIG_DFL  # the next one is for the operating system
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interruption = Interruption()
+        with interruption.listening():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interruption.reason is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert interruption.reason == "SIGTERM"
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_second_signal_stops_the_process_at_once():
+    code = LISTENING.format("[os.kill(os.getpid(), each) for each in (signal.SIGINT, signal.SIGTERM)]")
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.returncode) == ("listens\n", -signal.SIGTERM)
+
+
+def test_a_second_signal_is_one_while_python_waits_for_a_computation():
+    code = LISTENING.format("hashlib.pbkdf2_hmac('sha256', b'', b'', 40_000_000)")
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "listens\n"
+        time.sleep(0.3)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert process.stdout.read() == ""
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_termination_is_an_interruption_in_the_main_thread_alone():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def listen():
+        with Interruption().listening(), termination_interrupts():
+            assert signal.getsignal(signal.SIGTERM) is before
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    with pytest.raises(Interrupted, match="SIGTERM") as error, termination_interrupts():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert error.value.signal_number == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.finished import read_config, restore
 from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
-from hookline.trainer.step.losses import INITIAL
+from hookline.trainer.step.metrics import INITIAL
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hookline.trainer.errors import NonFiniteError, UnsavedError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
-from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.control import Interrupted, Interruption
 from tests.support.runs import toy_run
 from tests.support.toy import StatelessHook, toy_loop, toy_network
 

@@ -11,7 +11,7 @@ from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
-from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights, stored_bits
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
@@ -90,7 +90,7 @@ def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
 def test_weights_are_multiplied_in_the_bits_of_their_hook():
     def weight_bits(*hooks):
         trainer = trained(*hooks)
-        return shipped_forms(trainer, shipped_weights(trainer, 12))["model"].weight_bits
+        return shipped_bits(trainer, shipped_weights(trainer, 12))["model"].weights
 
     assert weight_bits(rounding("magnitude_aware_sign")) == {HIDDEN: 1, LOGITS: 1}
     assert weight_bits(quantization()) == {HIDDEN: 5, LOGITS: 5}

@@ -16,7 +16,6 @@ from hookline.trainer.hook import Bits
 from hookline.trainer.network import Network
 from hookline.trainer.run.control import Best, Journal
 from hookline.trainer.run.results import metric_rows
-from hookline.trainer.run.state import Forms
 from hookline.trainer.run.summary import build_summary, count_macs, measure_size, summarize_network, write_summary
 from hookline.trainer.run.times import HOOKS, Times
 from tests.support.runs import toy_run
@@ -45,7 +44,7 @@ def test_keys_are_documented_and_a_failed_answer_of_a_hook_is_left_out(tmp_path)
     run.step, run.journal = 6, Journal(resumed_at=[2], final={"loss/total": float("nan")})
     run.times = Times(train_seconds=5.0, timed_steps=50, first_step_seconds=1.0, before=60.0)
     run.times.spent[HOOKS + "diary"] = 0.25
-    run.times.start.parts["step"] = 3.5
+    run.times.start["step"] = 3.5
     test = {"weights": "best", "metric/accuracy": 0.96}
     with pytest.warns(UserWarning, match="What the hook 'probe' returns from") as caught:
         summary = build_summary(run, {"status": "completed", "stop_reason": None, "test": test, "digest": "0a"})
@@ -93,7 +92,7 @@ def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
     own = of(larq_tutorial_cnn((28, 28, 1), 10))
     binary = dict.fromkeys(kernels(own), 1)
     inputs = dict.fromkeys(("conv_2", "conv_3", "dense_1", "logits"), 1)
-    found = summarize_network(own, Forms(shipped(own), stored_bits=binary, weight_bits=binary, input_bits=inputs))
+    found = summarize_network(own, Bits(binary, binary, inputs), shipped(own))
     macs = {"conv_1": 26 * 26 * 32 * 3 * 3 * 1, "conv_2": 11 * 11 * 64 * 3 * 3 * 32, "conv_3": 3 * 3 * 64 * 3 * 3 * 64}
     by_hand = {**macs, "dense_1": 576 * 64, "logits": 64 * 10}
     assert {name: row["macs"] for name, row in rows(found).items() if row["macs"]} == by_hand
@@ -114,7 +113,7 @@ def test_rows_add_up_to_the_size_whatever_the_bits(units, bits):
         stack += [layers.Dense(size), layers.BatchNormalization(), layers.Dropout(0.1)]
     own = network(*stack)
     stored = dict(zip(kernels(own), bits, strict=False))
-    found = summarize_network(own, Forms(stored_bits=stored))
+    found = summarize_network(own, Bits(stored), {})
     assert found.items() >= measure_size([own], {"model": stored}).items()
     assert sum(row["params"] for row in found["layers"]) == found["params"]["total"]
     assert math.ceil(sum(row["bytes"] * 8 for row in found["layers"]) / 8) == found["bytes"]["deployed"]
@@ -125,22 +124,22 @@ def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
     own = network(layers.Flatten(), layers.Dense(4, name="a"), layers.Dense(3, name="b"))
     for weights, inputs, kind in ((1, 1, "BNN"), (1, 32, "BWN"), (32, 1, "BAN"), (5, 32, "quantized")):
         bits = {name: weights for name in kernels(own) if name.endswith("b/kernel")}
-        found = summarize_network(own, Forms(weight_bits=bits, input_bits={"b": inputs}))
+        found = summarize_network(own, Bits({}, bits, {"b": inputs}), {})
         product = f"{inputs}-bit x {weights}-bit"
         assert found["kind"] == kind
         assert found["macs"]["by_precision"] == {"float32": 72 * 4, product: 12}
     values = shipped(own)
     values[kernels(own)[0]][:36] = 0.0
-    found = summarize_network(own, Forms(values))
+    found = summarize_network(own, Bits(), values)
     assert (found["kind"], rows(found)["a"]["sparsity"]) == ("full precision", 0.5)
 
 
 def test_what_is_called_twice_multiplies_twice_and_is_stored_once():
     inputs, dense = keras.Input((4,)), layers.Dense(4, name="dense")
-    row = rows(summarize_network(of(keras.Model(inputs, dense(dense(inputs)))), Forms()))["dense"]
+    row = rows(summarize_network(of(keras.Model(inputs, dense(dense(inputs)))), Bits(), {}))["dense"]
     assert (row["macs"], row["params"]) == (2 * 16, 20)
     body = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="inner")], name="body")
-    found = rows(summarize_network(of(keras.Model(inputs, body(body(inputs)))), Forms()))
+    found = rows(summarize_network(of(keras.Model(inputs, body(body(inputs)))), Bits(), {}))
     assert {name: row["macs"] for name, row in found.items()} == {"body/inner": 32}
 
 
@@ -159,13 +158,13 @@ def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
     model = Subclassed()
     model(np.zeros((1, 4), np.float32))
     own = of(model)
-    found = summarize_network(own, Forms(shipped(own)))
+    found = summarize_network(own, Bits(), shipped(own))
     assert found.items() >= measure_size([own], {}).items()
     assert {name: row["params"] for name, row in rows(found).items()} == {model.name: 1, "body/inner": 25, "head": 18}
     assert {row["output"] is None for row in rows(found).values()} == {True}
     assert found["macs"] == {"total": 0, "by_precision": {}, "uncounted": ["body/inner", "head"]}
     own = network(layers.LSTM(4, name="lstm"), shape=(5, 3))
-    found = summarize_network(own, Forms())
+    found = summarize_network(own, Bits(), {})
     assert "lstm" in found["macs"]["uncounted"]
     assert found.items() >= measure_size([own], {}).items()
 

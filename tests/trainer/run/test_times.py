@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.run import times as module
 from hookline.trainer.run.times import Times, advise, judge_input, part_shares
 from tests.support.runs import seen_run

@@ -11,9 +11,8 @@ from keras import layers
 from hookline.trainer import hook
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.input.order import uniform
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
 from hookline.trainer.run.views import DRAWS, GAP, PANEL_GAP, ROWS, HeldOut, Views, first_filters, training_sheet

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.hook import Evaluated
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of

@@ -11,15 +11,14 @@ import tensorflow as tf
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import run_variables, values_by_key
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
+from hookline.trainer.step.metrics import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
 from hookline.trainer.step.trainer import Trainer
 from tests.support.batches import assert_same_bits
 from tests.support.hooked import named

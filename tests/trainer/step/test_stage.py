@@ -1,16 +1,88 @@
-"""Errors of Python inside a graph come out as they were raised."""
+"""The order of hooks, their scopes and errors, and what their stages may return."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hookline.trainer.hook import Bits, Declaration, Evaluated, HostHook
+from hookline.trainer.objective import Shown
 from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.run.build_run import _prepare_networks
+from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import python_ops
-from hookline.trainer.step.stage import python_errors
+from hookline.trainer.step.stage import EXPECTED, checked, order_hooks, python_errors
+from hookline.trainer.step.trainer import Trainer
 from tests.support.refusals import assert_refused
-from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_batch, toy_loop
+from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
+
+
+def named(name, **declarations):
+    hook = StatelessHook(name)
+    for key, value in declarations.items():
+        setattr(hook, key, value)
+    return hook
+
+
+def names(*hooks):
+    return [hook.name for hook in order_hooks(hooks)]
+
+
+def instances(key, *networks, **declarations):
+    return [named(f"{key}@{network}", network=network, **declarations) for network in networks]
+
+
+def test_declarations_decide_then_priority_then_the_name():
+    assert names(named("c"), named("a", priority=90), named("b")) == ["b", "c", "a"]
+    assert names(named("mask", priority=99, before=("round",)), named("round", priority=0)) == ["mask", "round"]
+    assert names(named("late", priority=0, after=("early",)), named("early", priority=99)) == ["early", "late"]
+    assert names(named("a", reads=("z/mask",)), named("z")) == ["z", "a"]
+
+
+def test_what_cannot_be_ordered_is_refused_with_both_names():
+    class Watching(StatelessHook, HostHook):
+        def state_dict(self):
+            return {}
+
+    watching = Watching("b")
+    watching.network = "d"
+    for hooks, message in (
+        ([named("a", before=("b",)), named("b", before=("a",))], "hooks a, b "),
+        ([named("a", conflicts=("b",)), named("b")], "'a' and 'b' cannot run together.*hooks.b=null"),
+        ([named("a"), named("a")], "share a name"),
+        ([*instances("a", "g", conflicts=("b",)), *instances("b", "d", "g")], "'a@g' and 'b@g'"),
+        ([*instances("a", "g", conflicts=("b",)), watching], "'a@g' and 'b'"),  # it watches the run
+    ):
+        assert_refused(message, order_hooks, hooks)
+    assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
+
+
+@given(st.permutations(range(6)), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
+def test_every_declared_edge_holds_and_the_input_order_does_not_matter(permutation, pairs):
+    followers = {number: set() for number in range(6)}
+    for first, second in pairs:
+        if first < second:  # edges that go up cannot form a cycle
+            followers[first].add(second)
+    hooks = {n: named(f"h{n}", before=tuple(f"h{m}" for m in followers[n])) for n in range(6)}
+    ordered = names(*(hooks[number] for number in permutation))
+    assert ordered == names(*hooks.values())
+    for first, successors in followers.items():
+        for second in successors:
+            assert ordered.index(f"h{first}") < ordered.index(f"h{second}")
+
+
+def test_declarations_speak_of_every_instance_of_a_hook():
+    hooks = [
+        *instances("a", "g", "d", priority=0),
+        *instances("z", "g", "d", before=("a",)),
+        named("m", after=("a",), priority=0),
+        named("n", reads=("m/mask",), priority=0),
+    ]
+    assert names(*hooks) == ["z@d", "z@g", "a@d", "a@g", "m", "n"]
+    assert names(*reversed(hooks)) == names(*hooks)
 
 
 def of_numpy(x, dtype):
@@ -61,3 +133,107 @@ def test_an_objective_decides_about_the_stages_of_training():
     values = loop.accumulators.read()
     assert {"second/count", "second/loss/extra"} <= values.keys()
     assert not {"first/count", "first/loss/extra"} & values.keys()
+
+
+GIVEN = {"a": tf.zeros([4, 3]), "b": tf.zeros([])}
+BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "index": tf.zeros([4], tf.int64)}
+FLOATS = {"a": tf.ones([4, 3]), "b": tf.ones([])}
+
+SAME_AS = {"strip_model": "rebuild_model", "split_metrics": "measure", "state_dict": "summary"}
+WRONG = [
+    *(None, 1, [1, 2], object(), "text", b"bytes"),
+    *({1: FLOATS["a"]}, {"a": object()}, {"a": None}, {"a": "x"}),
+]
+"""What is wrong from most stages."""
+ACCEPTED = {
+    "next_step": {"None", "1"},
+    "warning": {"None", "'text'"},
+    "project": {"None"},
+    "update_ops": {"[1, 2]"},
+    **{stage: {"{'a': None}", "{'a': 'x'}", "{'a': object}"} for stage in ("advise",)},
+    **{stage: {"{'a': None}", "{'a': 'x'}"} for stage in ("summary", "state_dict")},
+}
+"""Of `WRONG`, what a stage may return, or what is looked at elsewhere."""
+HANDED_ON = ("transform_weights", "gradient_point", "transform_gradients", "transform_state")
+MISSING = [{}, {"a": FLOATS["a"]}]
+OTHERS = {
+    **{
+        stage: [
+            {**FLOATS, "foreign": FLOATS["a"]},
+            {**FLOATS, "a": tf.ones([4])},
+            {**FLOATS, "a": tf.ones([4, 3], tf.int32)},
+            {**FLOATS, "a": tf.ones([4, 3], tf.float16)},
+            *([] if stage == "transform_state" else MISSING),
+        ]
+        for stage in HANDED_ON
+    },
+    "frozen_entries": [{"foreign": tf.constant(True)}, {"a": tf.zeros([4], tf.bool)}, {"a": tf.zeros([4, 3])}],
+    "add_losses": [{"own": tf.zeros([4, 3])}, {"own": tf.zeros([4], tf.int32)}, {"own": tf.zeros([3])}],
+    "evaluate": [
+        *(Evaluated({"own": tf.zeros([4, 3])}), Evaluated({"own": tf.constant("x")}), Evaluated(split_metrics={})),
+        *(Evaluated(collected={"own": tf.zeros([])}), Evaluated(collected={"own": tf.zeros([3, 2])})),
+    ],
+    "declare": [
+        *(Declaration(None), Declaration({"own": 1}), Declaration(writes={"own": tf.zeros([])})),
+        *(Declaration(frozen="a"), Declaration(projected=[1]), Declaration(best_from_step=True)),
+    ],
+    "veto": [{"own": tf.constant(1.0)}, {"own": tf.zeros([4], tf.bool)}],
+    "measure": [{"own": tf.zeros([4])}],
+    "shipped_bits": [
+        *(Bits({"foreign": 1.0}), Bits(weights={"a": 1.5}), Bits({"a": -1.0}), Bits({"a": True}), Bits(inputs={1: 1})),
+        *(Bits({"a": float("nan")}), Bits({"a": None}), Bits(None)),
+    ],
+    "show": [
+        *(Shown({"own": np.zeros([2, 2])}), Shown({"own": np.zeros([2, 2, 4])})),
+        *(Shown({"own": np.zeros([2, 2, 3], np.uint8)}), Shown(embeddings={"own": FLOATS["a"]})),
+    ],
+    "project": [FLOATS],
+}
+
+
+def shown(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {shown(each)}" for name, each in value.items()) + "}"
+    return "tensor" if isinstance(value, tf.Tensor) else "object" if type(value) is object else repr(value)
+
+
+def check(stage, value):
+    checked(StatelessHook("own"), stage, value, given=GIVEN, batch=BATCH_GIVEN)
+
+
+def test_a_wrong_return_names_the_hook_and_the_stage():
+    for stage in EXPECTED:
+        kind = SAME_AS.get(stage, stage)
+        wrong = [each for each in WRONG if shown(each) not in ACCEPTED.get(stage, ())]
+        if stage == "transform_gradients":
+            wrong.remove({"a": None})  # None is a gradient; "b" is missing, which stands below
+        for value in [*wrong, *OTHERS.get(stage, OTHERS.get(kind, []))]:
+            assert_refused(f"The hook 'own' returned .+ from {stage}", check, stage, value)
+
+
+def test_changes_in_place_and_declarations_are_checked_too():
+    class InPlace(StatelessHook):
+        def transform_weights(self, weights, context):
+            for name in weights:
+                weights[name] = tf.cast(weights[name], tf.int32)
+            return weights
+
+    assert_refused("returned int32 .* from transform_weights", toy_loop, [InPlace("own")])
+    for attribute, value in (("reads", None), ("before", "ema"), ("conflicts", (1,))):
+        hook = StatelessHook("own")
+        setattr(hook, attribute, value)
+        assert_refused(f"'own' declares {attribute}", order_hooks, [hook])
+
+
+def test_a_wrong_return_is_refused_where_the_stage_runs():
+    for stage in ("request_taps", "transform_weights", "update_ops", "declare", "evaluate"):
+        hook = StatelessHook("own")
+        setattr(hook, stage, lambda *arguments: object())
+        runs = {
+            "request_taps": lambda hook=hook: _prepare_networks([toy_network()], [hook], None),
+            "evaluate": lambda hook=hook: Evaluator(
+                Trainer([toy_network()], [ToyObjective()], [hook], seed=0), toy_batch, 4
+            ),
+        }
+        run = runs.get(stage, lambda hook=hook: toy_loop([hook]))
+        assert_refused(f"The hook 'own' returned an object from {stage}", run)

@@ -3,8 +3,7 @@
 import numpy as np
 from sklearn.datasets import make_moons
 
-from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.split import split_indices
 
 
