@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import Format, Predictor
-from hookline.deploy.plain_model import foreign_names, is_mixed, plain_model, single_model, strip_model
+from hookline.deploy.plain_model import foreign_names, mixed_dtypes, plain_model, single_model, strip_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
 from hookline.trainer.step.trainer import Trainer
@@ -85,13 +85,7 @@ def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor,
 
 
 def compare(
-    run: Run,
-    network: str,
-    form: Format,
-    predict: Predictor,
-    *,
-    tolerance: float | None = None,
-    lossy: bool = False,
+    run: Run, network: str, form: Format, predict: Predictor, *, tolerance: float | None = None, lossy: bool = False
 ) -> tuple[dict[str, float], Difference | None]:
     """Return the metrics of a file on the test split, and its difference, after checking that it matches the run.
 
@@ -100,7 +94,7 @@ def compare(
     """
     expected = run.held_out["test"].run(run.step)
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
-    mixed = is_mixed(strip_model(run.trainer, network))
+    mixed = mixed_dtypes(strip_model(run.trainer, network))
     if mixed:
         with plain_model(run, network, full=False) as half:
             _check_hooks(_metrics(run, network, half), expected)

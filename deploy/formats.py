@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hookline.trainer.errors import UserError
+from hookline.deploy.inference.card import Card, read_card
+from hookline.deploy.inference.engine import load_model
+from hookline.trainer.deferred import quiet_start, silent
+from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import sync_folder
 
 if TYPE_CHECKING:
@@ -138,9 +141,9 @@ CODEBOOK = ("codebook", "codebook_conv", "huffman")
 _ALL = (
     Format("keras", ".keras", "runtime_files", "runtime_files"),
     Format("saved_model", "_saved_model", "runtime_files", "runtime_files", is_directory=True),
-    Format("litert", ".tflite", "runtime_files", "runtimes", options=("int8",), packages=LITERT, extra="litert"),
-    Format("onnx", ".onnx", "runtime_files", "runtimes", packages=ONNX, extra="onnx"),
-    Format("packed", ".packed.safetensors", "packed", "runtimes", ("float16",), card_beside=False),
+    Format("litert", ".tflite", "runtime_files", "formats", options=("int8",), packages=LITERT, extra="litert"),
+    Format("onnx", ".onnx", "runtime_files", "formats", packages=ONNX, extra="onnx"),
+    Format("packed", ".packed.safetensors", "packed", "formats", ("float16",), card_beside=False),
     Format("sparse", ".sparse.safetensors", "sparse", "sparse", CODEBOOK, card_beside=False),
 )
 FORMATS = {each.name: each for each in _ALL}
@@ -211,3 +214,92 @@ def _exchange(temporary: Path, path: Path) -> None:
             raise
         shutil.rmtree(gone)
     sync_folder(path.parent)
+
+
+def open_model(
+    path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]
+) -> tuple[Predictor, Card | None]:
+    """Return what predicts with an export or a run, and its card; None for an export that has none."""
+    place = user_path(path, "model")
+    if not place.exists():
+        raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
+    if (place / "config.yaml").is_file():
+        return _of_run(path, network, checkpoint, plugins)
+    if checkpoint is not None:
+        raise UserError(f"checkpoint={checkpoint} received for {path}, which is an export. Expected a run for it.")
+    form, card = format_of(place), read_card(place)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
+    from hookline.trainer.run.finished import own_classes
+
+    with silent(), own_classes(plugins):
+        return form.load(place), card
+
+
+def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[str]) -> tuple[Predictor, Card]:
+    from hookline.trainer.run.finished import read_config, restore
+
+    config = read_config(path, plugins)
+    with quiet_start():
+        from hookline.deploy.plain_model import card_of, finished_model
+    run = restore(path, config, checkpoint)
+    if network not in run.trainer.networks:
+        raise unknown_name("network", network, run.trainer.networks)
+    return finished_model(run, network).predict_on_batch, card_of(run, network)
+
+
+def load_litert(path: Path) -> Predictor:
+    """Return what predicts with a .tflite file of one input and one output, float32 or int8."""
+    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
+    interpreter = runtime.Interpreter(model_path=str(path))
+    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    size: list[int] = []
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        if size != [len(inputs)]:
+            interpreter.resize_tensor_input(given["index"], inputs.shape)
+            with silent():  # a notice of what computes
+                interpreter.allocate_tensors()
+            size[:] = [len(inputs)]
+        interpreter.set_tensor(given["index"], _as_given(np.asarray(inputs, np.float32), given))
+        interpreter.invoke()
+        return _as_floats(np.array(interpreter.get_tensor(made["index"])), made)
+
+    return predict
+
+
+def _as_given(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
+    """Return float32 values as a tensor of a LiteRT file holds them.
+
+    Halves are rounded as TensorFlow's fake quantization does, with its order of float32 operations: many of the few
+    values of images may lie halfway between two levels.
+    """
+    if tensor["dtype"] != np.int8:
+        return values
+    scale, zero = np.float32(tensor["quantization"][0]), tensor["quantization"][1]
+    lowest, highest = scale * np.float32(-128 - zero), scale * np.float32(127 - zero)
+    steps = (np.clip(values, lowest, highest) - lowest) * (np.float32(1.0) / scale)
+    return (np.floor(steps - np.float32(zero + 128) + np.float32(0.5)) + zero).astype(np.int8)
+
+
+def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
+    if tensor["dtype"] != np.int8:
+        return values
+    scale, zero = tensor["quantization"]
+    return (values.astype(np.float32) - zero) * np.float32(scale)
+
+
+def load_onnx(path: Path) -> Predictor:
+    """Return what predicts with an .onnx file of one input and one output."""
+    runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
+    options = runtime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
+    session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        return np.asarray(session.run(None, {given.name: np.asarray(inputs, np.float32)})[0])
+
+    return predict
+
+
+load_packed = load_model

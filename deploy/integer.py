@@ -92,7 +92,6 @@ class Folded:
     """Call a model with batch norm folded and kernels marked as integers, for the converter."""
 
     def __init__(self, model: keras.Model) -> None:
-        """Compute what takes the place of variables."""
         self._model, layers = model, model._flatten_layers()
         norms = {id(layer): norm for layer, norm in folded_norms(model)}
         self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
@@ -167,13 +166,15 @@ class Folded:
         return layer.activation(made + layer.bias if layer.use_bias else made)
 
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the outputs of a graph, node by node."""
         graph = model._functional if isinstance(model, keras.Sequential) else model
         tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
         for depth in sorted(graph._nodes_by_depth, reverse=True):
             for node in (each for each in graph._nodes_by_depth[depth] if not each.is_input):
                 operation = node.operation
-                if id(operation) not in self._offsets and not _is_by_entry(operation):
+                fused = (
+                    is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
+                )
+                if id(operation) not in self._offsets and not fused:  # what may be fused takes any shape
                     tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
                 given = [tensors[id(each)] for each in node.input_tensors]
                 if id(operation) in self._columns:
@@ -191,11 +192,6 @@ class Folded:
                     made = keras.tree.flatten(operation(*args, **kwargs))
                 tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in graph.outputs]
-
-
-def _is_by_entry(operation: Any) -> bool:
-    """Return whether an operation that may be fused with the one before it takes any shape."""
-    return is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
 
 
 def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:
@@ -299,25 +295,23 @@ class _Graph:
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._onnx = import_optional("onnx", extra="onnx", needed_by="format=onnx")
-        self._new: list[Any] = []
+        self._place = 0  # of the next new node
 
     def take_floats(self, name: str, step: float, zero: int) -> None:
         """Let the graph take float32 under a name, and round as TensorFlow's fake quantization does."""
-        (given,) = self._graph.input
+        (given,), self._place = self._graph.input, 0
         one = np.float32(step)
         lowest, highest = one * np.float32(-128 - zero), one * np.float32(127 - zero)
         steps = self._node("Mul", self._node("Sub", self._node("Clip", name, lowest, highest), lowest), 1.0 / one)
         whole = self._node("Floor", self._node("Add", steps, np.float32(0.5 - (zero + 128))))
         self._node("QuantizeLinear", self._node("Mul", whole, one), one, np.int8(zero), output=given.name)
-        self._insert(0)
         given.name = name
         given.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
 
     def return_floats(self, step: float, zero: int) -> None:
-        (made,) = self._graph.output
+        (made,), self._place = self._graph.output, len(self._graph.node)
         made.name = self._node("DequantizeLinear", made.name, np.float32(step), np.int8(zero))
         made.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
-        self._insert(len(self._graph.node))
 
     def round_averages_as_litert(self) -> None:
         """Stretch averages a little around the value of integer 0: halves then round away from it, as in LiteRT."""
@@ -326,10 +320,10 @@ class _Graph:
         for place in reversed(range(len(self._graph.node))):
             taker = self._graph.node[place]
             if taker.op_type == "QuantizeLinear" and taker.input[0] in pooled:
+                self._place = place
                 step, zero = (values[each] for each in taker.input[1:3])
                 stretched = self._node("Mul", taker.input[0], np.float32(1.0 + STRETCH))
                 taker.input[0] = self._node("Add", stretched, np.float32(STRETCH * float(step) * float(zero)))
-                self._insert(place)
 
     def _node(self, kind: str, *given: str | np.generic, output: str = "") -> str:
         """Return the output of a new node; numbers that it takes become initializers."""
@@ -338,11 +332,6 @@ class _Graph:
         for name, value in zip(names, given, strict=True):
             if not isinstance(value, str):
                 self._graph.initializer.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
-        self._new.append(self._onnx.helper.make_node(kind, names, [made], name=made))
+        self._graph.node.insert(self._place, self._onnx.helper.make_node(kind, names, [made], name=made))
+        self._place += 1
         return made
-
-    def _insert(self, place: int) -> None:
-        nodes = list(self._graph.node)
-        del self._graph.node[:]
-        self._graph.node.extend([*nodes[:place], *self._new, *nodes[place:]])
-        self._new = []

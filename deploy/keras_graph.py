@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,14 +31,9 @@ def described_op(layer: Any) -> dict[str, Any] | None:
     return dict(found)
 
 
-@dataclass(frozen=True)
-class Step:
-    """Hold one operation of a layer, as a `Node` will have it."""
-
-    op: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    call: Call | None = None
+def _op(kind: str, fields: Any = None, arrays: Any = None, call: Call | None = None) -> Node:
+    """Return an operation of a layer, which gets its name and its values later."""
+    return Node(Op(kind, "", (), "", fields or {}), arrays or {}, call)
 
 
 class NoOperationError(ValueError):
@@ -56,12 +51,12 @@ OPERATIONS = {*FUNCTIONS, "Add", "Subtract", "Multiply", "Concatenate"}
 """Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 
-def layer_steps(layer: Any) -> list[Step]:
+def layer_steps(layer: Any) -> list[Node]:
     """Return the operations of a layer at inference, in order; none if it does nothing."""
     described = described_op(layer)
     if described is not None:
         kind = described.pop("op")
-        return [] if kind == "identity" else [Step(kind, described, call=layer)]
+        return [] if kind == "identity" else [_op(kind, described, call=layer)]
     name = type(layer).__name__
     is_operation = type(layer).__module__.startswith("keras.src.ops.") and name in OPERATIONS
     is_known = is_operation or type(layer) is getattr(keras.layers, name, None)
@@ -80,7 +75,7 @@ def _with(layer: Any, **options: Any) -> Any:
     return layer
 
 
-def activation_step(function: Any) -> list[Step]:
+def activation_step(function: Any) -> list[Node]:
     """Return the operation of an activation function or layer; none for the linear one."""
     if isinstance(function, keras.Layer):
         return layer_steps(function)
@@ -91,13 +86,13 @@ def activation_step(function: Any) -> list[Step]:
     return [] if name == "linear" else _activation(name, function)
 
 
-def _activation(name: str, call: Call, slope: float | None = None) -> list[Step]:
+def _activation(name: str, call: Call, slope: float | None = None) -> list[Node]:
     # A softmax looks at all channels, so nothing can be folded across it.
     apart = None if name in ("softmax", "log_softmax") else call
-    return [Step("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)]
+    return [_op("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)]
 
 
-def _relu(layer: Any) -> list[Step]:
+def _relu(layer: Any) -> list[Node]:
     slope, highest = float(layer.negative_slope), layer.max_value
     if layer.threshold or highest not in (None, 6) or (slope and highest):
         options = {"threshold": layer.threshold or None, "max_value": highest, "negative_slope": slope or None}
@@ -121,14 +116,14 @@ def _values(variable: Any) -> np.ndarray:
     return values
 
 
-def _convolution(op: str, layer: Any) -> list[Step]:
-    step = Step(op, _window(_with(layer, groups=1)), _weights(layer))
+def _convolution(op: str, layer: Any) -> list[Node]:
+    step = _op(op, _window(_with(layer, groups=1)), _weights(layer))
     return [step, *activation_step(layer.activation)]
 
 
-def _separable(layer: Any) -> list[Step]:
-    depthwise = Step("depthwise_conv2d", _window(layer), {"kernel": _values(layer.depthwise_kernel)})
-    pointwise = Step("conv2d", {}, _weights(layer, "pointwise_kernel"))
+def _separable(layer: Any) -> list[Node]:
+    depthwise = _op("depthwise_conv2d", _window(layer), {"kernel": _values(layer.depthwise_kernel)})
+    pointwise = _op("conv2d", {}, _weights(layer, "pointwise_kernel"))
     return [depthwise, pointwise, *activation_step(layer.activation)]
 
 
@@ -141,7 +136,7 @@ def _pair(value: Any) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _batch_norm(layer: Any) -> list[Step]:
+def _batch_norm(layer: Any) -> list[Node]:
     if layer.axis != layer.input_spec.ndim - 1:
         _with(layer, axis=-1)
     for variable in layer.weights:
@@ -152,32 +147,30 @@ def _batch_norm(layer: Any) -> list[Step]:
     shift = -ops.convert_to_tensor(layer.moving_mean) * scale
     shift = ops.convert_to_tensor(layer.beta) + shift if layer.center else shift
     arrays = {"scale": np.asarray(scale, np.float32), "shift": np.asarray(shift, np.float32)}
-    return [Step("scale_shift", {}, arrays, partial(layer, training=False))]
+    return [_op("scale_shift", {}, arrays, partial(layer, training=False))]
 
 
-def _pool(op: str, layer: Any) -> list[Step]:
-    return [
-        Step(op, {key: _pair(getattr(layer, key)) for key in ("pool_size", "strides")} | {"padding": layer.padding})
-    ]
+def _pool(op: str, layer: Any) -> list[Node]:
+    return [_op(op, {key: _pair(getattr(layer, key)) for key in ("pool_size", "strides")} | {"padding": layer.padding})]
 
 
-def _global_pool(op: str, layer: Any) -> list[Step]:
-    return [Step(op), *(_reshape(layer) if layer.keepdims else [])]
+def _global_pool(op: str, layer: Any) -> list[Node]:
+    return [_op(op), *(_reshape(layer) if layer.keepdims else [])]
 
 
-def _reshape(layer: Any) -> list[Step]:
-    return [Step("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})]
+def _reshape(layer: Any) -> list[Node]:
+    return [_op("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})]
 
 
-def _rescale(layer: Any) -> list[Step]:
+def _rescale(layer: Any) -> list[Node]:
     try:
-        return [Step("rescale", {"scale": float(layer.scale), "offset": float(layer.offset)}, call=layer)]
+        return [_op("rescale", {"scale": float(layer.scale), "offset": float(layer.offset)}, call=layer)]
     except TypeError as error:
         raise NoOperationError("a scale or an offset for each channel") from error
 
 
-CONVERTERS: dict[str, Callable[[Any], list[Step]]] = {
-    "Dense": lambda layer: [Step("dense", {}, _weights(layer)), *activation_step(layer.activation)],
+CONVERTERS: dict[str, Callable[[Any], list[Node]]] = {
+    "Dense": lambda layer: [_op("dense", {}, _weights(layer)), *activation_step(layer.activation)],
     "Conv2D": partial(_convolution, "conv2d"),
     "DepthwiseConv2D": partial(_convolution, "depthwise_conv2d"),
     "SeparableConv2D": _separable,
@@ -193,11 +186,11 @@ CONVERTERS: dict[str, Callable[[Any], list[Step]]] = {
     "GlobalMaxPooling2D": partial(_global_pool, "global_max_pool2d"),
     "GlobalAveragePooling2D": partial(_global_pool, "global_average_pool2d"),
     "Reshape": _reshape,
-    "ZeroPadding2D": lambda layer: [Step("zero_pad2d", {"padding": tuple(map(_pair, layer.padding))})],
-    "UpSampling2D": lambda layer: [Step("upsample2d", {"size": _pair(_with(layer, interpolation="nearest").size)})],
+    "ZeroPadding2D": lambda layer: [_op("zero_pad2d", {"padding": tuple(map(_pair, layer.padding))})],
+    "UpSampling2D": lambda layer: [_op("upsample2d", {"size": _pair(_with(layer, interpolation="nearest").size)})],
     "Rescaling": _rescale,
-    "Concatenate": lambda layer: [Step("concatenate", {"axis": int(layer.axis)})],
-    **{name: lambda layer: [Step(type(layer).__name__.lower())] for name in ("Add", "Subtract", "Multiply", "Flatten")},
+    "Concatenate": lambda layer: [_op("concatenate", {"axis": int(layer.axis)})],
+    **{name: lambda layer: [_op(type(layer).__name__.lower())] for name in ("Add", "Subtract", "Multiply", "Flatten")},
 }
 
 
@@ -244,9 +237,9 @@ class _Walk:
             self.problems.append(f"{path} ({type(operation).__name__}{why})")
             return values[:1] * count
         for step in steps:
-            output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.op}"))
-            op = Op(step.op, path, tuple(map(str, values)), str(output), step.fields)
-            self.nodes.append(Node(op, step.arrays, step.call))
+            output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.kind}"))
+            op = replace(step.op, name=path, inputs=tuple(map(str, values)), output=str(output))
+            self.nodes.append(replace(step, op=op))
             values = [output]
         return values[:count]
 

@@ -1,29 +1,46 @@
-"""Packed files: one bit per weight."""
+"""Packed files: one bit per weight, batch norm and sign folded into integer thresholds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.arrays import Node, drop_needless_activations, encode_nodes
-from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
+from hookline.deploy.arrays import (
+    POOLS,
+    SHAPERS,
+    Call,
+    Node,
+    binary_values,
+    consumers,
+    drop_needless_activations,
+    encode_nodes,
+    is_integer_sum,
+    merge_equal_signs,
+    sign_scale,
+)
 from hookline.deploy.formats import Contents, ExportOptions
+from hookline.deploy.inference.bits import pack_stream
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
 from hookline.deploy.inference.engine import Model
-from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
+from hookline.deploy.inference.graph import Graph, Op, graph_to_json, parse_graph
 from hookline.deploy.keras_graph import keras_graph
-from hookline.deploy.plain_model import assigned, card_of, is_mixed, rebuilt
+from hookline.deploy.plain_model import assigned, card_of, mixed_dtypes, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.state import shipped_weights, stored_bits
 from hookline.trainer.run.summary import measure_size
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
 
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
@@ -72,7 +89,7 @@ def _as_shipped(run: Run, network: str) -> Iterator[keras.Model]:
     own = run.trainer.networks[network]
     shipped = shipped_weights(run.trainer, run.step)[network]
     with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
-        yield rebuilt(model, full=True) if is_mixed(model) else model
+        yield rebuilt(model, full=True) if mixed_dtypes(model) else model
 
 
 def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: str) -> dict[str, tuple[int, ...]]:
@@ -82,3 +99,219 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
     ops, tensors, _ = encode_nodes(nodes, half=False)
     graph = Graph(model.name, input_name, model.inputs[0].shape[1:], output, ops)
     return {name: value.shape for name, value in Model(parse_graph(graph_to_json(graph)), tensors).values.items()}
+
+
+Signs = Callable[[np.ndarray], np.ndarray]
+"""Integers, int64 [count], to the sign that each channel gives them: bool [count, channels], True for +1."""
+
+CHUNK = 2**22  # signs at a time
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Describe for which integers each channel gives +1: from the threshold on, or, where it descends, up to it."""
+
+    values: np.ndarray  # [channels], in the smallest integer type that holds them
+    descending: np.ndarray  # bool [channels]
+
+
+def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | None:
+    """Return thresholds that give the signs of every integer from -largest to largest.
+
+    None if a channel changes its sign more than once. Of a channel that never does, every integer or none reaches the
+    threshold.
+    """
+    step = max(1, CHUNK // channels)
+    first = before = np.zeros(channels, bool)
+    changes = place = np.zeros(channels, np.int64)
+    for start in range(-largest, largest + 1, step):
+        integers = np.arange(start, min(start + step, largest + 1))
+        found = signs(integers)
+        if start == -largest:
+            first = before = found[0]
+        changed = found != np.concatenate([before[None], found[:-1]])
+        changes = changes + changed.sum(0)
+        place = np.where(changed.any(0), integers[changed.argmax(0)], place)
+        before = found[-1]
+        if (changes > 1).any():
+            return None
+    descending = (changes == 1) & first
+    never_changed = np.where(first, -largest, largest + 1)
+    # `place` is the first integer with the other sign: descending ones give +1 up to the integer before it.
+    values = np.where(changes == 0, never_changed, place - descending)
+    dtype = next(each for each in (np.int8, np.int16, np.int32) if (values.astype(each) == values).all())
+    return Thresholds(values.astype(dtype), descending)
+
+
+Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
+"""The result of calls in a row on tensors [batch, *shape]: float32 [count, channels] to the same."""
+
+
+def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: int) -> Evaluate:
+    """Return what calls layers inside the contexts that hooks put around a forward pass, at the evaluation's size.
+
+    So results have the bits of the evaluation even if a hook replaces a layer's computation for large tensors.
+    """
+
+    def call(calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
+        current = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False).passes[network]
+        with ExitStack() as stack:
+            for hook in current.hooks:
+                with in_stage(hook, "around_forward"):
+                    stack.enter_context(hook.around_forward(current.context))
+            for each in calls:
+                tensor = each(tensor)
+        return tensor
+
+    def evaluate(calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+        full = (batch_size, *shape)
+        rows = math.prod(full[:-1])
+        traced = tf.function(lambda tensor: call(calls, tensor), autograph=False)
+        concrete = traced.get_concrete_function(tf.TensorSpec(full, tf.float32))
+
+        def compute(values: np.ndarray) -> np.ndarray:
+            found = []
+            for start in range(0, len(values), rows):
+                part = values[start : start + rows]
+                filled = np.concatenate([part, np.repeat(part[-1:], rows - len(part), axis=0)])
+                results = concrete(tf.constant(filled.reshape(full), tf.float32)).numpy()
+                found.append(results.reshape(rows, -1)[: len(part)])
+            return np.concatenate(found)
+
+        return compute
+
+    return evaluate
+
+
+MOVING = POOLS | SHAPERS
+RISING = {
+    *("relu", "relu6", "hard_tanh", "tanh", "sigmoid", "hard_sigmoid", "softplus", "softsign", "selu", "exponential"),
+    *("leaky_relu", "elu"),
+}
+"""Activations that never fall; the last two where their slope is not negative."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Hold the operations between a sum and a sign."""
+
+    source: Node  # the layer that makes the sum
+    between: list[Node]  # each of one value that nothing else uses
+    sign: Node
+
+    @property
+    def last_by_channel(self) -> int:
+        """Return the index of the last operation that treats channels differently, -1 if there is none."""
+        return max((place for place, node in enumerate(self.between) if node.kind == "scale_shift"), default=-1)
+
+    @property
+    def functions(self) -> list[Node]:
+        """Return the operations that the thresholds replace."""
+        return [node for node in self.between if node.kind not in MOVING]
+
+
+def fold_signs(
+    nodes: Sequence[Node], output: str, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate
+) -> list[Node]:
+    """Return operations with integer thresholds wherever they give the same signs.
+
+    They replace scale and bias of a layer, batch norm and activations between its sum and a sign if the sign of each
+    channel changes at most once from the lowest to the highest sum.
+    """
+    nodes = merge_equal_signs(nodes)
+    for sign in [node for node in nodes if node.kind == "sign"]:
+        chain = _find_chain(nodes, output, sign)
+        if chain is not None and _may_change_places(chain, shapes):
+            thresholds = _thresholds(chain, shapes, evaluate)
+            if thresholds is not None:
+                nodes = _replaced(nodes, chain, thresholds)
+    return nodes
+
+
+def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None:
+    made_by = {node.op.output: node for node in nodes}
+    counts, binary = consumers(nodes, output), binary_values(nodes)
+    between: list[Node] = []
+    node = sign
+    while counts[name := node.op.inputs[0]] == 1 and name in made_by:
+        node = made_by[name]
+        if is_integer_sum(node, binary):
+            return _Chain(node, between, sign)
+        if node.call is None and node.kind not in MOVING:
+            return None
+        between.insert(0, node)
+    return None
+
+
+def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether pooling and reshaping commute with everything that the thresholds replace.
+
+    A maximum commutes with a function that never falls; a reshaping with one that treats all entries alike, or if the
+    channels before and after it are the same.
+    """
+    channels = shapes[chain.source.op.output][-1]
+    for place, node in enumerate(chain.between):
+        if node.kind not in MOVING:
+            continue
+        behind = place > chain.last_by_channel
+        crossed = chain.between[place + 1 :] if behind else chain.between[:place]
+        functions = [each for each in crossed if each.kind not in MOVING]
+        if not behind and shapes[node.op.output][-1] != channels:
+            return False
+        if node.kind in POOLS and not all(_never_falls(each) for each in functions):
+            return False
+    return True
+
+
+def _never_falls(node: Node) -> bool:
+    if node.kind == "rescale":
+        return bool(node.op.fields["scale"] >= 0)
+    return node.op.fields.get("function") in RISING and node.op.fields.get("slope", 0.0) >= 0
+
+
+def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate) -> Thresholds | None:
+    kernel = chain.source.arrays["kernel"]
+    at = chain.between[chain.last_by_channel] if chain.last_by_channel >= 0 else chain.sign
+    calls = [node.call for node in [*chain.functions, chain.sign] if node.call is not None]
+    scale, bias = sign_scale(kernel), chain.source.arrays.get("bias")
+    assert scale is not None
+    channels = kernel.shape[-1]
+    shape = (*shapes[at.op.inputs[0]][:-1], channels)
+
+    compute = evaluate(calls, shape)
+
+    def signs(integers: np.ndarray) -> np.ndarray:
+        values = np.repeat(integers.astype(np.float32)[:, None], channels, axis=1) * scale
+        if bias is not None:
+            values = values + bias
+        return compute(values) > 0
+
+    return find_thresholds(signs, kernel.size // channels, channels)
+
+
+def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> list[Node]:
+    """Return operations with the thresholds in the place of a chain's functions and its sign."""
+    last = chain.last_by_channel
+    before = [node for node in chain.between[: last + 1] if node.kind in MOVING]
+    behind = [node for node in chain.between[last + 1 :] if node.kind in MOVING]
+    kernel = np.where(np.signbit(chain.source.arrays["kernel"]), np.float32(-1), np.float32(1))
+    arrays = {"thresholds": thresholds.values}
+    if thresholds.descending.any():
+        arrays["descending"] = pack_stream(thresholds.descending, 1)
+    name, value = (chain.functions or [chain.sign])[0].op.name, chain.source.op.output
+    threshold = Node(Op("threshold", name, (), ""), arrays)
+    moved = [*before, threshold, *behind]
+    names = [f"{chain.sign.op.output}/{node.kind}:{place}" for place, node in enumerate(behind)]
+    outputs = [*(node.op.output for node in before), *names, chain.sign.op.output]
+    new: list[Node] = []
+    for node, output in zip(moved, outputs, strict=True):
+        new.append(replace(node, op=replace(node.op, inputs=(value,), output=output)))
+        value = output
+    gone = {id(node) for node in (*chain.between, chain.sign)}
+    found: list[Node] = []
+    for node in nodes:
+        if node is chain.sign:
+            found += new
+        elif id(node) not in gone:
+            found.append(replace(node, arrays={"kernel": kernel}) if node is chain.source else node)
+    return found

@@ -52,9 +52,10 @@ def is_fake_quantized(model: keras.Model) -> bool:
     return is_graph(model) and any(is_fake(call.operation) for call in graph_calls(model))
 
 
-def is_mixed(model: keras.Model) -> bool:
-    """Return whether any layer of a model computes in half precision, with variables in float32."""
-    return bool(_mixed_dtypes(model))
+def mixed_dtypes(model: keras.Model) -> set[str]:
+    """Return the half precisions in which layers with variables in float32 compute, such as {"bfloat16"}."""
+    policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
+    return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
 
 
 def architecture(part: Any, mixed: Collection[str] = ()) -> Any:
@@ -85,7 +86,7 @@ def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
 
     Layers keep the policy that they were built with. On a CPU, half precision is slower than float32 and less exact.
     """
-    config = architecture(model, _mixed_dtypes(model) if full else ())
+    config = architecture(model, mixed_dtypes(model) if full else ())
     kinds = {type(layer) for layer in model._flatten_layers()}
     classes = {kind.__name__: kind for kind in kinds if not _is_of_keras(kind.__module__)}  # `x + 3` is an Add, too
     with keras.saving.custom_object_scope(classes):
@@ -115,12 +116,6 @@ def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable
             yield (layer.path or layer.name, number), generator.state
 
 
-def _mixed_dtypes(model: keras.Model) -> set[str]:
-    """Return the compute dtypes of mixed layers, such as {"bfloat16"}."""
-    policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
-    return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
-
-
 @contextmanager
 def plain_model(run: Run, network: str, *, full: bool = True) -> Iterator[keras.Model]:
     """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was."""
@@ -148,7 +143,7 @@ def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> 
     shipped = shipped_weights(run.trainer, run.step)[network]
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made, foreign = model, foreign_names(model)
-    if not foreign or (full and is_mixed(model)):
+    if not foreign or (full and mixed_dtypes(model)):
         try:
             made = rebuilt(model, full=full)
         except Exception as error:

@@ -93,12 +93,15 @@ def load_keras(path: Path) -> KerasPredictor:
 class SavedModelPredictor:
     """Predict with the endpoint "serve" of a SavedModel."""
 
-    def __init__(self, loaded: Any) -> None:
-        self._loaded = loaded  # or its variables are freed
-        self.traced = loaded.serve
+    def __init__(self, path: Path) -> None:
+        self._loaded: Any = tf.saved_model.load(str(path))  # kept, or its variables are freed
+        self.traced = self._loaded.serve
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         return np.asarray(self.traced(tf.constant(inputs, tf.float32)))
+
+
+load_saved_model = SavedModelPredictor
 
 
 def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
@@ -115,11 +118,6 @@ def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> C
 
 def _input_spec(model: keras.Model) -> tf.TensorSpec:
     return tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
-
-
-def load_saved_model(path: Path) -> SavedModelPredictor:
-    """Return what predicts with a SavedModel that has the endpoint "serve"."""
-    return SavedModelPredictor(tf.saved_model.load(str(path)))
 
 
 OPSET = 18

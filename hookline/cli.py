@@ -66,7 +66,9 @@ def _run(given: Sequence[str]) -> int:
     if name in ("--help", "-h", "help") and rest:
         name, rest = rest[0], ["--help", *rest[1:]]
     if name in ("--help", "-h", "help"):
-        say(help_text(), end="")
+        width = max(map(len, SUBCOMMANDS)) + 2
+        listed = "\n".join(f"  {each:<{width}}{text}" for each, (_, text) in SUBCOMMANDS.items())
+        say(HELP.format(commands=listed), end="")
     elif name in ("--version", "-V"):
         from hookline.trainer.config.parts import __version__
 
@@ -74,7 +76,10 @@ def _run(given: Sequence[str]) -> int:
     elif name == "--completion":
         say(completion_text(rest))
     elif name not in SUBCOMMANDS:
-        raise _unknown(name)
+        if "=" in name:
+            raise UserError(f"'{name}' received. Expected a command first: hookline train {name}.")
+        kind, hint = "option" if name.startswith("-") else "command", did_you_mean(name.replace("_", "-"), SUBCOMMANDS)
+        raise UserError(f"Unknown {kind} '{name}'.{hint} Expected one of: {', '.join(SUBCOMMANDS)}.")
     else:
         module: Any = importlib.import_module(f"hookline.{SUBCOMMANDS[name][0]}")
         return int(module.main(resume_arguments(rest) if name == "resume" else rest))
@@ -91,19 +96,6 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     from hookline.scripts.sweep.open import quoted
 
     return [first if first.startswith("resume=") else f"resume={quoted(Path(first))}", *rest]
-
-
-def help_text() -> str:
-    """Return the text of `hookline --help`."""
-    width = max(map(len, SUBCOMMANDS)) + 2
-    return HELP.format(commands="\n".join(f"  {name:<{width}}{text}" for name, (_, text) in SUBCOMMANDS.items()))
-
-
-def _unknown(name: str) -> UserError:
-    if "=" in name:
-        return UserError(f"'{name}' received. Expected a command first: hookline train {name}.")
-    kind, hint = "option" if name.startswith("-") else "command", did_you_mean(name.replace("_", "-"), SUBCOMMANDS)
-    return UserError(f"Unknown {kind} '{name}'.{hint} Expected one of: {', '.join(SUBCOMMANDS)}.")
 
 
 PLAIN = re.compile(r"[\w-]+")

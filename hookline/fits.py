@@ -6,7 +6,7 @@ import math
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ from typing import Any
 import tensorflow as tf
 import yaml
 
-from hookline.callbacks import NAME as HISTORY
-from hookline.callbacks import Watch
+from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
-from hookline.spec import Plan, Spec, read_record, restore_paths, write_record
+from hookline.spec import Spec, read_record, restore_paths, write_record
 from hookline.trainer.config.stored import FILE_NAME, MISSING, config_digest, differing, read_stored, spread_settings
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook, HostHook
@@ -58,7 +57,6 @@ class State:
 
     @property
     def step(self) -> int:
-        """Return how many steps were made."""
         return self.begun + int(self.counter.numpy())
 
 
@@ -82,11 +80,11 @@ def begin(
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
     before = None if resume else state
-    plan = _plan(data, epochs, batch_size, before, checkpoint)
-    plan.class_weights = {int(label): weight for label, weight in (class_weight or {}).items()} or None
+    fit = planned_fit(data, epochs, batch_size, before, checkpoint)
+    class_weights = {int(label): weight for label, weight in (class_weight or {}).items()} or None
     if state is not None:
         spec.renew_optimizers(state.trainer)
-    blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
+    blueprint = spec.blueprint(data, fit, {**config, KEY: str(directory)}, class_weights)
     if checkpoint is None and before is None:
         blueprint = replace(blueprint, init_from=spec.init_from)
     run = build_run(blueprint, directory=directory, store=store, times=times)
@@ -98,11 +96,12 @@ def begin(
     if checkpoint is not None:
         restore_run(run, checkpoint)
     elif before is not None:
-        _carry_on(before, run, same_data=plan.epochs_before > 0)
+        _carry_on(before, run, same_data=fit["epochs_before"] > 0)
     watch = next(each for each in run.host_hooks if isinstance(each, Watch))
-    watch.fits = {key: value for key, value in asdict(plan).items() if key != "class_weights"} | {
+    watch.fits = {
+        **fit,
         "data": data_fingerprint([data.train]),
-        "steps_per_epoch": data.train.size / plan.batch_size,
+        "steps_per_epoch": data.train.size / batch_size,
         "classes": data.classes,
         "input_shape": list(data.input_shape),
         "epochs": epochs,
@@ -149,8 +148,14 @@ def _place(
     return directory, *open_existing(directory, digest)
 
 
-def _plan(data: Data, epochs: int, batch_size: int, before: State | None, checkpoint: Checkpoint | None) -> Plan:
-    """Return how far a fit goes: more epochs of the same data, or the first ones of other data."""
+def planned_fit(
+    data: Data, epochs: int, batch_size: int, before: State | None, checkpoint: Checkpoint | None
+) -> dict[str, int]:
+    """Return how far a fit goes: more epochs of the same data, or the first ones of other data.
+
+    `epochs_before` are those of this data before this fit, at whose first step `first_step` the first one began. Over
+    `planned_steps`, those of the first fit, hooks lay out their schedules. The fit ends at `total_steps`.
+    """
     size, first, epochs_before, planned = data.train.size, 0, 0, None
     if before is not None:
         known = before.watch.fits
@@ -162,7 +167,13 @@ def _plan(data: Data, epochs: int, batch_size: int, before: State | None, checkp
         known = checkpoint.state["hooks"][HISTORY]["fit"]
         first, epochs_before, planned = (known[key] for key in ("first_step", "epochs_before", "planned_steps"))
     total = first - (-(epochs_before + epochs) * size // batch_size)
-    return Plan(first, total, planned or total, batch_size, epochs_before)
+    return {
+        "first_step": first,
+        "total_steps": total,
+        "planned_steps": planned or total,
+        "batch_size": batch_size,
+        "epochs_before": epochs_before,
+    }
 
 
 def _carry_on(before: State, run: Run, *, same_data: bool) -> None:

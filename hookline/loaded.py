@@ -11,23 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.callbacks import NAME as HISTORY
-from hookline.callbacks import Watch
 from hookline.fits import KEY, State
-from hookline.hook_list import ALWAYS, ON_DISK
+from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, Watch
 from hookline.inputs import Examples, GivenData, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
-from hookline.spec import (
-    OF_COMMAND_LINE,
-    OF_FIT,
-    Plan,
-    Spec,
-    read_record,
-    rebuilt_part,
-    restore_paths,
-    trainer_settings,
-)
+from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
 from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.input.data import Data
@@ -81,6 +70,8 @@ def load(
         return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
     several = networks is not None
+    kept = trainer_settings({}).keys() - {*OF_FIT, *OF_COMMAND_LINE}
+    settings = {key: value for key, value in config["trainer"].items() if key in kept and value not in (None, "")}
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
     for name in () if several else list(given):
         given[name] = rebuilt_part(record.get(name), name) if given[name] is None else given[name]
@@ -95,16 +86,10 @@ def load(
         networks=networks,
         objectives=objectives,
         **given,
-        **_settings(config["trainer"]),
+        **settings,
     )
     _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
-
-
-def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `trainer` of a config as `Trainer` takes it."""
-    kept = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
-    return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
@@ -126,13 +111,12 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
     spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's
-    plan = Plan(*(fit[key] for key in ("first_step", "total_steps", "planned_steps", "batch_size", "epochs_before")))
     data = _stand_in(spec, fit)
     pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])
-    blueprint = spec.blueprint(data, plan, spec.config())
+    blueprint = spec.blueprint(data, fit, spec.config())
     with spec.working():
         hooks = blueprint.build_hooks()
-        built, bound = build_trainer(blueprint, hooks, data, pace, plan.total_steps)
+        built, bound = build_trainer(blueprint, hooks, data, pace, fit["total_steps"])
         variables = trainer_variables(built)
         assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
         for network in built.networks.values():

@@ -102,7 +102,8 @@ def run(*overrides: str) -> RunResult:
         raise
     directory = outcome.directory
     assert directory is not None
-    networks = _last_networks(directory) if outcome.run is None else _models(outcome.run)
+    last = _last_run(directory) if outcome.run is None else outcome.run
+    networks = {} if last is None else {name: each.model for name, each in last.networks.items()}
     return RunResult(outcome.summary, read_history(directory), networks, directory)
 
 
@@ -123,17 +124,12 @@ def _trained(job: Job, began: float) -> Outcome:
             raise
 
 
-def _models(run: Run) -> dict[str, keras.Model]:
-    return {name: network.model for name, network in run.networks.items()}
-
-
-def _last_networks(directory: Path) -> dict[str, keras.Model]:
-    """Return the networks of a run that was complete before; none where it kept no checkpoint."""
+def _last_run(directory: Path) -> Run | None:
+    """Return a run that was complete before; None where it kept no checkpoint."""
     from hookline.trainer.run.finished import LAST, read_config, restore
 
-    if not any((directory / "checkpoints").glob("*")):
-        return {}
-    return _models(restore(str(directory), read_config(str(directory)), LAST))
+    kept = any((directory / "checkpoints").glob("*"))
+    return restore(str(directory), read_config(str(directory)), LAST) if kept else None
 
 
 def read_history(directory: Path) -> Reports:

@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.callbacks import NAME as NAME_OF_WATCH
-from hookline.callbacks import check_callbacks
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
-from hookline.hook_list import PROGRESS, hook_makers
+from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers
 from hookline.inputs import evaluation_split, training_data
+from hookline.recipes.losses import losses_of, metrics_of, weights_of
+from hookline.recipes.supervised import MODEL, output_names
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
@@ -87,7 +87,9 @@ class Trainer:
             objectives=list(objectives),
         )
         if loss is not None:
-            self._spec.minimise(loss, metrics, loss_weights)
+            losses = self._spec.losses = losses_of(loss, output_names(models[MODEL]))
+            self._spec.metrics = metrics_of(metrics, losses)
+            self._spec.loss_weights = weights_of(loss_weights, losses)
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -97,7 +99,7 @@ class Trainer:
         """Return the networks, the hooks that were asked for, and how far training is."""
         sizes = ", ".join(f"{model.name} ({model.count_params():,} weights)" for model in self._spec.models.values())
         defaults = hook_makers((), on_disk=self.run_dir is not None, mode=None)
-        hidden = {*defaults, PROGRESS, NAME_OF_WATCH}
+        hidden = {*defaults, PROGRESS, HISTORY}
         own = ", ".join(name for name in self._spec.makers if name not in hidden) or "none"
         place = "nothing on disk" if self.run_dir is None else f"run_dir={self.run_dir}"
         return f"Trainer({sizes}; hooks: {own}; step {self.step:,}; {place})"

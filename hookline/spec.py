@@ -13,12 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.callbacks import NAME as HISTORY
-from hookline.callbacks import Watch
 from hookline.deploy.plain_model import architecture
-from hookline.hook_list import PROGRESS, Maker, hook_makers
+from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.inputs import Form, model_dtypes
-from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss, losses_of, metrics_of, weights_of
+from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig
@@ -106,18 +104,6 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Plan:
-    """Say how far a fit goes."""
-
-    first_step: int  # at which the first epoch of the data begins
-    total_steps: int  # at which the fit ends
-    planned_steps: int  # over which hooks lay out their schedules: those of the first fit
-    batch_size: int
-    epochs_before: int = 0  # of this data, before this fit
-    class_weights: dict[int, float] | None = None  # by label
-
-
-@dataclass
 class Spec:
     """Hold what a trainer was given."""
 
@@ -135,11 +121,6 @@ class Spec:
     makers: dict[str, Maker] = field(default_factory=dict)  # of the hooks of the next fit, by name
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
     """Layers whose activation is taken off while a run is traced, with its name."""
-
-    def minimise(self, loss: Any, metrics: Any, weights: Mapping[str, float] | None) -> None:
-        """Set the losses and metrics of the only network."""
-        self.losses = losses_of(loss, output_names(self.models[MODEL]))
-        self.metrics, self.loss_weights = metrics_of(metrics, self.losses), weights_of(weights, self.losses)
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
         """Choose the hooks of the next fit: with the progress of a mode, and what keeps the best weights."""
@@ -201,9 +182,11 @@ class Spec:
                 self.taken_off[id(each.operation)] = (each.operation, each.name)
         return recipe
 
-    def blueprint(self, data: Data, plan: Plan, config: Mapping[str, Any]) -> Blueprint:
-        """Return the blueprint of a fit; the config is as `config` returned it."""
-        own = {"steps": plan.total_steps, "batch_size": plan.batch_size, "class_weights": plan.class_weights}
+    def blueprint(
+        self, data: Data, fit: Mapping[str, Any], config: Mapping[str, Any], class_weights: Any = None
+    ) -> Blueprint:
+        """Return the blueprint of a fit, as `planned_fit` describes it; the config is as `config` returned it."""
+        own = {"steps": fit["total_steps"], "batch_size": fit["batch_size"], "class_weights": class_weights}
         return Blueprint(
             {**config, "trainer": {**self.settings, **own}},
             "python",
@@ -211,12 +194,11 @@ class Spec:
             build_recipe=self.recipe,
             build_hooks=self.hooks,
             build_hook=self._hook,
-            first_step=plan.first_step,
-            planned_steps=plan.planned_steps,
+            first_step=fit["first_step"],
+            planned_steps=fit["planned_steps"],
         )
 
     def hooks(self) -> list[Hook]:
-        """Return the hooks of a fit, in order."""
         keras.utils.set_random_seed(self.seed)  # as the command line does
         return order_hooks([self._hook(name) for name in self.makers])
 

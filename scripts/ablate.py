@@ -57,15 +57,10 @@ class Options:
 
     @property
     def directory(self) -> Path:
-        """Return the directory for the runs."""
         if self.out:
             return user_path(self.out, "out")
         recipes = [text.partition("=")[2] for text in self.overrides if text.startswith("recipe=")]
         return Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
-
-    def jobs(self, overrides: Sequence[str]) -> list[list[str]]:
-        """Return the command line of a variant with each seed."""
-        return [[*overrides, f"seed={seed}"] for seed in parse_seeds(self.seeds)]
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -148,11 +143,14 @@ def _command(options: Options) -> int:
     reasons = reasons_against(variants)
     if WHOLE in reasons:
         raise UserError(reasons[WHOLE])
-    able = {name: options.jobs(overrides) for name, overrides in variants.items() if name not in reasons}
-    names = {name: f"{name.replace(' ', '_')}_seed_" for name in able}
-    jobs = {f"{names[name]}{seed}": job for name in able for seed, job in zip(seeds, able[name], strict=True)}
+    able = {name: overrides for name, overrides in variants.items() if name not in reasons}
+    jobs = {
+        f"{name.replace(' ', '_')}_seed_{seed}": [*overrides, f"seed={seed}"]
+        for name, overrides in able.items()
+        for seed in seeds
+    }
     code = run_jobs(out, jobs, say)
-    comparison = comparison_of(out, able, options.metrics)
+    comparison = comparison_of(out, able, seeds, options.metrics)
     whole = next((group for group in comparison.groups if group.settings[COLUMN] == WHOLE), None)
     console.print()
     print_comparison(console, comparison, whole)
@@ -162,20 +160,20 @@ def _command(options: Options) -> int:
     return code
 
 
-def comparison_of(out: Path, able: Mapping[str, Sequence[Sequence[str]]], names: str | None) -> Comparison:
+def comparison_of(out: Path, able: Variants, seeds: Sequence[int], names: str | None) -> Comparison:
     """Return the variants side by side; a run that is not at its end is in no average."""
-    found = find_runs([str(out)])
+    found, unreadable = find_runs([str(out)])
     groups, unfinished = [], []
-    for variant, listed in able.items():
-        jobs = {tuple(job) for job in listed}
-        runs = [run for run in found.runs if run.overrides in jobs]
+    for variant, overrides in able.items():
+        jobs = {(*overrides, f"seed={seed}") for seed in seeds}
+        runs = [run for run in found if run.overrides in jobs]
         complete = tuple(run for run in runs if run.is_complete)
         unfinished += [run for run in runs if not run.is_complete]
         if complete:
             groups.append(Group({COLUMN: variant}, complete, len(jobs) - len(complete)))
     kept = [run for group in groups for run in group.runs]
     metrics = default_metrics(kept) if names is None or not kept else parse_metrics(names, kept)
-    return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=found.unreadable)
+    return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=unreadable)
 
 
 main = make_main(__doc__, parse, _command)

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report
+from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report, say
 from hookline.trainer.deferred import open_streams
-from hookline.trainer.errors import UserError, as_typed, printable, unknown_name, user_path
+from hookline.trainer.errors import UserError, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def make_main(
         open_streams()
         arguments = list(sys.argv[1:] if arguments is None else arguments)
         if "--help" in arguments or "-h" in arguments:
-            print(as_typed((usage or "").rstrip()))
+            say((usage or "").rstrip())
             return DONE
         try:
             code = command(parse(arguments))
@@ -84,12 +84,7 @@ def _value(key: str, text: str, hint: Any) -> Any:
         raise unknown_name(key, text, choices)
     if choices or {*kinds} <= {str, NoneType} or text == "*":
         return text
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
-        raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
+    value = read_value(key, text)
     if float in kinds and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)  # 1e-3, which YAML takes for a text
@@ -97,6 +92,16 @@ def _value(key: str, text: str, hint: Any) -> Any:
         expected = " or ".join(EXPECTED[kind] for kind in kinds if kind in EXPECTED)
         raise UserError(f"Invalid {key}: {value!r}. Expected {expected}; see --help.")
     return value
+
+
+def read_value(key: str, text: str) -> Any:
+    """Return the value that a text is as YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
+        raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -68,12 +68,12 @@ def parse(arguments: Sequence[str]) -> Options:
 def _command(options: Options) -> None:
     from hookline.hooks.monitors.console import open_console
 
-    found = find_runs(options.paths)
+    runs, unreadable = find_runs(options.paths)
     choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
-    if not any(run.is_complete for run in found.runs):
+    if not any(run.is_complete for run in runs):
         choose = default_metrics  # nothing has been measured: the request cannot be wrong
-    comparison = compare(found.runs, choose)
-    comparison.unreadable = found.unreadable
+    comparison = compare(runs, choose)
+    comparison.unreadable = unreadable
     if options.sort is not None:
         sort(comparison, options.sort)
     reference = None if options.against is None else find_group(comparison, options.against)

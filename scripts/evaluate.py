@@ -1,26 +1,9 @@
-"""Say how good a run or an export is: `python scripts/evaluate.py run=<run>` or `model=<export>`.
+"""Say how good a run or an export is.
+
+python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
 Accuracy, measures of each class, the confusion matrix and the calibration, on the test split of the run or on other
 data. Exports are judged by the same code on the same examples as their run.
-"""
-
-from __future__ import annotations
-
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.evaluation.choose_data import data_config, is_data, open_data
-from hookline.trainer.errors import UserError, one_line, user_path
-from hookline.trainer.run.finished import read_config
-
-USAGE = """python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
   run          directory of a finished run; evaluated with all its hooks
   model        exported file or directory in place of the run; one in <run>/export belongs to that run
@@ -38,10 +21,27 @@ USAGE = """python scripts/evaluate.py run=<run directory> | model=<export> [data
 For a run that learns no classes, the metrics of its recipe are reported, such as recall@k.
 """
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.scripts.command import make_main, parse_options, read_value
+from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
+from hookline.trainer.run.finished import read_config
+
+GROUP = "data"
+
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     run: str = ""
     model: str = ""
@@ -68,6 +68,37 @@ def parse(arguments: Sequence[str]) -> Options:
     if options.name is not None and (not options.name or Path(options.name).name != options.name):
         raise UserError(f"Invalid name: {options.name!r}. Expected the name of a folder, without a path.")
     return options
+
+
+def is_data(argument: str) -> bool:
+    """Return whether an argument is about the data, such as "data=mnist" or "+data.source._target_=my.Source"."""
+    key = argument.partition("=")[0].lstrip("+")
+    return key == GROUP or key.startswith(f"{GROUP}.")
+
+
+def data_config(overrides: Sequence[str], stored: Mapping[str, Any] | None, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return the config of the data."""
+    if stored is not None and not any(each.startswith(f"{GROUP}=") for each in overrides):
+        return {**stored, **dict(_change(stored, each) for each in overrides)}
+    if not overrides:
+        raise UserError("No data was given. Expected data=<name> as for train.py, or run=<run> for that of a run.")
+    from hookline.trainer.config.command import Command
+    from hookline.trainer.config.preflight import preflight
+
+    named = [f"plugins=[{','.join(plugins)}]"] if plugins else []
+    (job,) = preflight(Command(("recipe=baseline", *overrides, *named)))
+    return dict(job.config[GROUP])
+
+
+def _change(stored: Mapping[str, Any], override: str) -> tuple[str, Any]:
+    """Return the key of the run's data that an override changes, and its value."""
+    key, separator, text = override.partition("=")
+    name = key.removeprefix(f"{GROUP}.")
+    if name not in stored:
+        raise unknown_name("key of the run's data", name, [each for each in stored if each != "_target_"])
+    if not separator:
+        raise UserError(f"'{override}' received. Expected {key}=<value>.")
+    return name, read_value(key, text)
 
 
 def run_of(options: Options) -> Path | None:
@@ -110,24 +141,18 @@ def _command(options: Options) -> None:
     from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
-        from hookline.scripts.evaluation.outputs import evaluate_model, evaluate_run
-    from hookline.scripts.evaluation.report import print_evaluation, write_evaluation
-
+        from hookline.scripts.evaluation import evaluate_model, evaluate_run, print_evaluation, write_evaluation
     with plain_warnings():
         if config is not None and options.run:
-            found = evaluate_run(options, config, data if options.data else None)
+            facts, measures, names, warnings = evaluate_run(options, config, data if options.data else None)
         else:
-            found = evaluate_model(options, open_data(data, options.plugins))
-    for line in found.warnings:
+            facts, measures, names, warnings = evaluate_model(options, data)
+    for line in warnings:
         print(f"Warning: {one_line(line)}", file=sys.stderr)
-    title = f"{found.model} on {found.data}, {options.split} split"
-    facts: dict[str, Any] = {"title": title, "model": found.model, "data": found.data, "split": options.split}
-    facts |= {"metrics": found.metrics}
-    files = write_evaluation(directory, facts, found.measures, found.names)
-    print_evaluation(facts, found.measures, directory, files)
+    print_evaluation(facts, measures, directory, write_evaluation(directory, facts, measures, names))
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,35 +1,10 @@
-"""Write the finished model of a run for other programs: `python scripts/export.py run=<run directory> format=<format>`.
+"""Write the finished model of a run for other programs.
+
+python scripts/export.py run=<run directory> [key=value ...]
 
 It holds the weights that the run's evaluation uses: exact zeros where they were pruned, powers of two where they were
 quantized, -1 and +1 where they were rounded to a sign. It has no hook, and computes in float32, also where the run had
 trainer.precision=float16 or bfloat16.
-"""
-
-from __future__ import annotations
-
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
-from hookline.scripts.command import make_main, parse_options, plain_table
-from hookline.trainer.config.stored import read_stored, recipe_of
-from hookline.trainer.deferred import plain_warnings, quiet_start
-from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.run.finished import own_classes, read_config, restore
-
-if TYPE_CHECKING:
-    from hookline.deploy.compare import Difference
-    from hookline.trainer.network import Network
-    from hookline.trainer.run.run import Run
-
-USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 
   run          directory of a finished run
   format       keras (a .keras file, the default), saved_model (a directory for TensorFlow), litert (a .tflite file),
@@ -54,10 +29,34 @@ USAGE = """python scripts/export.py run=<run directory> [key=value ...]
   huffman      of sparse: false stores indices and gaps without Huffman codes
 """
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
+from hookline.scripts.command import make_main, parse_options, plain_table
+from hookline.trainer.config.stored import read_stored, recipe_of
+from hookline.trainer.deferred import plain_warnings, quiet_start
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.run.finished import own_classes, read_config, restore
+
+if TYPE_CHECKING:
+    from hookline.deploy.compare import Difference
+    from hookline.trainer.network import Network
+    from hookline.trainer.run.run import Run
+
 
 @dataclass(kw_only=True)
 class Options(ExportOptions):
-    """The options, with those of single formats; see `USAGE`."""
+    """The options of the command line, with those of single formats."""
 
     run: str
     format: str = "keras"
@@ -86,17 +85,11 @@ def _command(options: Options) -> None:
         raise unknown_name("network", options.network, networks)
     if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):
         use_averages(networks[options.network])
-    written = write(run, options, form, path, config["plugins"])
-    print_export(run, path, *written)
-    _send(run, options.run, path)
-
-
-def _send(run: Run, directory: str, path: Path) -> None:
-    """Give an export to the loggers of the run, whose remote runs get it as an artifact."""
+    print_export(run, path, *write(run, options, form, path, config["plugins"]))
     from hookline.hooks.monitors.remote import RemoteLogger
 
-    run.config, run.recipe = read_stored(directory, "run"), recipe_of(directory, "run")
-    with plain_warnings():
+    run.config, run.recipe = read_stored(options.run, "run"), recipe_of(options.run, "run")
+    with plain_warnings():  # the loggers' remote runs get the export as an artifact
         for hook in run.host_hooks:
             if isinstance(hook, RemoteLogger):
                 hook.send_export(run, path)
@@ -108,16 +101,11 @@ def parse(arguments: Sequence[str]) -> Options:
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
     taken = ("tolerance", *FORMATS[options.format].options)
-    for name in export_options(options).changed:
+    for name in options.changed:
         if name not in taken:
             takers = [form.name for form in FORMATS.values() if name in form.options]
             raise UserError(f"{name} is not for format={options.format}. Expected format={' or format='.join(takers)}.")
     return options
-
-
-def export_options(options: Options) -> ExportOptions:
-    """Return the options that go to the writer."""
-    return ExportOptions(**{each.name: getattr(options, each.name) for each in fields(ExportOptions)})
 
 
 def write(
@@ -129,7 +117,7 @@ def write(
     from hookline.deploy.plain_model import card_of
 
     with put_in_place(path) as temporary:
-        contents = form.write(run, options.network, temporary, export_options(options))
+        contents = form.write(run, options.network, temporary, options)
         with own_classes(plugins):
             predict = form.load(temporary)
         found = compare(run, options.network, form, predict, tolerance=options.tolerance, lossy=contents.lossy)
@@ -191,7 +179,7 @@ def is_ema(node: Any, network: str) -> bool:
     )
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

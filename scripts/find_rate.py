@@ -61,7 +61,6 @@ class Found:
 
     @property
     def lowest(self) -> float:
-        """Return the rate at which the loss is lowest."""
         return self.rates[self.losses.index(min(self.losses))]
 
 

@@ -83,7 +83,9 @@ def _distances(point: Overridden, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     gradients = [_dense(gradient, tensor) for gradient, tensor in zip(overridden, inputs, strict=True)]
     true = tf.zeros([])
     if not _is_coarse(point):
-        steps = _steps_to(point.outputs)
+        needed = {each for tensor in point.outputs for each in (tensor.op, *ancestors(tensor.op))}
+        graph = tf.compat.v1.get_default_graph()
+        steps = [each for each in graph.get_operations() if each in needed]  # what an op needs before it
         each = [_from_differences(point, steps, index, i, upstream, gradients[i]) for i in range(len(inputs))]
         true = tf.reduce_max(each)
     if not callable(point.surrogate):
@@ -171,12 +173,6 @@ def _undeclared(operation: tf.Operation) -> Overridden | None:
         inputs, outputs = inputs[results:], outputs[:results]
     given, returned = (tuple(filter(is_differentiable, each)) for each in (inputs, outputs))
     return Overridden(operation.name, given, returned, UNDECLARED) if given and returned else None
-
-
-def _steps_to(outputs: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops that tensors of the graph being traced are computed by, what an op needs before it."""
-    needed = {each for tensor in outputs for each in (tensor.op, *ancestors(tensor.op))}
-    return [each for each in tf.compat.v1.get_default_graph().get_operations() if each in needed]
 
 
 def recompute(

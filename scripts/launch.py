@@ -108,8 +108,19 @@ def launch(options: Options, script: Path = TRAIN) -> int:
     before = [signal.signal(number, lambda given, frame: _send(workers, given)) for number in signals]
     try:
         for index, environment in enumerate(environments(options.workers, os.environ)):
-            workers.append(_start(command, environment, tether, shown=index == 0))
-            if index > 0:
+            shown = index == 0
+            workers.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=None if shown else subprocess.PIPE,
+                    stderr=None if shown else subprocess.STDOUT,
+                    process_group=0,  # of its own: Ctrl-C comes through the launcher, once
+                    pass_fds=[tether],
+                )
+            )
+            if not shown:
                 threads.append(threading.Thread(target=_stream, args=(workers[index].stdout, index), daemon=True))
                 threads[-1].start()
         number, due = signal.SIGTERM, math.inf
@@ -130,20 +141,6 @@ def launch(options: Options, script: Path = TRAIN) -> int:
             signal.signal(number, handler)
         os.close(tether)
         os.close(held)
-
-
-def _start(
-    command: Sequence[str], environment: Mapping[str, str], tether: int, *, shown: bool
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=None if shown else subprocess.PIPE,
-        stderr=None if shown else subprocess.STDOUT,
-        process_group=0,  # of its own: Ctrl-C comes through the launcher, once
-        pass_fds=[tether],
-    )
 
 
 def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:

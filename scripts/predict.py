@@ -1,33 +1,9 @@
-"""Predict with an exported network or a run: `python scripts/predict.py model=<export> images=<files>`.
+"""Predict with an exported network or a run.
+
+python scripts/predict.py model=<export or run> images=<files> [key=value ...]
 
 With a packed file nothing but NumPy is imported, and Pillow where the examples are image files. Images are prepared as
 the run's data was: size, channels, range of values.
-"""
-
-from __future__ import annotations
-
-import os
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
-
-from hookline.scripts.command import check_output, make_main, parse_options, write_file
-from hookline.scripts.prediction.examples import Examples, find_examples, find_several, list_files
-from hookline.scripts.prediction.model import Model, open_model
-from hookline.scripts.prediction.results import Predictions, as_csv, as_json, as_table, name_classes, print_whole, rank
-from hookline.train import DONE, FAILED
-from hookline.trainer.errors import UserError, one_line, user_path
-from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.ops.probabilities import as_logits
-
-USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=value ...]
 
   model        exported file or directory, as scripts/export.py writes it, or the directory of a run
   images       an image, a folder, a pattern such as 'photos/*.png', several as [a.png,b.png] or as further arguments;
@@ -45,13 +21,49 @@ USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=v
 The order is that of the images; in a folder 2.png comes before 10.png.
 Exit code: 0 done, 1 images that cannot be read were named and left out, 2 a mistake of the user.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.deploy.formats import Predictor, open_model
+from hookline.deploy.inference.card import Card
+from hookline.scripts.command import check_output, make_main, parse_options, write_file
+from hookline.scripts.prediction import (
+    Batches,
+    Predictions,
+    as_csv,
+    as_json,
+    as_table,
+    find_examples,
+    find_several,
+    list_files,
+    name_classes,
+    print_whole,
+    rank,
+)
+from hookline.train import DONE, FAILED
+from hookline.trainer.errors import UserError, one_line, user_path
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.ops.probabilities import as_logits
+
 SUFFIXES = (".csv", ".json")
 STANDARD_OUTPUT = "-"
 
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     model: str
     images: str = ""
@@ -103,46 +115,47 @@ def _read_names(given: Any) -> list[str]:
 
 
 def _command(options: Options) -> int:
-    model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
-    if model.card is not None and model.card.inputs:
-        examples = find_several(options.paths, model.card.inputs)
-    elif model.card is not None:
-        preparation = model.card.preparation or Preparation(model.card.shape)
-        examples = find_examples(options.paths, preparation, array=options.array)
-    else:
+    model, card = open_model(
+        options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins
+    )
+    if card is None:
         raise UserError(f"{options.model} has no card beside it. Expected its {Path(options.model).name}.json, too.")
-    found = predict(model, examples, options)
-    for line in examples.skipped:
+    size, skipped = options.batch_size, list[str]()
+    if card.inputs:
+        examples = find_several(options.paths, card.inputs, size)
+    else:
+        prepared = card.preparation or Preparation(card.shape)
+        examples = find_examples(options.paths, prepared, size, skipped, array=options.array)
+    found = predict(model, card, examples, options)
+    for line in skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
     if found is None:
-        raise UserError(f"None of {examples.size} images can be read. Give others.")
+        raise UserError(f"None of {len(options.paths)} images can be read. Give others.")
     if options.output not in (None, STANDARD_OUTPUT):
         path = user_path(str(options.output), "output")
         write_file(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
         print(f"{path}: {len(found.names):,} {'example' if len(found.names) == 1 else 'examples'}")
     else:
         print_whole(as_table(found) if options.output is None else as_csv(found))
-    return FAILED if examples.skipped else DONE
+    return FAILED if skipped else DONE
 
 
-def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:
+def predict(model: Predictor, card: Card, examples: Batches, options: Options) -> Predictions | None:
     """Return the predictions of all examples that can be read; None if none can."""
-    activation = None if model.card is None else model.card.activation
     names: list[str] = []
     parts: list[tuple[np.ndarray, ...]] = []
     classes: tuple[str, ...] = ()
-    for called, inputs in examples.batches(options.batch_size):
-        outputs, columns_of = joined(model.predict(inputs), len(called))
+    for called, inputs in examples:
+        outputs, columns_of = joined(model(inputs), len(called))
         if not options.outputs and not parts:
-            known = () if model.card is None else model.card.classes
-            if not known and not options.class_names:
+            if not card.classes and not options.class_names:
                 raise UserError(
                     f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs "
                     "as they are, or class_names=<names>."
                 )
-            classes = name_classes(outputs.shape[1], known, options.class_names)
+            classes = name_classes(outputs.shape[1], card.classes, options.class_names)
         names += called
-        parts.append((outputs,) if options.outputs else rank(as_logits(outputs, activation), options.top))
+        parts.append((outputs,) if options.outputs else rank(as_logits(outputs, card.activation), options.top))
     if not parts:
         return None
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -159,7 +172,7 @@ def joined(outputs: Any, size: int) -> tuple[Any, tuple[str, ...]]:
     return np.concatenate(list(flat.values()), axis=1), tuple(names)
 
 
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

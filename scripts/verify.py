@@ -1,7 +1,15 @@
-"""Say whether a run directory is sound: `python scripts/verify.py run=<run directory>`.
+"""Say whether a run directory is sound.
+
+python scripts/verify.py run=<run directory> [replay=<steps>]
 
 Every file is read, every hash verified, and files that report the same fact are compared. With replay=<steps>, the last
 steps are trained again and must give the same bits. Nothing is changed.
+
+  run          directory of a run, complete or not
+  replay       train at least so many steps again, from an older checkpoint up to the newest, and compare all variables
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
+
+Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
@@ -29,20 +37,12 @@ from hookline.trainer.run.results import COMPLETE
 if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
-USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
-
-  run          directory of a run, complete or not
-  replay       train at least so many steps again, from an older checkpoint up to the newest, and compare all variables
-  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
-
-Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 interrupted.
-"""
 SHOWN = 3
 
 
 @dataclass
 class Options:
-    """The options; see `USAGE`."""
+    """The options of the command line."""
 
     run: str
     replay: int | None = None
@@ -210,7 +210,14 @@ def _command(options: Options) -> int:
         print(f"Note: {one_line(note)}")
     damages = list(found.damages)
     if options.replay is not None and not damages:
-        damages = _replay(options, directory, options.replay)
+        older, newer = choose_pair(directory / CHECKPOINTS, options.replay)
+        config = read_config(options.run, options.plugins)
+        from hookline.trainer.deferred import plain_warnings, quiet_start
+
+        with quiet_start():
+            import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        with plain_warnings():
+            damages = replay(config, older, newer)
     elif options.replay is not None:
         print("Note: nothing was trained again, because the run is damaged.")
     for damage in damages:
@@ -219,36 +226,6 @@ def _command(options: Options) -> int:
         return FAILED
     print(f"{directory} is sound; checkpoints: {len(found.checkpoints)}.")
     return DONE
-
-
-def _replay(options: Options, directory: Path, steps: int) -> list[str]:
-    """Train again, print the outcome, and return what is damaged."""
-    older, newer = choose_pair(directory / CHECKPOINTS, steps)
-    config = read_config(options.run, options.plugins)
-    from hookline.trainer.deferred import plain_warnings, quiet_start
-
-    with quiet_start():
-        import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
-    with plain_warnings():
-        found = replay(config, older, newer)
-    what = f"Steps {older.step} to {newer.step} give"
-    if not found.differing:
-        print(f"{what} the same bits again: sha256 {found.digest}.")
-        return []
-    shown = ", ".join(f"'{key}'" for key in found.differing[:SHOWN])
-    others = len(found.differing) - SHOWN
-    more = f" and {others} others" if others > 0 else ""
-    changes = f" Changed since: {'; '.join(found.changes)}." if found.changes else ""
-    return [f"{what} other bits, sha256 {found.digest} in place of {found.expected}: {shown}{more} differ.{changes}"]
-
-
-class Replay(NamedTuple):
-    """The outcome."""
-
-    expected: str  # sha256 of the newer checkpoint's variables
-    digest: str  # of the same variables, trained again
-    differing: tuple[str, ...]  # keys of those that are not the same, bit for bit
-    changes: list[str]  # how this environment differs from the one that wrote the newer checkpoint
 
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
@@ -265,8 +242,8 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     return older[-1], newest
 
 
-def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
-    """Train from one checkpoint to another, and compare."""
+def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> list[str]:
+    """Train from one checkpoint to another; print that the bits are the same, or return a line on what differs."""
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.session import prepare
     from hookline.trainer.run.state import assign_variables, changed_replicas, share_variables, values_by_key
@@ -280,14 +257,22 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     share_variables(run.loop.trainers)
     train_again(run, start.step, end.step, rates)
     found = values_by_key(run.variables)
-    between = changed_replicas(start, run.trainer.replica.count)
+    what, digest = f"Steps {older.step} to {newer.step} give", files.tensors_digest(found)
     bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
     differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]
+    if not differing:
+        print(f"{what} the same bits again: sha256 {digest}.")
+        return []
     now = environment()
     known = {key: (was, now[key]) for key, was in end.environment.items() if key in now}
     changes = [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]
-    changes += [between] if between else []
-    return Replay(files.tensors_digest(end.tensors), files.tensors_digest(found), tuple(differing), changes)
+    if between := changed_replicas(start, run.trainer.replica.count):
+        changes.append(between)
+    shown = ", ".join(f"'{key}'" for key in differing[:SHOWN])
+    more = f" and {len(differing) - SHOWN} others" if len(differing) > SHOWN else ""
+    changed = f" Changed since: {'; '.join(changes)}." if changes else ""
+    expected = files.tensors_digest(end.tensors)
+    return [f"{what} other bits, sha256 {digest} in place of {expected}: {shown}{more} differ.{changed}"]
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
@@ -330,7 +315,7 @@ def _lower_rates(run: Run, factor: float) -> None:
 
 
 parse = partial(parse_options, make=Options)
-main = make_main(USAGE, parse, _command)
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

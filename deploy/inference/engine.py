@@ -8,20 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from hookline.deploy.inference import kernels as kernel_layers
 from hookline.deploy.inference import layers
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend
 from hookline.deploy.inference.container import PACKED, read_container, reading, require
-from hookline.deploy.inference.context import BINARY, FLOAT, Context, Made, Value, to_float, to_signs
-from hookline.deploy.inference.graph import FIELDS, Graph, parse_graph
+from hookline.deploy.inference.graph import (
+    BINARY,
+    FIELDS,
+    FLOAT,
+    Context,
+    Graph,
+    Made,
+    Value,
+    parse_graph,
+    to_float,
+    to_signs,
+)
 from hookline.trainer.errors import UserError, unknown_name
 
 NUMPY, NUMBA = "numpy", "numba"
 CHUNK = 2**22  # bytes of the values of some examples that run together
 MAX_ENTRIES = 2**28  # of a value of one example: 1 GiB in float32
-STEPS: dict[str, Callable[[Context], Made]] = {
-    op: getattr(kernel_layers if "kernel" in fields else layers, op, layers.pointwise) for op, fields in FIELDS.items()
-}
+STEPS: dict[str, Callable[[Context], Made]] = {op: getattr(layers, op, layers.pointwise) for op in FIELDS}
 """The builder of each operation's step: the function of its name, if there is one."""
 
 

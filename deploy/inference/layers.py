@@ -1,19 +1,219 @@
-"""Operations without a kernel on NumPy."""
+"""The steps of operations on NumPy: windows, layers with a kernel, and the others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from hookline.deploy.inference.bits import pack_last, unpack_last
+from hookline.deploy.inference.bits import NUMPY_BACKEND, WORD, as_words, pack_last, unpack_last
 from hookline.deploy.inference.container import require
-from hookline.deploy.inference.context import BINARY, FLOAT, INTEGER, Context, Made, Value, to_float
-from hookline.deploy.inference.graph import Activation, find_activation
-from hookline.deploy.inference.kernels import MAX_TERMS, Windows, windows_of
+from hookline.deploy.inference.graph import (
+    BINARY,
+    FLOAT,
+    INTEGER,
+    SIGN,
+    Activation,
+    Context,
+    Encoded,
+    Made,
+    Value,
+    find_activation,
+    to_float,
+)
+
+BLOCK = 2**20  # bytes of the rows that are made at a time
+MAX_TERMS = 2**24  # of a sum of signs: float32 holds no larger integers exactly
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Describe the windows of a convolution or a pooling, along rows and columns."""
+
+    size: tuple[int, int]  # of the input
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: str  # "valid" or "same"
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """Return how often the window fits along rows and columns."""
+        return self.axis(0)[0], self.axis(1)[0]
+
+    def axis(self, axis: int) -> tuple[int, int, int]:
+        """Return how often the window fits along an axis, and the zeros before and after: TensorFlow's rule."""
+        size, stride = self.size[axis], self.strides[axis]
+        reach = self.dilation[axis] * (self.window[axis] - 1) + 1
+        if self.padding == "valid":
+            return (size - reach) // stride + 1, 0, 0
+        count = -(-size // stride)
+        total = max(0, (count - 1) * stride + reach - size)
+        return count, total // 2, total - total // 2
+
+    def inside(self, axis: int) -> np.ndarray:
+        """Return which entries of each window lie in the image: bool [windows, entries]."""
+        count, before, _ = self.axis(axis)
+        starts = np.arange(count)[:, None] * self.strides[axis] - before
+        places = starts + np.arange(self.window[axis]) * self.dilation[axis]
+        return (places >= 0) & (places < self.size[axis])
+
+    def view(self, images: np.ndarray, fill: float = 0) -> np.ndarray:
+        """Return the windows of padded images: [batch, rows, columns, ...window, channels], a view if possible."""
+        (_, top, bottom), (_, left, right) = self.axis(0), self.axis(1)
+        if top or bottom or left or right:
+            images = np.pad(images, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=fill)
+        reach = [dilation * (size - 1) + 1 for size, dilation in zip(self.window, self.dilation, strict=True)]
+        windows = np.lib.stride_tricks.sliding_window_view(images, reach, (1, 2))
+        strided = windows[:, :: self.strides[0], :: self.strides[1], :, :: self.dilation[0], :: self.dilation[1]]
+        return strided.transpose(0, 1, 2, 4, 5, 3)
+
+    def rows(self, images: np.ndarray, multiple: int = 1) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield images and rows of windows as slices, with the windows [images * rows * columns, entries] of them."""
+        view = self.view(images)
+        batch, height, width = view.shape[:3]
+        entries = math.prod(view.shape[3:])
+        length = entries + -entries % multiple
+        per_row = max(1, width * length * images.itemsize)
+        some_rows = min(height, max(1, BLOCK // per_row))
+        some_images = max(1, BLOCK // (per_row * height))
+        for image in range(0, batch, some_images):
+            for row in range(0, height, some_rows):
+                part = view[image : image + some_images, row : row + some_rows]
+                part = part.reshape(*part.shape[:4], -1)  # a row of a window is copied as one run of memory
+                made = (np.zeros if length > entries else np.empty)((*part.shape[:3], length), images.dtype)
+                made[..., :entries].reshape(part.shape)[:] = part
+                yield slice(image, image + some_images), slice(row, row + some_rows), made.reshape(-1, length)
+
+
+def windows_of(context: Context, window: Sequence[int]) -> Windows:
+    """Return the windows of an operation on images."""
+    fields, (rows, columns, _) = context.fields, context.input.shape
+    dilation = fields.get("dilation", (1, 1))  # a pooling has none
+    return Windows((rows, columns), (window[0], window[1]), fields["strides"], dilation, fields["padding"])
+
+
+def _sums_signs(context: Context) -> bool:
+    return context.input.kind == BINARY and context.fields["kernel"].encoding == SIGN
+
+
+def _output(context: Context, places: Sequence[int], filters: int, *, exact: bool = False) -> Value:
+    """Return what a layer with a kernel gives, after checking that kernel and bias fit."""
+    kernel, bias, label = context.fields["kernel"], context.fields["bias"], context.op.label
+    taken, received, terms = kernel.shape[-2], context.input.shape[-1], math.prod(kernel.shape[:-1])
+    require(taken == received, f"The kernel of {label} takes {taken} channels. Received: {received}.")
+    require(not exact or terms <= MAX_TERMS, f"{label} adds up {terms:,} signs. Expected {MAX_TERMS:,} at most.")
+    fits = bias is None or bias.shape == (filters,)
+    require(fits, f"The bias of {label} has another shape than ({filters},).")
+    return Value((*places, filters), INTEGER if exact and kernel.scale is None and bias is None else FLOAT)
+
+
+def dense(context: Context) -> Made:
+    """Return the step of a dense layer."""
+    kernel: Encoded = context.fields["kernel"]
+    (inputs, units), value, exact = kernel.shape, context.input, _sums_signs(context)
+    output = _output(context, value.shape[:-1], units, exact=exact)
+    finish = _finish(context, output)
+    if exact:
+        sums = context.backend.sums(as_words(_sign_bytes(context)), inputs)
+        return output, lambda arrays: finish(sums(as_words(_as_rows(arrays[0])))).reshape(-1, *output.shape)
+    convert = to_float(value)
+    products = (context.backend if kernel.encoding == SIGN else NUMPY_BACKEND).products(context.unscaled(kernel))
+    return output, lambda arrays: finish(products(_as_rows(convert(arrays[0])))).reshape(-1, *output.shape)
+
+
+def conv2d(context: Context) -> Made:
+    """Return the step of a convolution."""
+    kernel: Encoded = context.fields["kernel"]
+    (height, width, channels, filters), exact = kernel.shape, _sums_signs(context)
+    windows = windows_of(context, (height, width))
+    output = _output(context, windows.places, filters, exact=exact)
+    finish = _finish(context, output)
+    convert, border = to_float(context.input), None
+    if exact:
+        convert, border = np.asarray, _border(context, windows)
+        sums = context.backend.sums(as_words(_sign_bytes(context)), height * width * channels)
+    else:
+        weights = context.unscaled(kernel).reshape(-1, filters)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        images = convert(arrays[0])
+        made = np.empty((len(images), *output.shape), np.int32 if output.kind == INTEGER else np.float32)
+        for some, rows, patches in windows.rows(images, WORD if exact else 1):
+            place = made[some, rows]
+            found = (sums(patches.view(np.uint64)) if exact else patches @ weights).reshape(place.shape)
+            place[:] = finish(found if border is None else border(found, rows))
+        return made
+
+    return output, step
+
+
+def depthwise_conv2d(context: Context) -> Made:
+    """Return the step of a depthwise convolution."""
+    kernel: Encoded = context.fields["kernel"]
+    height, width, channels, multiplier = kernel.shape
+    windows = windows_of(context, (height, width))
+    output = _output(context, windows.places, channels * multiplier)
+    weights, convert, bias = context.decode(kernel), to_float(context.input), _bias(context)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        view = windows.view(convert(arrays[0]))
+        made = np.zeros((*view.shape[:3], channels, multiplier), np.float32)
+        for row, column in np.ndindex(height, width):
+            made += view[:, :, :, row, column, :, None] * weights[row, column]
+        made = made.reshape(len(made), *output.shape)
+        return made if bias is None else made + bias
+
+    return output, step
+
+
+def _as_rows(array: np.ndarray) -> np.ndarray:
+    return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
+
+
+def _sign_bytes(context: Context) -> np.ndarray:
+    """Return the signs of a kernel, packed as the signs that they meet: uint8 [units, bytes]."""
+    kernel: Encoded = context.fields["kernel"]
+    inputs, units = kernel.shape[-2:]
+    bits = context.numbers(kernel.tensor, math.prod(kernel.shape), 1).reshape(units, -1, inputs)
+    return pack_last(bits).reshape(units, -1)
+
+
+def _bias(context: Context) -> np.ndarray | None:
+    bias = context.fields["bias"]
+    return None if bias is None else context.decode(bias)
+
+
+def _finish(context: Context, output: Value) -> Activation:
+    """Return the function that applies scale and bias to sums; exact integers without either stay as they are."""
+    scale, bias = context.scale(context.fields["kernel"]), _bias(context)
+
+    def finish(sums: np.ndarray) -> np.ndarray:
+        if output.kind == INTEGER:
+            return sums
+        found = sums.astype(np.float32, copy=False)
+        if scale is not None:
+            found = found * scale
+        return found if bias is None else found + bias
+
+    return finish
+
+
+def _border(context: Context, windows: Windows) -> Callable[[np.ndarray, slice], np.ndarray] | None:
+    """Return the correction of sums at the border: the weights that zeros of the padding, taken for -1, subtracted."""
+    insides = windows.inside(0), windows.inside(1)
+    if insides[0].all() and insides[1].all():
+        return None
+    weights = context.unscaled(context.fields["kernel"]).sum(axis=2, dtype=np.int64)
+    (rows, row_of), (columns, column_of) = (np.unique(each, axis=0, return_inverse=True) for each in insides)
+    outside = ~(rows[:, None, :, None] & columns[None, :, None, :])
+    table = np.einsum("rcij,ijk->rck", outside.astype(np.int64), weights).astype(np.int32)
+    row_of, column_of = row_of.reshape(-1), column_of.reshape(-1)
+    return lambda sums, some: sums + table[row_of[some][:, None], column_of]
 
 
 def max_pool2d(context: Context) -> Made:

@@ -81,14 +81,15 @@ def show_setting(key: str, value: Any) -> str:
     return show(value)
 
 
-@dataclass(frozen=True)
 class Spread:
-    """The mean of some values."""
+    """Mean and standard deviation (divided by n - 1) of values, of which some may be missing."""
 
-    mean: float | None  # their mean; None if there is none
-    deviation: float | None  # their standard deviation (divided by n - 1); None for fewer than two
-    count: int  # how many there are
-    of: int  # how many there could be
+    def __init__(self, values: Sequence[float | None]) -> None:
+        """Compute them: the mean is None of no value, the deviation of fewer than two."""
+        known = [value for value in values if value is not None]
+        self.count, self.of = len(known), len(values)
+        self.mean = statistics.fmean(known) if known else None
+        self.deviation = statistics.stdev(known) if len(known) > 1 else None
 
     def __str__(self) -> str:
         """Return it as a cell, such as "0.9806 ± 0.0048"; "(2 of 3)" behind it where values are missing."""
@@ -99,28 +100,16 @@ class Spread:
         return f"{format_value(self.mean)}{deviation}{missing}"
 
 
-def spread(values: Sequence[float | None]) -> Spread:
-    """Return mean and standard deviation."""
-    known = [value for value in values if value is not None]
-    return Spread(
-        statistics.fmean(known) if known else None,
-        statistics.stdev(known) if len(known) > 1 else None,
-        len(known),
-        len(values),
-    )
-
-
 def difference(reference: Mapping[int, float | None], other: Mapping[int, float | None], direction: str | None) -> str:
     """Return how a group differs at the seeds that both have, such as "+0.0056 ± 0.0028, better in 2 of 3"."""
     pairs = [(other[seed], value) for seed, value in reference.items() if seed in other]
     found = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     if not found:
         return "-"
-    whole = spread(found)
     better = sum(each < 0 if direction == "min" else each > 0 for each in found)
     equal = f", equal in {found.count(0.0)}" if 0.0 in found else ""
     word = "higher" if direction is None else "better"
-    return f"{'+' if statistics.fmean(found) > 0 else ''}{whole}, {word} in {better} of {len(found)}{equal}"
+    return f"{'+' if statistics.fmean(found) > 0 else ''}{Spread(found)}, {word} in {better} of {len(found)}{equal}"
 
 
 VALIDATION, SIZE, PARAMETERS, SECONDS, COUNT = "validation", "size", "parameters", "seconds", "n"
@@ -136,11 +125,9 @@ class Group:
     unfinished: int = 0  # how many others of the group did not come to their end
 
     def spread(self, metric: Metric) -> Spread:
-        """Return mean and deviation of a metric."""
-        return spread([metric.of(run) for run in self.runs])
+        return Spread([metric.of(run) for run in self.runs])
 
     def by_seed(self, metric: Metric) -> dict[int, float | None]:
-        """Return the values of a metric by seed."""
         return {run.seed: metric.of(run) for run in self.runs if run.seed is not None}
 
     def mean(self, *path: str) -> float:
@@ -155,7 +142,6 @@ class Group:
 
     @property
     def seeds(self) -> list[int | None]:
-        """Return the seeds, in order."""
         return [run.seed for run in self.runs]
 
 

@@ -137,20 +137,19 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 
 def write_csv(comparison: Comparison, path: Path) -> None:
     """Write a row for each group, with every setting in which they differ, as plain numbers."""
-    rows = [_row(comparison, group) for group in comparison.groups]
-    write_file(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
-
-
-def _row(comparison: Comparison, group: Group) -> dict[str, Any]:
     keys = list(dict.fromkeys([*comparison.columns, *comparison.differing]))
-    row: dict[str, Any] = {key: show_setting(key, group.settings[key]) for key in keys}
-    row |= {"n": len(group.runs), "unfinished": group.unfinished, "seeds": " ".join(map(str, group.seeds))}
-    row |= {"monitor": group.monitor.name, "mode": group.monitor.direction}
-    for name, metric in [("best_validation", group.monitor), *((f"{m.split}/{m.name}", m) for m in comparison.metrics)]:
-        found = group.spread(metric)
-        row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
-    row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
-    return row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)}
+    metrics = {f"{metric.split}/{metric.name}": metric for metric in comparison.metrics}
+    rows: list[dict[str, Any]] = []
+    for group in comparison.groups:
+        row: dict[str, Any] = {key: show_setting(key, group.settings[key]) for key in keys}
+        row |= {"n": len(group.runs), "unfinished": group.unfinished, "seeds": " ".join(map(str, group.seeds))}
+        row |= {"monitor": group.monitor.name, "mode": group.monitor.direction}
+        for name, metric in {"best_validation": group.monitor, **metrics}.items():
+            found = group.spread(metric)
+            row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
+        row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
+        rows.append(row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)})
+    write_file(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
 
 
 FILE_NAME = "metrics.jsonl"
@@ -196,9 +195,14 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
     groups = comparison.groups[: len(COLOURS)]
     compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
     names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
-    curves, notes = _read(groups, names)
+    curves, notes = {}, []
     if len(comparison.groups) > len(groups):
-        notes.insert(0, f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
+        notes.append(f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
+    for run in (run for group in groups for run in group.runs):
+        try:
+            curves[run.name] = read_curves(run.directory or Path(), names)
+        except OSError as error:
+            notes.append(f"Not in the chart: {run.name} ({error.filename}: {error.strerror})")
     figure = new_figure(WIDTH, HEIGHT * len(names))
     panels = figure.subplots(len(names), 1, squeeze=False)[:, 0]
     for axes, name in zip(panels, names, strict=True):
@@ -217,16 +221,6 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
             axes.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=110, format="png")
     return notes
-
-
-def _read(groups: Sequence[Group], names: Sequence[str]) -> tuple[dict[str, Curves], list[str]]:
-    curves, notes = {}, []
-    for run in (run for group in groups for run in group.runs):
-        try:
-            curves[run.name] = read_curves(run.directory or Path(), names)
-        except OSError as error:
-            notes.append(f"Not in the chart: {run.name} ({error.filename}: {error.strerror})")
-    return curves, notes
 
 
 def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str) -> None:

@@ -133,7 +133,6 @@ class Metric:
         return f"{self.split} {short_name(self.name)}"
 
     def of(self, run: StoredRun) -> float | None:
-        """Return the value of a run, or None."""
         return run.value(self.split, self.name)
 
 
@@ -178,40 +177,32 @@ def monitor_of(run: StoredRun) -> tuple[str, str]:
     return str(trainer.get("monitor", "")), str(trainer.get("mode", trainer.get("monitor_mode", "max")))
 
 
-@dataclass
-class Found:
-    """Collect what was found."""
+def find_runs(paths: Sequence[str]) -> tuple[list[StoredRun], list[str]]:
+    """Return the runs that paths stand for, each once, and why others could not be read, one line each.
 
-    runs: list[StoredRun] = field(default_factory=list)  # those that could be read, each once
-    unreadable: list[str] = field(default_factory=list)  # why others could not, one line each
-
-
-def find_runs(paths: Sequence[str]) -> Found:
-    """Return the runs that paths stand for; only a damaged one that a path itself names is an error."""
-    found = Found()
+    Only a damaged one that a path itself names is an error.
+    """
+    runs: dict[Any, StoredRun] = {}
+    unreadable: list[str] = []
     for text in paths:
         path = user_path(text, "runs")
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise UserError(f"{text} {what}. Expected the directory of a run, of a sweep, or one with runs below it.")
-        before = len(found.runs) + len(found.unreadable)
+        found: list[StoredRun | str] = []
         for directory in _walk(path):
             try:
-                if is_sweep(directory):
-                    _add_sweep(directory, found)
-                else:
-                    found.runs.append(read_run(directory))
+                found += _sweep_runs(directory) if is_sweep(directory) else [read_run(directory)]
             except UserError as error:
                 if directory == path:
                     raise
-                found.unreadable.append(str(error))
-        if len(found.runs) + len(found.unreadable) == before and not is_sweep(path):
+                found.append(str(error))
+        if not found and not is_sweep(path):
             raise UserError(f"{path} holds no run. Expected the directory of a run or a sweep, or one above them.")
-    kept: dict[Any, StoredRun] = {}
-    for run in found.runs:
-        kept.setdefault(run.directory.resolve() if run.directory else id(run), run)
-    found.runs = list(kept.values())
-    return found
+        unreadable += [each for each in found if isinstance(each, str)]
+        for run in (each for each in found if isinstance(each, StoredRun)):
+            runs.setdefault(run.directory.resolve() if run.directory else id(run), run)
+    return list(runs.values()), unreadable
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -224,21 +215,21 @@ def _walk(top: Path) -> Iterator[Path]:
             yield here
 
 
-def _add_sweep(directory: Path, found: Found) -> None:
+def _sweep_runs(directory: Path) -> Iterator[StoredRun | str]:
+    """Yield the runs of a sweep; in place of one that cannot be read, why."""
     sweep = read_sweep(directory)
     set_here = {"run_dir", "trainer.threads"} - {overridden_key(text) for text in sweep.space}
     for path in sorted(directory.glob(f"*/{OVERRIDES}")) if sweep.study else ():  # trials, which only the study lists
         try:
             run = read_run(path.parent)
-            given = tuple(text for text in run.overrides if overridden_key(text) not in set_here)
-            found.runs.append(replace(run, overrides=given))
+            yield replace(run, overrides=tuple(text for text in run.overrides if overridden_key(text) not in set_here))
         except UserError as error:
-            found.unreadable.append(str(error))
+            yield str(error)
     for job in sweep.jobs:
         try:
-            found.runs.append(_run_of(job, directory))
+            yield _run_of(job, directory)
         except UserError as error:
-            found.unreadable.append(f"job {job.number}: {error}")
+            yield f"job {job.number}: {error}"
 
 
 def _run_of(job: SweepJob, sweep: Path) -> StoredRun:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from hookline.scripts.planning.plan import NETWORK, UNKNOWN, Change, ObjectivePlan, Plan, group_names, shorten
 from hookline.trainer.step.writes import BEGIN, FORWARD, TRAINER
@@ -22,43 +22,48 @@ KINDS = {
 """Kinds of boxes: shape and style in DOT, the colour, and what stands around a label in Mermaid."""
 ORDERS = CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
 """Labels of arrows that carry no data: they only order, as a control dependency does."""
-FRAME, END = "frame", "end"
-"""Kinds of parts that begin a frame around the boxes that follow, and end it."""
-
-
-class Part(NamedTuple):
-    """A box, or the beginning or the end of a frame; its lines are free text."""
-
-    kind: str  # of `KINDS`, or `FRAME` or `END`
-    key: str = ""  # unique in the chart; letters, digits and underscores
-    lines: tuple[str, ...] = ()
-
-
-class Arrow(NamedTuple):
-    """An arrow between boxes."""
-
-    start: str
-    end: str
-    label: str = ""
+DOT, MERMAID = "dot", "mermaid"
 
 
 class Chart:
-    """A step as boxes, in frames, and arrows, drawn in the order of a step."""
+    """A step as boxes, in frames, and arrows, drawn in the order of a step, as lines of both languages."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.arrows: list[Arrow] = []
+        self.keys: list[str] = []  # of the boxes: letters, digits and underscores
+        self.boxes: dict[str, list[str]] = {DOT: [], MERMAID: []}
+        self.arrows: dict[str, list[str]] = {DOT: [], MERMAID: []}  # after all boxes: the first mention places a box
 
-    def box(self, key: str, kind: str, lines: Iterable[str], after: Iterable[str] = (), label: str = "") -> str:
-        """Add a box with arrows from others, and return its key; an arrow of data says what it carries, or nothing."""
-        self.parts.append(Part(kind, key, tuple(lines)))
-        self.arrows += [Arrow(start, key, label) for start in after]
+    def box(self, key: str, kind: str, lines: Sequence[str], after: Iterable[str] = (), label: str = "") -> str:
+        """Add a box with arrows from others, and return its key; its lines are free text."""
+        shape, style, colour, left, right = KINDS[kind]
+        look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
+        self.boxes[DOT].append(f"{key} [label={_quoted(lines)}, {look}];")
+        self.boxes[MERMAID].append(f"{key}{left}{_entities(lines)}{right}:::{kind}")
+        self.keys.append(key)
+        self.connect(after, key, label)
         return key
+
+    def connect(self, starts: Iterable[str], end: str, label: str = "") -> None:
+        """Add arrows to a box: solid ones carry data, and say which or nothing; others are control dependencies."""
+        style, line = ("dashed", "-.->") if label in ORDERS else ("solid", "-->")
+        shown = f"|{_entities([label])}|" if label else ""
+        for start in starts:
+            self.arrows[DOT].append(f"{start} -> {end} [label={_quoted([label])}, style={style}];")
+            self.arrows[MERMAID].append(f"{start} {line}{shown} {end}")
+
+    @contextmanager
+    def frame(self, key: str, title: str) -> Iterator[None]:
+        """Draw a frame around the boxes that are added meanwhile."""
+        self.boxes[DOT].append(f"subgraph cluster_{key} {{ label={_quoted([title])};")
+        self.boxes[MERMAID].append(f"subgraph {key}[{_entities([title])}]")
+        yield
+        self.boxes[DOT].append("}")
+        self.boxes[MERMAID].append("end")
 
     def draw(self, objective: ObjectivePlan, key: str, weights: Sequence[str]) -> str:
         """Draw an objective, and return the key of its last box."""
 
-        def box(name: str, kind: str, lines: Iterable[str], after: Iterable[str], label: str = "") -> str:
+        def box(name: str, kind: str, lines: Sequence[str], after: Iterable[str], label: str = "") -> str:
             return self.box(f"{key}_{name}", kind, lines, after, label)
 
         def stage(name: str, after: Sequence[str], label: str = "") -> Sequence[str]:
@@ -89,8 +94,8 @@ class Chart:
         for number, apply in enumerate(objective.applies):
             lines = ["apply_gradients", apply.by, *(_named(apply.variables) or ["no variable"])]
             before.append(box(f"apply_{number}", APPLY, lines, gradients, "gradients"))
-            self.arrows += [Arrow(start, before[-1], CONTROL) for start in written]
-            self.arrows += [Arrow(start, before[-1], VETO) for start in vetoes]
+            self.connect(written, before[-1], CONTROL)
+            self.connect(vetoes, before[-1], VETO)
         before = before or [*gradients]  # of an objective that changes nothing
         for number, projection in enumerate(objective.projections):
             lines = ["project", f"hook {projection.by}", *_named(projection.variables)]
@@ -110,15 +115,14 @@ class Chart:
         if not updates:
             return []
         keys = []
-        self.parts.append(Part(FRAME, f"{key}_updates", ("UPDATE_OPS",)))
-        for number, update in enumerate(updates):
-            lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
-            layers = update.by.startswith(TRAINER)
-            start = state if layers else sources.get(update.by, forward)
-            keys.append(self.box(f"{key}_updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
-            if update.by != FORWARD:  # what the forward pass writes, no veto stops
-                self.arrows += [Arrow(veto, keys[-1], VETO) for veto in vetoes]
-        self.parts.append(Part(END))
+        with self.frame(f"{key}_updates", "UPDATE_OPS"):
+            for number, update in enumerate(updates):
+                lines = [update.what, "writes", *(_named(update.variables) or [UNKNOWN]), f"added by {update.by}"]
+                layers = update.by.startswith(TRAINER)
+                start = state if layers else sources.get(update.by, forward)
+                keys.append(self.box(f"{key}_updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
+                if update.by != FORWARD:  # what the forward pass writes, no veto stops
+                    self.connect(vetoes, keys[-1], VETO)
         return keys
 
 
@@ -137,32 +141,20 @@ def step_chart(plan: Plan) -> Chart:
         sources[name] = chart.box(f"network_{number}", VARIABLES, [f"network {name}", model, count])
     last = ""
     for number, objective in enumerate(plan.objectives):
-        key, place = f"objective_{number}", len(chart.parts) + 1
+        key, place = f"objective_{number}", len(chart.keys)
         often = f", {objective.times} times a step" if objective.times > 1 else ""
-        chart.parts.append(Part(FRAME, key, (f"objective {objective.name}{often}",)))
-        end = chart.draw(objective, key, [sources[name] for name in objective.runs])
-        chart.parts.append(Part(END))
-        chart.arrows += [Arrow(last, chart.parts[place].key, THEN)] if last else []
+        with chart.frame(key, f"objective {objective.name}{often}"):
+            end = chart.draw(objective, key, [sources[name] for name in objective.runs])
+        chart.connect([last] if last else [], chart.keys[place], THEN)
         last = end
     return chart
 
 
 def as_dot(plan: Plan) -> str:
     """Return the step as a digraph: solid arrows carry data, dashed ones are control dependencies."""
-    chart, lines = step_chart(plan), ["digraph step {"]
-    for part, size in (("graph", 11), ("node", 11), ("edge", 9)):
-        lines.append(f'{part} [fontname="Helvetica", fontsize={size}];')
-    for kind, key, texts in chart.parts:
-        if kind in (FRAME, END):
-            lines.append("}" if kind == END else f"subgraph cluster_{key} {{ label={_quoted(texts)};")
-            continue
-        shape, style, colour, *_ = KINDS[kind]
-        look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
-        lines.append(f"{key} [label={_quoted(texts)}, {look}];")
-    for arrow in chart.arrows:
-        look = f"label={_quoted([arrow.label])}, style={'dashed' if arrow.label in ORDERS else 'solid'}"
-        lines.append(f"{arrow.start} -> {arrow.end} [{look}];")
-    return "\n".join([*lines, "}"]) + "\n"
+    chart, sizes = step_chart(plan), {"graph": 11, "node": 11, "edge": 9}
+    fonts = [f'{part} [fontname="Helvetica", fontsize={size}];' for part, size in sizes.items()]
+    return "\n".join(["digraph step {", *fonts, *chart.boxes[DOT], *chart.arrows[DOT], "}"]) + "\n"
 
 
 def _quoted(lines: Iterable[str]) -> str:
@@ -173,18 +165,9 @@ def _quoted(lines: Iterable[str]) -> str:
 
 def as_mermaid(plan: Plan) -> str:
     """Return the step as a flowchart: solid arrows carry data, dotted ones are control dependencies."""
-    chart, lines = step_chart(plan), ["flowchart TB"]
-    for kind, key, texts in chart.parts:
-        if kind in (FRAME, END):
-            lines.append("end" if kind == END else f"subgraph {key}[{_entities(texts)}]")
-            continue
-        *_, left, right = KINDS[kind]
-        lines.append(f"{key}{left}{_entities(texts)}{right}:::{kind}")
-    for arrow in chart.arrows:
-        label = f"|{_entities([arrow.label])}|" if arrow.label else ""
-        lines.append(f"{arrow.start} {'-.->' if arrow.label in ORDERS else '-->'}{label} {arrow.end}")
-    lines += [f"classDef {kind} fill:{look[2]},stroke:#555555,color:#000000" for kind, look in KINDS.items()]
-    return "\n".join(lines) + "\n"
+    chart = step_chart(plan)
+    kinds = [f"classDef {kind} fill:{look[2]},stroke:#555555,color:#000000" for kind, look in KINDS.items()]
+    return "\n".join(["flowchart TB", *chart.boxes[MERMAID], *chart.arrows[MERMAID], *kinds]) + "\n"
 
 
 def _entities(lines: Iterable[str]) -> str:

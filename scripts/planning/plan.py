@@ -18,14 +18,6 @@ UNKNOWN = "nothing that the run knows of"
 """The target of an update op whose variable belongs to no network or optimizer and is declared by no hook."""
 
 
-class Stage(NamedTuple):
-    """A stage with the hooks that take part in it."""
-
-    phase: str  # when it runs, such as "step"
-    name: str  # such as "transform_weights"
-    hooks: tuple[str, ...]  # names, in the order in which they are called
-
-
 class Variable(NamedTuple):
     """What is known of a variable."""
 
@@ -88,7 +80,9 @@ class Held(NamedTuple):
 class Plan:
     """The plan of a run."""
 
-    stages: tuple[Stage, ...]  # that hooks have something to do in
+    # names of the hooks with something to do in a stage, in the order in which they are called, by the phase in which
+    # it runs and its name, such as ("step", "transform_weights")
+    stages: Mapping[tuple[str, str], tuple[str, ...]]
     objectives: tuple[ObjectivePlan, ...]  # in the order in which a step runs them
     networks: Mapping[str, str]  # class and name of the model, by name
     variables: tuple[Variable, ...]  # of networks, then optimizers, then hooks
@@ -100,12 +94,10 @@ class Plan:
     advice: tuple[tuple[str, str], ...] = ()  # of hooks on what will silently go wrong, by hook
 
     def variables_of(self, kind: str, owner: str | None = None) -> list[Variable]:
-        """Return the variables of one kind."""
         return [each for each in self.variables if each.kind == kind and owner in (None, each.owner)]
 
     @property
     def total_bytes(self) -> int:
-        """Return the total of the memory estimate."""
         return sum(each.bytes for each in self.memory if each.adds)
 
 
@@ -123,13 +115,13 @@ def group_names(names: Sequence[str], shown: int = SHOWN) -> list[str]:
     layers: dict[tuple[str, ...], list[str]] = {}  # what stands under layers: which have that
     for layer, under in leaves.items():
         layers.setdefault(tuple(under), []).append(layer)
-    return [*shorten(alone, shown), *(_say(under, of, shown) for under, of in layers.items())]
-
-
-def _say(leaves: Sequence[str], layers: Sequence[str], shown: int) -> str:
-    if len(layers) == 1 and len(leaves) == 1:
-        return f"{layers[0]}/{leaves[0]}"
-    return f"{', '.join(shorten(leaves, shown))} of {', '.join(shorten(layers, shown))}"
+    said = shorten(alone, shown)
+    for parts, of in layers.items():
+        if len(of) == len(parts) == 1:
+            said.append(f"{of[0]}/{parts[0]}")
+        else:
+            said.append(f"{', '.join(shorten(parts, shown))} of {', '.join(shorten(of, shown))}")
+    return said
 
 
 def shorten(items: Sequence[str], shown: int = SHOWN) -> list[str]:
@@ -215,7 +207,7 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     found = [Section("Run", pair, tuple(plan.facts.items()))] if plan.facts else []
     if plan.advice:
         found.append(Section("Advice, before anything is trained", ("hook", "what it sees"), plan.advice))
-    stages = tuple((stage.phase, stage.name, ", ".join(stage.hooks)) for stage in plan.stages)
+    stages = tuple((*stage, ", ".join(hooks)) for stage, hooks in plan.stages.items())
     found.append(Section("Stages, as they run", ("when", "stage", "hooks in order"), stages))
     if len(plan.objectives) > 1 or any(objective.times > 1 for objective in plan.objectives):
         order = ((each.name, ", ".join(each.trains), ", ".join(each.runs), str(each.times)) for each in plan.objectives)
@@ -235,7 +227,7 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     metrics = {each: ", ".join(n if full else shorten(n, SHOWN_METRICS)) or NONE for each, n in reported.items()}
     metrics |= {"monitor": plan.monitor} if plan.monitor else {}
     found.append(Section("Metrics", pair, tuple(metrics.items())))
-    hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
+    hooks = {name.partition(AT)[0] for names in plan.stages.values() for name in names}
     scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
     if meanings := explain([*plan.training, *plan.evaluation], hooks=hooks, scopes=scopes):
         found.append(

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,7 +19,6 @@ from hookline.scripts.planning.plan import (
     Identity,
     ObjectivePlan,
     Plan,
-    Stage,
     as_markdown,
     identities,
     list_variables,
@@ -102,12 +101,13 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
         before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
         models[network.name] = f"{type(network.model).__name__} '{network.model.name}'{before}"
     own = {id(hook): (hook.name, own_stages(hook)) for hook in (*trainer.hooks, *host_hooks)}.values()
-    stages = []
-    for phase, name in ((phase, name) for phase, names in PHASES.items() for name in names):
-        if taking_part := tuple(hook for hook, theirs in own if name in theirs):
-            stages.append(Stage(phase, name, taking_part))
+    stages = {
+        (phase, name): tuple(hook for hook, theirs in own if name in theirs)
+        for phase, names in PHASES.items()
+        for name in names
+    }
     return Plan(
-        stages=tuple(stages),
+        stages={stage: hooks for stage, hooks in stages.items() if hooks},
         objectives=tuple(objectives),
         networks=models,
         variables=list_variables(networks, trainer.hooks, written),
@@ -203,18 +203,12 @@ FUNCTIONS = {
 """Ops that run other graphs, with the attributes that name them."""
 
 
-class LiveBytes(NamedTuple):
-    """An estimate."""
-
-    peak: int  # bytes of the tensors that live at once
-    unsized: int  # how many tensors are left out, because their size is known only at run time
-
-
-def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = ()) -> LiveBytes:
+def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = ()) -> tuple[int, int]:
     """Return how many bytes of tensors live at once, if the ops run in the order in which they were traced.
 
-    A tensor lives from its op to the last op that takes it; what a function returns, to its end. Branches and loops
-    count with one pass of their largest graph. Scratch memory inside an op and variables are not counted.
+    The second number says how many tensors are left out, because their size is known only at run time. A tensor lives
+    from its op to the last op that takes it; what a function returns, to its end. Branches and loops count with one
+    pass of their largest graph. Scratch memory inside an op and variables are not counted.
     """
     operations = graph.get_operations()
     buffers, last_use = _buffers(operations)
@@ -222,7 +216,7 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
     ends: Counter[int] = Counter()  # bytes that are free after an op, by its index
     for index, operation in enumerate(operations):
         inner = [live_bytes(each, open_size=open_size, leave_out=leave_out) for each in inner_graphs(operation)]
-        unsized += sum(each.unsized for each in inner)
+        unsized += sum(left_out for _, left_out in inner)
         made = 0
         for tensor in operation.outputs:
             if buffers[id(tensor)] == id(tensor) and operation.type not in NO_BUFFER and id(tensor) not in leave_out:
@@ -230,9 +224,9 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
                 unsized += size is None
                 made += size or 0
                 ends[last_use[id(tensor)]] += size or 0
-        peak = max(peak, live + max([made, *(each.peak for each in inner)]))
+        peak = max(peak, live + max([made, *(most for most, _ in inner)]))
         live += made - ends[index]
-    return LiveBytes(peak, unsized)
+    return peak, unsized
 
 
 def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[int, int]]:
@@ -266,6 +260,9 @@ def inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
             yield graph
 
 
+VARIABLES = {NETWORK: "variables of the networks", OPTIMIZER: "variables of the optimizers", HOOK: "state of the hooks"}
+
+
 def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     """Return what a run holds on one device, item by item.
 
@@ -281,12 +278,12 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     sizes = [sum((each.shape.num_elements() or 0) * each.dtype.size for each in given) for given in gradients]
     gradient_bytes = max(sizes, default=0)
     apart = {id(each) for given in gradients for each in given}
-    step = live_bytes(run.loop.loop_graph, open_size=settings["batch_size"], leave_out=apart)
+    activations, left_out = live_bytes(run.loop.loop_graph, open_size=settings["batch_size"], leave_out=apart)
     largest = max(run.held_out.values(), key=lambda each: each.split.size)
     size = min(settings["evaluation_batch_size"], largest.split.size)
-    evaluation = live_bytes(largest.graph, open_size=size).peak
-    trains = step.peak + gradient_bytes >= evaluation
-    unsized = f"; {step.unsized} lists whose length shows only later are not counted" if step.unsized else ""
+    evaluation, _ = live_bytes(largest.graph, open_size=size)
+    trains = activations + gradient_bytes >= evaluation
+    unsized = f"; {left_out} lists whose length shows only later are not counted" if left_out else ""
     splits = [run.training.split, *(each.split for each in run.held_out.values())]
     sources = {id(split.source): split.source for split in splits}.values()  # splits of one share its arrays
     accelerated, data = bool(tf.config.list_logical_devices("GPU")), []
@@ -297,17 +294,11 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
             data.append(Held(f"data on the {place}", held, examples, place == "device" or not accelerated))
     return (
         *data,
-        Held("variables of the networks", _total(plan, NETWORK)),
-        Held("variables of the optimizers", _total(plan, OPTIMIZER)),
-        Held("state of the hooks", _total(plan, HOOK)),
+        *(Held(text, sum(each.bytes for each in plan.variables_of(kind))) for kind, text in VARIABLES.items()),
         Held("gradients", gradient_bytes, "as the optimizers get them", trains),
-        Held("activations", step.peak, f"of a step of {settings['batch_size']:,} examples{unsized}", trains),
+        Held("activations", activations, f"of a step of {settings['batch_size']:,} examples{unsized}", trains),
         Held("an evaluation", evaluation, f"of {size:,} examples at a time, in place of a step", not trains),
     )
-
-
-def _total(plan: Plan, kind: str) -> int:
-    return sum(variable.bytes for variable in plan.variables_of(kind))
 
 
 def replica_facts(run: Run) -> dict[str, str]:

@@ -144,7 +144,7 @@ def describe_start(sweep: Sweep, total: int, missing: int, places: int) -> str:
 
 def _report(sweep: Sweep, lines: list[str], is_missing: bool, say: Say) -> None:
     """Show the jobs side by side, how they ended, what is missing, and where to look next."""
-    runs, directory = find_runs([str(sweep.directory)]).runs, shlex.quote(str(sweep.directory))
+    (runs, _), directory = find_runs([str(sweep.directory)]), shlex.quote(str(sweep.directory))
     if is_missing:
         lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
     if any(run.is_complete for run in runs):

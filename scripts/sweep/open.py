@@ -96,7 +96,7 @@ class OpenSweep:
     checked: dict[int, Job]  # the jobs by number; of a search one example, under 0
     is_new: bool = False  # whether nothing was recorded yet
     fixed: list[str] = field(default_factory=list)  # of a search: the overrides that every job has
-    space: list[Dimension] = field(default_factory=list)  # of a search: the overrides that it sets
+    space: dict[str, Any] = field(default_factory=dict)  # of a search: Optuna's distribution of each key that it sets
 
 
 def open_sweep(command: Command, now: datetime) -> OpenSweep:
@@ -174,7 +174,10 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
 def open_space(sweep: Sweep) -> OpenSweep:
     """Return a search, whose space is checked."""
     fixed, space = read_space(command_of(sweep), sweep.space)
-    ends = [dimension.ends() for dimension in space]  # every choice, and both ends of every interval, are checked
+    ends = [  # every choice, and both ends of every interval, are checked
+        [f"{key}={as_text(value, each)}" for value in getattr(each, "choices", None) or (each.low, each.high)]
+        for key, each in space.items()
+    ]
     rows = [[*fixed, *(own[row % len(own)] for own in ends)] for row in range(max(map(len, ends)))]
     example = preflight_each(command_of(sweep), rows)[0]
     return OpenSweep(sweep, {0: example}, fixed=fixed, space=space)
@@ -224,41 +227,19 @@ DIGITS = 4
 """Digits of a suggested number: enough to tell trials apart, few enough to read."""
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """Hold one override that a search sets."""
-
-    key: str  # such as "optimizer.learning_rate"
-    choices: tuple[str, ...] = ()  # the values as text; empty for an interval
-    low: float = 0.0  # of an interval
-    high: float = 0.0  # of an interval, which it may reach
-    log: bool = False  # whether ratios count in an interval, not differences
-    whole: bool = False  # whether an interval holds whole numbers only
-
-    def ends(self) -> list[str]:
-        """Return overrides that must all be right: every choice, or both ends of the interval."""
-        values = self.choices or tuple(self.text(value) for value in (self.low, self.high))
-        return [f"{self.key}={value}" for value in values]
-
-    def text(self, value: Any) -> str:
-        """Return a value as written on the command line."""
-        if isinstance(value, str):
-            return value
-        if self.whole:
-            return str(int(value))
-        return repr(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high))
-
-    def rounded(self, value: Any) -> Any:
-        """Return a value as its text says it."""
-        return value if self.choices or self.whole else float(self.text(value))
+def as_text(value: Any, distribution: Any) -> str:
+    """Return a value of a distribution as written on the command line: a choice, a whole number, or a rounded one."""
+    if not isinstance(value, float):
+        return str(value)
+    return repr(min(max(float(f"{value:.{DIGITS}g}"), distribution.low), distribution.high))
 
 
-def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[Dimension]]:
-    """Return the overrides that every trial has, and the dimensions of the space."""
+def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Return the overrides that every trial has, and Optuna's distributions of the others, by key."""
     with open_composer(command, overrides=texts) as composer:
         overrides = parse_overrides(texts, composer.loader)
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
-    space = [_dimension(each) for each in overrides if each.is_sweep_override()]
+    space = {each.get_key_element(): _distribution(each) for each in overrides if each.is_sweep_override()}
     if not space:
         raise UserError(
             "--trials received, but no override says what to search. Expected such as "
@@ -267,14 +248,16 @@ def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[
     return fixed, space
 
 
-def _dimension(override: Override) -> Dimension:
-    key, value = override.get_key_element(), override.value()
+def _distribution(override: Override) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # an extra
+
+    value = override.value()
     if not isinstance(value, IntervalSweep):
         if isinstance(value, RangeSweep) and value.step == 1:
             start, stop = value.start or 0, value.stop or 0
             if isinstance(start, int) and isinstance(stop, int) and start < stop:
-                return Dimension(key, low=start, high=stop - 1, whole=True)
-        return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
+                return IntDistribution(start, stop - 1)
+        return CategoricalDistribution([each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)])
     low, high = value.start, value.end
     if low is None or high is None or not -math.inf < low < high < math.inf:
         raise UserError(
@@ -285,4 +268,6 @@ def _dimension(override: Override) -> Dimension:
         raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")
     if log and low <= 0:
         raise UserError(f"'{override.input_line}' begins at {low:g}. Expected a number above 0 with the tag log.")
-    return Dimension(key, low=low, high=high, log=log, whole=isinstance(low, int) and isinstance(high, int))
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(low, high, log=log)

@@ -46,10 +46,8 @@ def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
 
 def usable_cores() -> int:
     """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def usable_gpus(command: str = "nvidia-smi") -> tuple[str, ...]:

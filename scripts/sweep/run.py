@@ -101,7 +101,6 @@ class SweepRun:
         return next(self._waiting, None)
 
     def arguments(self, job: SweepJob) -> list[str]:
-        """Return what a job's process gets."""
         return job_arguments(self.sweep, job, added_threads(self.sweep, self.checked[job.number]))
 
     def label(self, job: SweepJob) -> str:
@@ -113,7 +112,6 @@ class SweepRun:
         return {}
 
     def record(self, job: SweepJob) -> None:
-        """Record a job that has started or ended."""
         record(self.sweep, job)
 
     def ended(self, job: SweepJob) -> None:

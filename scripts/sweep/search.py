@@ -15,7 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
-from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, Dimension, OpenSweep, command_of, open_sweep, run_name
+from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, OpenSweep, as_text, command_of, open_sweep, run_name
 from hookline.scripts.sweep.record import FAILED, FILE_NAME, INTERRUPTED, RUNNING, Slots, SweepJob, claim, exclusive
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
 from hookline.train import WRONG
@@ -58,7 +58,6 @@ class Search(SweepRun):
         self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
         self._study = self._open(_direction(self._config))
-        self._distributions = {each.key: _distribution(each) for each in opened.space}
         self._ended: set[int] = set()  # numbers of trials that have ended here
 
     def _open(self, direction: StudyDirection) -> optuna.Study:
@@ -121,10 +120,7 @@ class Search(SweepRun):
             return None
         self._study.add_trial(  # at once: a kill leaves all of it, or nothing
             optuna.trial.create_trial(
-                state=TrialState.RUNNING,
-                params={each.key: each.rounded(params[each.key]) for each in self.opened.space},
-                distributions=self._distributions,
-                user_attrs={"run": job.run},
+                state=TrialState.RUNNING, params=params, distributions=self.opened.space, user_attrs={"run": job.run}
             )
         )
         return job
@@ -135,11 +131,14 @@ class Search(SweepRun):
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # trials under way count as bad
         study = optuna.create_study(direction=self._study.direction, sampler=sampler)
         study.add_trials(trial for trial in trials if trial.state != TrialState.WAITING)
-        return study.ask(self._distributions).params
+        space, found = self.opened.space, study.ask(self.opened.space).params
+        return {
+            key: float(as_text(each, space[key])) if isinstance(each, float) else each for key, each in found.items()
+        }
 
     def _job(self, number: int, params: Mapping[str, Any]) -> SweepJob:
         """Return the job of a trial that the study numbers from 0."""
-        own = [f"{each.key}={each.text(params[each.key])}" for each in self.opened.space]
+        own = [f"{key}={as_text(params[key], each)}" for key, each in self.opened.space.items()]
         return SweepJob(number + 1, [*self.opened.fixed, *own], run_name(number + 1, own))
 
     def label(self, job: SweepJob) -> str:
@@ -182,14 +181,6 @@ class Search(SweepRun):
             value = describe_best(self.sweep.summary(best)).rstrip(", ")
             lines.append(f"Best {value}: {self.label(best)}")
         return lines
-
-
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    if dimension.choices:
-        return optuna.distributions.CategoricalDistribution(dimension.choices)
-    if dimension.whole:
-        return optuna.distributions.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
 def _direction(config: Mapping[str, Any]) -> StudyDirection:

@@ -4,8 +4,7 @@ import numpy as np
 
 from hookline.deploy.arrays import encode, encode_floats
 from hookline.deploy.inference.bits import NUMPY_BACKEND
-from hookline.deploy.inference.context import Context
-from hookline.deploy.inference.graph import Op
+from hookline.deploy.inference.graph import Context, Op
 
 
 def stored(kernel: np.ndarray) -> tuple[str, int | None, int]:

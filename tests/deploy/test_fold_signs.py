@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.deploy import fold_signs as thresholds
+from hookline.deploy import packed as thresholds
 from hookline.deploy.arrays import Node, encode_nodes
-from hookline.deploy.fold_signs import Thresholds, find_thresholds, fold_signs
 from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import ACTIVATIONS, Graph, Op, find_activation, graph_to_json, parse_graph
+from hookline.deploy.packed import Thresholds, find_thresholds, fold_signs
 
 IMAGE = (4, 6, 3)
 CHANNELS = 4

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
+from hookline.deploy.formats import load_litert, load_onnx
 from hookline.deploy.integer import grid_steps, write_integer, write_qdq
 from hookline.deploy.plain_model import is_fake_quantized, rebuilt
 from hookline.deploy.runtime_files import OPSET
-from hookline.deploy.runtimes import load_litert, load_onnx
 from hookline.hook_list import hook_name
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.activation_places import stretched

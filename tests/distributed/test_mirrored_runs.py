@@ -54,8 +54,7 @@ def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
     assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 16}
     np.testing.assert_allclose(losses(run), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
     whole, first = tensors(run), min(each.step for each in read_manifests(run / "checkpoints"))
-    outcome = replay(read_config(str(run), []), *choose_pair(run / "checkpoints", 1))
-    assert outcome.differing == ()
+    assert replay(read_config(str(run), []), *choose_pair(run / "checkpoints", 1)) == []
     for manifest in read_manifests(run / "checkpoints"):
         if manifest.step > first:
             shutil.rmtree(manifest.path)

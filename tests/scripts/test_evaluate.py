@@ -13,10 +13,16 @@ from hookline.deploy.inference.card import Card, write_card
 from hookline.deploy.plain_model import card_of
 from hookline.deploy.runtime_files import write_keras
 from hookline.scripts.evaluate import main
-from hookline.scripts.evaluation.choose_data import check_data, input_range
-from hookline.scripts.evaluation.outputs import collect
-from hookline.scripts.evaluation.report import calibration_errors, measure, reliability, write_evaluation
-from hookline.scripts.prediction.results import softmax
+from hookline.scripts.evaluation import (
+    calibration_errors,
+    check_data,
+    collect,
+    input_range,
+    measure,
+    reliability,
+    write_evaluation,
+)
+from hookline.scripts.prediction import softmax
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation

@@ -14,8 +14,7 @@ from PIL import Image
 
 from hookline.deploy.inference.card import Card, write_card
 from hookline.scripts.predict import main
-from hookline.scripts.prediction.examples import find_examples, list_files, natural_order
-from hookline.scripts.prediction.results import name_classes, rank
+from hookline.scripts.prediction import find_examples, list_files, name_classes, natural_order, rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
 from tests.support.refusals import assert_one_line
@@ -147,15 +146,15 @@ def test_a_run_predicts_as_its_evaluation_does(small_bnn, tmp_path, capsys):
     assert right == pytest.approx(summary["test"]["metric/accuracy"], abs=1e-6)
 
 
-def values(examples, size: int = 3) -> list[tuple[str, int]]:
-    """Return the names and grey values of all examples."""
-    found = []
-    for names, inputs in examples.batches(size):
+def values(paths, size: int = 3, array: str | None = None) -> list[tuple[str, int]]:
+    """Return the names and grey values of all examples; how many cannot be read, as that of the name "skipped"."""
+    found, skipped = [], []
+    for names, inputs in find_examples([*map(str, paths)], PIXELS, size, skipped, array=array):
         assert inputs.dtype == np.float32
         assert len(names) == len(inputs) <= size
         grey = np.rint((inputs.mean(axis=(1, 2, 3)) + 1) * 255 / 2).astype(int)
         found += zip((Path(name).name for name in names), grey.tolist(), strict=True)
-    return found
+    return found + [("skipped", len(skipped))] * bool(skipped)
 
 
 def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch):
@@ -165,19 +164,13 @@ def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch
     save(tmp_path / "folder" / ".hidden" / "6.png", 6)
     (tmp_path / "folder" / "1a.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     (tmp_path / "folder" / "4.png").write_bytes(b"")
-    examples = find_examples(list_files(str(tmp_path / "folder")), PIXELS)
-    assert values(examples) == [("1.png", 1), ("2.png", 2), ("10.png", 10), ("33.png", 33), ("5.PNG", 5)]
-    assert (examples.size, len(examples.skipped)) == (7, 2)
+    found = values(list_files(str(tmp_path / "folder")))
+    assert found == [("1.png", 1), ("2.png", 2), ("10.png", 10), ("33.png", 33), ("5.PNG", 5), ("skipped", 2)]
     given = [save(tmp_path / f"{name}.png", value) for name, value in (("b", 7), ("a", 9), ("c", 200))]
-    assert values(find_examples([*map(str, given)], PIXELS), size=2) == [("b.png", 7), ("a.png", 9), ("c.png", 200)]
-    found = find_examples(list_files(f"{tmp_path}/*.png"), PIXELS)
-    assert values(found) == [
-        ("a.png", 9),
-        ("b.png", 7),
-        ("c.png", 200),
-    ]
+    assert values(given, size=2) == [("b.png", 7), ("a.png", 9), ("c.png", 200)]
+    assert values(list_files(f"{tmp_path}/*.png")) == [("a.png", 9), ("b.png", 7), ("c.png", 200)]
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{given[0]}\n\n{given[1]}\n"))
-    assert values(find_examples(list_files("-"), PIXELS)) == [("b.png", 7), ("a.png", 9)]
+    assert values(list_files("-")) == [("b.png", 7), ("a.png", 9)]
 
 
 class Payload:
@@ -197,8 +190,7 @@ def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path)
     np.savez(tmp_path / "two.npz", mine=rows, other=np.zeros(7))
     for name, array in (("rows.npy", None), ("rows.npz", None), ("two.npz", "mine")):
         for batch in (3, 100):
-            found = find_examples([str(tmp_path / name)], PIXELS, array=array)
-            assert values(found, batch) == [(str(row), row) for row in range(7)]
+            assert values([tmp_path / name], batch, array) == [(str(row), row) for row in range(7)]
     objects = np.array([Payload(tmp_path / "executed")] * 2, object)
     np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
     np.savez(tmp_path / "objects.npz", x_test=objects)
@@ -212,13 +204,13 @@ def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path)
         ("empty.npy", None, "no example"),
     ):
         with pytest.raises(UserError, match=word):
-            find_examples([str(tmp_path / name)], PIXELS, array=array)
+            values([tmp_path / name], array=array)
     assert not (tmp_path / "executed").exists()
     image = str(save(tmp_path / "a.png", 1))
     with pytest.raises(UserError, match="beside other images"):
-        find_examples([image, str(tmp_path / "rows.npy")], PIXELS)
+        values([image, tmp_path / "rows.npy"])
     with pytest.raises(UserError, match="made of pixels"):
-        find_examples([image], Preparation((2, 2, 1)))
+        find_examples([image], Preparation((2, 2, 1)), 1, [])
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.lists(st.text(alphabet="a1.²٣/", max_size=6)))

@@ -10,11 +10,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookline.deploy.inference import kernels as patches
+from hookline.deploy.inference import layers as patches
 from hookline.deploy.inference.container import PACKED, write_container
-from hookline.deploy.inference.context import BINARY, INTEGER
 from hookline.deploy.inference.engine import Model, find_backend, load_model
-from hookline.deploy.inference.graph import ACTIVATIONS, Encoded, Graph, Op, graph_to_json
+from hookline.deploy.inference.graph import ACTIVATIONS, BINARY, INTEGER, Encoded, Graph, Op, graph_to_json
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import dorefa, ste_sign, ste_tern
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp

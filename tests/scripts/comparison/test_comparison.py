@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hookline.scripts.comparison.comparison import compare, difference, spread
+from hookline.scripts.comparison.comparison import Spread, compare, difference
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, parse_metrics, read_run
 from hookline.trainer.errors import UserError
@@ -56,13 +56,13 @@ def test_of_runs_with_the_same_settings_and_seed_the_latest_counts():
 
 
 def test_spread_is_the_mean_and_the_sample_deviation():
-    found = spread([1.0, 2.0, 4.0])
+    found = Spread([1.0, 2.0, 4.0])
     assert found.mean == pytest.approx(7 / 3)
     assert found.deviation == pytest.approx(1.5275252)  # divided by 2, not by 3
     assert str(found) == "2.3333 ± 1.5275"
-    assert str(spread([0.5])) == "0.5000"
-    assert str(spread([None, None])) == str(spread([])) == "-"
-    assert str(spread([0.5, None, 0.7])) == "0.6000 ± 0.1414 (2 of 3)"
+    assert str(Spread([0.5])) == "0.5000"
+    assert str(Spread([None, None])) == str(Spread([])) == "-"
+    assert str(Spread([0.5, None, 0.7])) == "0.6000 ± 0.1414 (2 of 3)"
 
 
 def test_differences_are_taken_seed_by_seed():
@@ -93,9 +93,9 @@ def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
         write_run(tmp_path / name, summary=summary_of())
     write_run(tmp_path / ".a.123.partial")
     write_run(tmp_path / "a" / "export" / "inner")
-    found = find_runs([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")])
-    assert [os.path.relpath(run.name, tmp_path) for run in found.runs] == ["a", "b/1", "b/2"]
-    assert found.unreadable == []
+    runs, unreadable = find_runs([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")])
+    assert [os.path.relpath(run.name, tmp_path) for run in runs] == ["a", "b/1", "b/2"]
+    assert unreadable == []
 
 
 def test_places_without_a_run_are_one_clear_line(tmp_path):
@@ -118,13 +118,13 @@ def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
         {"run": str(elsewhere), "overrides": ["recipe=bnn"], "status": "completed", "exit_code": 0},
         {"run": "4", "overrides": ["recipe=[a,b]", "seed=3"], "status": "waiting"},
     )
-    runs = find_runs([str(sweep)]).runs
+    runs, _ = find_runs([str(sweep)])
     assert [run.status for run in runs] == ["completed", "failed (exit code 1)", "completed", "waiting"]
     assert [run.is_complete for run in runs] == [True, False, True, False]
     assert runs[0].overrides == ("recipe=bnn",)  # what the user gave, without what the sweep set
     assert (runs[3].name, runs[3].recipe, runs[3].directory) == ("job 4", "a+b", None)
     assert [run.name.partition(",")[0] for run in runs] == ["job 1", "job 2", "job 3", "job 4"]
-    assert len(find_runs([str(tmp_path)]).runs) == 4  # the sweep below a directory, and no run of it twice
+    assert len(find_runs([str(tmp_path)])[0]) == 4  # the sweep below a directory, and no run of it twice
 
 
 def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():

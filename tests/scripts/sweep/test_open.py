@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from hookline.scripts.sweep.open import Dimension, read_space
+from hookline.scripts.sweep.open import as_text, read_space
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.errors import UserError
 from tests.scripts.sweep.conftest import Run
@@ -14,38 +15,31 @@ RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
 COMMAND = parse_command(["-m", "--trials", "3"])
 
 
-def space_of(*texts: str) -> list[Dimension]:
-    return read_space(COMMAND, texts)[1]
-
-
 def test_the_space_is_what_lists_several_values() -> None:
     texts = ["recipe=bnn", RATE, "seed=range(1,8)", "model.units=choice([64],[128,1])", "x=a,b"]
     fixed, space = read_space(COMMAND, texts)
     assert fixed == ["recipe=bnn"]
-    assert space == [
-        Dimension("optimizer.learning_rate", low=1e-4, high=0.1, log=True),
-        Dimension("seed", low=1, high=7, whole=True),
-        Dimension("model.units", ("[64]", "[128,1]")),
-        Dimension("x", ("a", "b")),
-    ]
-    assert space_of(
-        "a=int(interval(2,5))", "b=range(0,1,0.5)", "c=range(0,9,4)", "d=range(1,2.5)", "e=range(-1,1)"
-    ) == [
-        Dimension("a", low=2, high=5, whole=True),
-        Dimension("b", ("0.0", "0.5")),
-        Dimension("c", ("0", "4", "8")),
-        Dimension("d", ("1.0", "2.0")),
-        Dimension("e", low=-1, high=0, whole=True),
-    ]
+    assert space == {
+        "optimizer.learning_rate": FloatDistribution(1e-4, 0.1, log=True),
+        "seed": IntDistribution(1, 7),
+        "model.units": CategoricalDistribution(("[64]", "[128,1]")),
+        "x": CategoricalDistribution(("a", "b")),
+    }
+    texts = ["a=int(interval(2,5))", "b=range(0,1,0.5)", "c=range(0,9,4)", "d=range(1,2.5)", "e=range(-1,1)"]
+    assert read_space(COMMAND, texts)[1] == {
+        "a": IntDistribution(2, 5),
+        "b": CategoricalDistribution(("0.0", "0.5")),
+        "c": CategoricalDistribution(("0", "4", "8")),
+        "d": CategoricalDistribution(("1.0", "2.0")),
+        "e": IntDistribution(-1, 0),
+    }
 
 
 def test_numbers_are_short_and_inside() -> None:
-    dimension = Dimension("x", low=0.00012345, high=0.98765)
-    texts = [dimension.text(value) for value in (0.123456789, 0.00012345, 0.98765)]
+    interval = FloatDistribution(0.00012345, 0.98765)
+    texts = [as_text(value, interval) for value in (0.123456789, 0.00012345, 0.98765)]
     assert texts == ["0.1235", "0.00012345", "0.98765"]  # the ends would be rounded to the outside
-    assert Dimension("x", low=1, high=20000, whole=True).text(12345) == "12345"
-    assert dimension.rounded(0.123456789) == 0.1235
-    assert dimension.ends() == ["x=0.00012345", "x=0.98765"]
+    assert as_text(12345, IntDistribution(1, 20000)) == "12345"
 
 
 def test_what_is_no_space_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

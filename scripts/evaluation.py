@@ -1,20 +1,154 @@
-"""What is measured in an evaluation of a classifier, and the report of it."""
+"""The evaluation of a network: its outputs for every example of a split, what is measured on them, and the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 
-from hookline.deploy.formats import put_in_place
+from hookline.deploy.formats import open_model, put_in_place
+from hookline.deploy.plain_model import card_of
 from hookline.scripts.command import csv_text, new_figure, plain_table
-from hookline.scripts.prediction.results import rank
-from hookline.trainer.errors import printable
+from hookline.scripts.prediction import rank
+from hookline.trainer.errors import UserError, printable, user_path
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.objective import Batch
+from hookline.trainer.ops.probabilities import are_probabilities, as_logits
+from hookline.trainer.run.blueprint import build_part
+from hookline.trainer.run.finished import restore
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
+from hookline.trainer.step.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from hookline.scripts.evaluate import Options
+
+Outputs = Callable[[Batch], np.ndarray]
+
+
+Evaluation = tuple[dict[str, Any], "Measures | None", Sequence[str], Sequence[str]]
+"""Facts for the report; the measures of a classifier, None for another network; names of the classes; warnings."""
+
+
+def _facts(options: Options, model: str, data: str, metrics: Mapping[str, float]) -> dict[str, Any]:
+    title = f"{model} on {data}, {options.split} split"
+    return {"title": title, "model": model, "data": data, "split": options.split, "metrics": metrics}
+
+
+def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str, Any] | None) -> Evaluation:
+    """Return what a run reaches, with all its hooks."""
+    run = restore(options.run, dict(config), options.checkpoint)
+    own = run.data
+    data = own if other is None else open_data(other, options.plugins)
+    objective = next((each for each in run.trainer.objectives if each.class_losses), None)
+    names, warned = _names(data), []
+    if other is not None:
+        network = objective.trains[0] if objective else next(iter(run.trainer.networks))
+        names = card_of(run, network).classes
+        warned = check_data(data, tuple(own.input_shape), names, input_range(own))
+    split = getattr(data, options.split)
+    batches = EvaluationBatches(split, batch_size=options.batch_size, placement="host")
+    metrics = Evaluator(run.trainer, batches.batch, batches.count).run(run.step)
+    model = f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"
+    facts = _facts(options, model, data.name, metrics)
+    if objective is None:  # it learns no classes
+        return facts, None, (), warned
+
+    @tf.function(autograph=False)
+    def logits(batch: Batch) -> tf.Tensor:  # as the run's own evaluations compute them: with all hooks
+        forward = run.trainer.forward(tf.constant(run.step, tf.int64), batch, objective="", training=False)
+        return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
+
+    outputs, labels = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
+    return facts, _measured(options, outputs, labels, names), names, warned
+
+
+def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
+    """Return what an exported network reaches on the data of a config."""
+    data = open_data(config, options.plugins)
+    model, card = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
+    names, warned = _names(data), []
+    if card is not None:
+        if not card.classes:
+            raise UserError(
+                f"The outputs of {options.model} are not classes. Expected run=<run>, whose recipe judges them."
+            )
+        warned = check_data(data, card.shape, card.classes, input_range(card))
+        names = card.classes if not data.class_names else names
+
+    def predict(batch: Batch) -> np.ndarray:
+        return np.asarray(model(batch["inputs"].numpy()), np.float32)
+
+    outputs, labels = collect(predict, getattr(data, options.split), options.batch_size)
+    activation = card.activation if card is not None else "softmax" if are_probabilities(outputs) else None
+    measures = _measured(options, as_logits(outputs, activation), labels, names)
+    return _facts(options, Path(options.model).name, data.name, {}), measures, names, warned
+
+
+def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the outputs for every example of a split, in order, and their labels."""
+    batches = EvaluationBatches(split, batch_size=batch_size, placement="host")
+    found, labels = [], []
+    for index in range(batches.count):
+        batch = batches.batch(tf.constant(index, tf.int64))
+        real = batch["weights"].numpy() > 0  # the last batch is filled up
+        values = outputs(batch)
+        if values.ndim != 2:
+            raise UserError(f"The network returns outputs of shape {list(values.shape)}. Expected [batch, classes].")
+        if not np.isfinite(values).all():
+            raise UserError("The network returns NaN or infinite values, so it cannot be judged. Expected numbers.")
+        found.append(values[real])
+        labels.append(batch["targets"].numpy()[real])
+    return np.concatenate(found), np.concatenate(labels).astype(np.int64)
+
+
+def _names(data: Data) -> Sequence[str]:
+    return data.class_names or tuple(str(label) for label in range(data.classes))
+
+
+def _measured(options: Options, outputs: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Measures:
+    if outputs.shape[1] != len(names):
+        raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")
+    return measure(outputs, labels, names, bins=options.bins)
+
+
+def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
+    """Return the data of a config."""
+    return build_part("data", config, Data, plugins=plugins)
+
+
+def check_data(
+    data: Data, shape: tuple[int, ...], classes: Sequence[str], scaled: tuple[float, float] | None
+) -> list[str]:
+    """Refuse data that a network was not trained for, and return warnings, a line each."""
+    if tuple(data.input_shape) != tuple(shape):
+        raise UserError(f"Data '{data.name}' has inputs {list(data.input_shape)}, the network takes {list(shape)}.")
+    if classes and len(classes) != data.classes:
+        raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
+    numbered = [str(label) for label in range(data.classes)]
+    if classes and data.class_names and list(classes) not in (list(data.class_names), numbered):
+        first = next((a, b) for a, b in zip(classes, data.class_names, strict=True) if a != b)
+        raise UserError(
+            f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names."
+        )
+    found = input_range(data)
+    if scaled is not None and found is not None and not np.allclose(scaled, found, rtol=0, atol=1e-3):
+        return [
+            f"Data '{data.name}' gives inputs from {found[0]:g} to {found[1]:g}, but the network was trained on "
+            f"{scaled[0]:g} to {scaled[1]:g}: set data.scale, or expect wrong predictions."
+        ]
+    return []
+
+
+def input_range(data: Any) -> tuple[float, float] | None:
+    """Return the smallest and the largest value that pixels can become; None if inputs are not pixels."""
+    made = data.preparation
+    return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int) -> dict[str, np.ndarray]:
