@@ -12,13 +12,12 @@ load on the machine affects all alike. A contender is a small function in `scrip
   contenders    patterns on their names, such as 'hookline*' or 'hookline,limit*'
   environments  folder of virtual environments with other frameworks; without it, they are left out. To make it:
                 sh scripts/benchmarks/environments.sh <folder>
-  data          path of the data, such as mnist.npz; without it, what is embedded or generated
+  data          the data: for what=images a folder of images, else a file such as mnist.npz; without it, and for cases
+                whose images have another size, images are generated
   repeats       how often the contenders take turns
   seconds       how long a contender works in one turn
   batch_size    examples per batch; without it, as the case has it
   threads       of each framework; without it, as many as there are cores, and 1 for inference
-  peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; with it, the
-                share of it that each contender reaches is shown
   out           file for the figures as JSON
   chart         file for the figures as a bar chart, such as training.png
 """
@@ -30,6 +29,7 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -38,12 +38,15 @@ from typing import Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.benchmarks.contender import Contender, Settings, Worker, find_contenders
+from hookline.scripts.benchmarks.worker import Settings, Worker, find_contenders
 from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options, plain_table
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import cpu_name
 
 _say = partial(print, flush=True)
+Row = dict[str, Any]
+BASELINES = ("tf.data, batch by batch", "keras", "larq", "tfmot", "tensorflow")
+"""How the contenders begin whose fastest the others are compared with; where there is none, with the first."""
 
 
 @dataclass
@@ -59,7 +62,6 @@ class Options:
     seconds: float = 1.0
     batch_size: int | None = None
     threads: int | None = None
-    peak: float | None = None
     out: str = ""
     chart: str = ""
 
@@ -73,28 +75,31 @@ def parse(arguments: Sequence[str]) -> Options:
     return options
 
 
-def choose(options: Options) -> dict[str, list[Contender]]:
-    """Return the contenders that the options ask for, by case."""
-    known = [each for each in find_contenders() if each.what == options.what]
-    cases = matching("case", options.case, dict.fromkeys(each.case for each in known))
-    known = [each for each in known if each.case in cases]
-    names = matching("contender", options.contenders, dict.fromkeys(each.name for each in known))
-    found = [each for each in known if each.name in names]
-    return {case: own for case in cases if (own := [each for each in found if each.case == case])}
+def choose(options: Options) -> dict[str, list[str]]:
+    """Return the names of the contenders that the options ask for, by case."""
+    known = find_contenders(options.what)
+    cases = matching("case", options.case, known)
+    names = matching("contender", options.contenders, dict.fromkeys(name for case in cases for name in known[case]))
+    return {case: own for case in cases if (own := [name for name in known[case] if name in names])}
 
 
-def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row], dict[str, str], dict[str, str]]:
+def compare(case: str, names: Sequence[str], options: Options) -> tuple[list[Row], dict[str, str], dict[str, str]]:
     """Return the rows of a case, the versions of what took part, and why contenders were left out."""
-    case, workers, left_out = contenders[0].case, list[Worker](), dict[str, str]()
-    try:
-        for each in contenders:
-            settings = Settings(options.data, options.batch_size or each.batch_size, options.threads or each.threads)
+    threads = options.threads or (1 if options.what == "inference" else None)
+    settings = Settings(options.data, options.batch_size, threads)
+    workers, versions, left_out = list[Worker](), dict[str, str](), dict[str, str]()
+    with ExitStack() as stack:
+        for name in names:
             try:
-                workers.append(Worker(each, options.environments, settings, options.seconds))
-                _say(f"{case}: {each.name} is ready")
+                worker = Worker((options.what, case, name), options.environments, settings, options.seconds)
+                stack.callback(worker.close)
+                versions |= worker.versions()
             except UserError as error:
-                left_out[each.name] = str(error)
-                _say(f"{case}: left out '{each.name}': {error}")
+                left_out[name] = str(error)
+                _say(f"{case}: left out '{name}': {error}")
+            else:
+                workers.append(worker)
+                _say(f"{case}: {name} is ready")
         if not workers:
             raise UserError(f"No contender of '{case}' can take part: {' '.join(dict.fromkeys(left_out.values()))}")
         for repeat in range(options.repeats):
@@ -102,88 +107,66 @@ def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Row
             for worker in workers[first:] + workers[:first]:
                 worker.turn()
             _say(f"{case}: turn {repeat + 1} of {options.repeats}")
-    finally:
-        for worker in workers:
-            worker.close()
-    versions = {name: version for each in workers for name, version in each.versions.items()}
-    return as_rows(workers, 1e12 * options.peak if options.peak else None), versions, left_out
+    unit = "steps/s" if options.what == "training" else "batches/s"
+    return as_rows(case, unit, {worker.name: worker.speeds for worker in workers}), versions, left_out
 
 
-Row = dict[str, Any]
+def as_rows(case: str, unit: str, speeds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Return the figures of the contenders of a case, as JSON values, from their speeds in each turn.
 
-
-def as_rows(results: Sequence[Worker], peak: float | None = None) -> list[Row]:
-    """Return the figures of the contenders of one case, as JSON values.
-
-    Ratios are medians and quartiles, over the turns, of the speed relative to the baseline in the same turn: the
-    fastest contender that may be it, or the first one. "use" is the share of the peak. What is unknown is None.
+    Ratios are medians and quartiles, over the turns, of the speed relative to the baseline in the same turn.
     """
-    baseline = max((each for each in results if each.contender.baseline), key=_median, default=results[0])
-    limit = max((each for each in results if each.contender.limit), key=_median, default=None)
+    medians = {name: statistics.median(each) for name, each in speeds.items()}
+    baselines = [name for name in speeds if name.startswith(BASELINES)] or [*speeds][:1]
+    baseline = max(baselines, key=medians.__getitem__)
+    limits = [name for name in speeds if name.startswith("limit")]
+    limit = max(limits, key=medians.__getitem__, default=None)
     rows = []
-    for each in results:
-        products = each.products or baseline.products or (limit or results[0]).products
-        operations = 2 * products * each.settings.batch_size * _median(each) if products else None
+    for name, each in speeds.items():
+        low, ratio, high = _quartiles(each, speeds[baseline])
         rows.append(
             {
-                "case": each.contender.case,
-                "contender": each.contender.name,
-                "unit": "steps/s" if each.contender.what == "training" else "batches/s",
-                "median": _median(each),
-                "lowest": min(each.speeds),
-                "highest": max(each.speeds),
-                "ratio": (ratio := _quartiles(each, baseline))[1],
-                "ratio_quartiles": ratio[::2],
-                "of_limit": None if limit is None else _quartiles(each, limit)[1],
-                "products": products,
-                "use": operations / peak if operations and peak else None,
-                "baseline": each is baseline,
-                "limit": each.contender.limit,
-                "speeds": each.speeds,
+                "case": case,
+                "contender": name,
+                "unit": unit,
+                "median": medians[name],
+                "lowest": min(each),
+                "highest": max(each),
+                "ratio": ratio,
+                "ratio_quartiles": [low, high],
+                "of_limit": None if limit is None else _quartiles(each, speeds[limit])[1],
+                "baseline": name == baseline,
+                "limit": name in limits,
+                "speeds": each,
             }
         )
     return rows
 
 
-def _median(result: Worker) -> float:
-    return statistics.median(result.speeds)
-
-
-def _quartiles(result: Worker, other: Worker) -> list[float]:
+def _quartiles(speeds: Sequence[float], others: Sequence[float]) -> list[float]:
     """Return the lower quartile, the median and the upper quartile of the ratios of two speeds."""
-    ratios = [own / base for own, base in zip(result.speeds, other.speeds, strict=True)]
+    ratios = [own / base for own, base in zip(speeds, others, strict=True)]
     return statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else 3 * ratios
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the table of a case; columns without a value are left out."""
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print the table of a case; without a limit it has no column for it."""
     from hookline.hooks.monitors.console import open_console
 
-    differ = len({row["products"] for row in rows}) > 1
     columns = {
         rows[0]["case"]: [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
         rows[0]["unit"]: [f"{row['median']:,.1f}" for row in rows],
-        "products": [_cell(row["products"], ",d") if differ else "" for row in rows],
         "times *": [f"{row['ratio']:.2f}" for row in rows],
         "quartiles": ["{:.2f} to {:.2f}".format(*row["ratio_quartiles"]) for row in rows],
-        "limit": [_cell(row["of_limit"], ".0%") for row in rows],
-        "peak": [_cell(row["use"], ".1%") for row in rows],
     }
-    filled = {name: cells for name, cells in columns.items() if any(cells)}
+    if any(row["limit"] for row in rows):
+        columns["limit"] = [f"{row['of_limit']:.0%}" for row in rows]
     console = open_console()
     console.print()
-    console.print(plain_table(filled, zip(*filled.values(), strict=True)), markup=False)
+    console.print(plain_table(columns, zip(*columns.values(), strict=True)), markup=False)
 
 
-def _cell(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-LIMIT, BASELINE, OURS, OTHERS = "#f2c14e", "#d1495b", "#1b6ca8", "#a9b4c2"
-"""Colours of bars."""
-
-
-def write_chart(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def write_chart(rows: Sequence[Row], path: Path) -> None:
     """Write a PNG file with a panel for each case: medians as bars, with lines from the lowest to the highest."""
     cases = [[row for row in rows if row["case"] == case] for case in dict.fromkeys(row["case"] for row in rows)]
     heights = [1.0 + 0.32 * len(own) for own in cases]
@@ -205,10 +188,10 @@ def write_chart(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _colour(row: Mapping[str, Any]) -> str:
+def _colour(row: Row) -> str:
     if row["limit"] or row["baseline"]:
-        return LIMIT if row["limit"] else BASELINE
-    return OURS if row["contender"].startswith("hookline") else OTHERS
+        return "#f2c14e" if row["limit"] else "#d1495b"
+    return "#1b6ca8" if row["contender"].startswith("hookline") else "#a9b4c2"
 
 
 def _command(options: Options) -> None:
@@ -216,8 +199,8 @@ def _command(options: Options) -> None:
     _say(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
     rows, left_out = list[Row](), dict[str, dict[str, str]]()
     versions = {"processor": cpu_name(), "cores": str(os.cpu_count())}
-    for case, contenders in cases.items():
-        measured, found, left_out[case] = compare(contenders, options)
+    for case, names in cases.items():
+        measured, found, left_out[case] = compare(case, names, options)
         rows += measured
         versions |= found
         print_rows(measured)
@@ -229,8 +212,6 @@ def _command(options: Options) -> None:
     _say("\n*: what the others are compared with")
     if any(row["limit"] for row in rows):
         _say("limit: share of the speed of forward and backward alone")
-    if any(row["use"] for row in rows):
-        _say("peak: share of peak=; 2 operations for each multiply-accumulate of dense layers and convolutions")
     _say(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 

@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, matching, parse_options, parse_seeds
 from hookline.scripts.reproduction import table
-from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_export, make_row, read_conditions
+from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_row
 from hookline.scripts.reproduction.targets import DATA, Target, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.scripts.sweep.open import is_done, job_arguments, quoted
@@ -75,15 +75,6 @@ def parse(arguments: Sequence[str]) -> Options:
     return parse_options([FLAGS.get(each, each) for each in arguments], Options)
 
 
-def places_of(options: Options) -> dict[str, Path]:
-    """Return where the data lies that was given."""
-    places = {name: user_path(text, name).absolute() for name in DATA if (text := getattr(options, name))}
-    for name, path in places.items():
-        if not path.exists():
-            raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
-    return places
-
-
 class Session:
     """One call of the command. Its only record are the runs: one belongs to a variant by its name and command line."""
 
@@ -92,28 +83,33 @@ class Session:
         self.targets = read_targets(user_path(options.targets, "targets"))
         self.chosen = [self.targets[name] for name in matching("target", options.only, self.targets)]
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
-        self.places = places_of(options)
+        self.data = {name: user_path(text, name).absolute() for name in DATA if (text := getattr(options, name))}
+        for name, path in self.data.items():
+            if not path.exists():
+                raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
         self.say, self.script = say, script
-        self._settled: set[str] = set()  # names of targets
         self.has_failed = False
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
-        self._lacks: dict[str, str] = {}  # why targets cannot be run, by name
-        for target in self.chosen:
-            if missing := [f"{name}=<path>" for name in target.needs if name not in self.places]:
-                self._lacks[target.name] = f"needs {' and '.join(missing)}, which was not given"
+        self._open = [each for each in self.chosen if not self.lacks(each)]  # whose rows have not been made
+
+    def lacks(self, target: Target) -> str:
+        """Return why a target cannot be run; nothing if it can."""
+        missing = [f"{name}=<path>" for name in target.needs if name not in self.data]
+        return f"needs {' and '.join(missing)}, which was not given" if missing else ""
 
     def run(self, at_once: int) -> int:
         """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
-            for name, reason in self._lacks.items():
-                self.say(f"{name}: not run: {reason}")
-                facts = {key: getattr(self.targets[name], key) for key in ("name", "title", "recipe", "data")}
-                self._write({**facts, "not_run": reason})
-            self.settle()
-            able = {run for name, runs in self._runs.items() for run in runs if name not in self._lacks}
-            missing = [name for name in self._all if name in able and not self.is_done(name)]
+            able = list(dict.fromkeys(name for target in self._open for name in self._runs[target.name]))
+            for target in self.chosen:
+                if reason := self.lacks(target):
+                    self.say(f"{target.name}: not run: {reason}")
+                    facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
+                    table.keep(self.results, {**facts, "not_run": reason}, [*self.targets])
+            self.make_rows()
+            missing = [name for name in able if not self.is_done(name)]
             self.say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
             making = Making(self, missing, at_once)
             code = making.run() if missing else 0
@@ -125,12 +121,11 @@ class Session:
         self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
         return code if code in ENDED else int(self.has_failed)
 
-    def directory(self, name: str) -> str:
+    def place(self, name: str) -> str:
         """Return where in `out` the latest run by the command line of a variant is, or will be."""
         variant, seed = self._all[name]
-        places = dict.fromkeys(variant.data, ANY)  # data may have moved since
-        places |= {key: f"{ANY}{self.directory(each.run(seed))}" for key, each in variant.needs.items()}
-        filled = [*variant.filled(places), f"seed={seed}"]
+        data = dict.fromkeys(DATA, ANY)  # it may have moved since, as the other runs may
+        filled = [*variant.filled(data, lambda other: f"{ANY}{self.place(other.run(seed))}"), f"seed={seed}"]
         expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
         found, place, number_of_try = "", name, 1
         while (self.out / place).exists():
@@ -141,13 +136,9 @@ class Session:
             place = f"{name}_try{number_of_try}"
         return found or place
 
-    def path(self, name: str) -> Path:
-        """Return the directory of a run."""
-        return self.out / self.directory(name)
-
     def is_done(self, name: str) -> bool:
         """Return whether a run is complete."""
-        return is_complete(read_summary(self.path(name)))
+        return is_complete(read_summary(self.out / self.place(name)))
 
     def unmade(self, name: str) -> list[str]:
         """Return the runs that a run begins from and that are not complete."""
@@ -157,43 +148,31 @@ class Session:
     def overrides(self, name: str) -> list[str]:
         """Return the overrides of a run, with the places of its data and of the runs that it begins from."""
         variant, seed = self._all[name]
-        places = {name: quoted(self.places[name]) for name in variant.data}
-        places |= {key: quoted(self.path(each.run(seed))) for key, each in variant.needs.items()}
-        return [*variant.filled(places), f"seed={seed}"]
+        data = {name: quoted(path) for name, path in self.data.items()}
+        return [*variant.filled(data, lambda other: quoted(self.out / self.place(other.run(seed)))), f"seed={seed}"]
 
     def standing(self, target: Target) -> str:
         """Return how a target stands, in one line."""
-        if target.name in self._lacks:
-            return f"not run: {self._lacks[target.name]}"
+        if reason := self.lacks(target):
+            return f"not run: {reason}"
         runs = self._runs[target.name]
         return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
 
-    def settle(self) -> None:
+    def make_rows(self) -> None:
         """Keep the rows that have become complete."""
-        for target in self.chosen:
-            ended = self._settled | self._lacks.keys()
-            if target.name in ended or not all(map(self.is_done, self._runs[target.name])):
-                continue
-            self._settled.add(target.name)
+        for target in [each for each in self._open if all(map(self.is_done, self._runs[each.name]))]:
+            self._open.remove(target)
             seeds = self.seeds or target.seeds
             try:
-                for export, seed in ((export, seed) for export in target.exports.values() for seed in seeds):
-                    make_export(self.path(target.runs[export.run].run(seed)), export)
-                noted = read_conditions(self.out)
-                conditions = {name: noted.get(self.directory(name), []) for name in self._all}
-                row = make_row(target, seeds, self.path, conditions)
+                row = make_row(target, seeds, self.out, self.place)
                 self.say(table.render_short(row))
                 if absent := ", ".join(str(seed) for seed in target.seeds if seed not in seeds):
                     self.say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
                 else:
-                    self._write(row)
+                    table.keep(self.results, row, [*self.targets])
             except UserError as error:
                 self.has_failed = True
                 self.say(f"{target.name}: no row. {error}")
-
-    def _write(self, row: dict[str, Any]) -> None:
-        rows = table.merge(table.read_results(self.results), row, list(self.targets))
-        table.write_results(self.results, rows)
 
 
 class Runs(Sweep):
@@ -212,16 +191,17 @@ class Making(SweepRun):
         runs = Runs(session.out, list(self.waiting.values()))
         super().__init__(runs, divide(len(missing), at_once), session.say, session.script)
         self._session, self._alone = session, at_once == 1
-        self._begun: dict[int, dict[str, Any]] = {}
+        self._begun: dict[int, dict[str, Any]] = {}  # conditions, by number of the job
 
     def next_job(self) -> SweepJob | None:
         session = self._session
-        for name, job in self.waiting.items():
-            if not session.unmade(name):
-                job.run, job.overrides = session.directory(name), session.overrides(name)
-                session.path(name).parent.mkdir(parents=True, exist_ok=True)
-                return self.waiting.pop(name)
-        return None
+        name = next((each for each in self.waiting if not session.unmade(each)), None)
+        if name is None:
+            return None
+        job = self.waiting.pop(name)
+        job.run, job.overrides = session.place(name), session.overrides(name)
+        (session.out / job.run).parent.mkdir(parents=True, exist_ok=True)
+        return job
 
     def arguments(self, job: SweepJob) -> list[str]:
         self._begun[job.number] = conditions_now()
@@ -239,7 +219,7 @@ class Making(SweepRun):
     def ended(self, job: SweepJob) -> None:
         append_conditions(self.sweep.directory, job.run, self._begun[job.number])
         self._session.has_failed |= not is_done(self.sweep, job) or bool(job.exit_code)
-        self._session.settle()
+        self._session.make_rows()
 
 
 def _render(options: Options) -> None:

@@ -59,6 +59,7 @@ FULL = (
     "scripts/test_find_rate.py",
     "scripts/test_plan.py",
     "scripts/test_reproduce.py",
+    "scripts/test_site.py",
     "scripts/test_submit.py",
     "trainer/run/test_finished.py",
     "trainer/run/test_nan_policy.py",

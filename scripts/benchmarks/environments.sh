@@ -34,7 +34,7 @@ find_python() {
     fail "found no Python $window with venv. Install one, or name it: HOOKLINE_PYTHON=/path/to/python3.12 $usage"
 }
 
-# While the file "incomplete" is there, nobody takes the environment for a whole one: see scripts/benchmarks/contender.py.
+# While the file "incomplete" is there, nobody takes the environment for a whole one: see scripts/benchmarks/worker.py.
 make_environment() {
     place=$folder/$1
     shift

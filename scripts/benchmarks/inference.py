@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hookline.deploy.formats import FORMATS
-from hookline.scripts.benchmarks.contender import Contender, Settings, Work, scratch
-from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, compose
+from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, prepared
+from hookline.scripts.benchmarks.worker import Settings, Work, scratch
 from hookline.trainer.deferred import silent
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNITS = [4096, 4096, 4096]
 """Of the hidden layers of the MLP."""
-MLP, CNN = Case("mlp", "mlp"), Case("cnn", "larq_tutorial_cnn")
+MLP, CNN = Case("mlp"), Case("larq_tutorial_cnn")
 OVERRIDES = {MLP: ("recipe=bnn", "hooks.bnn_rounding.all_binary=true", f"model.units={UNITS}"), CNN: BINARY}
 """Of runs that train the same networks."""
 
@@ -37,19 +37,18 @@ def keras_network(case: Case) -> keras.Model:
     return mlp(DIGITS, CLASSES, units=UNITS) if case is MLP else larq_tutorial_cnn(DIGITS, CLASSES)
 
 
-def images(batch_size: int) -> np.ndarray:
+def images(batch_size: int | None) -> np.ndarray:
     """Return inputs: float32 [batch, height, width, channels] in [-1, 1]."""
-    return np.random.default_rng(0).uniform(-1, 1, (batch_size, *DIGITS)).astype(np.float32)
+    return np.random.default_rng(0).uniform(-1, 1, (batch_size or 1, *DIGITS)).astype(np.float32)
 
 
 def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
     """Return predictions of the packed file of a run that has not been trained."""
     from hookline.deploy.inference.engine import load_model
     from hookline.scripts.export import Options
-    from hookline.trainer.run.session import prepare
 
     path = scratch() / "network.packed.safetensors"
-    run = prepare(compose(Settings(), case, OVERRIDES[case]).config)
+    run = prepared(Settings(), case, OVERRIDES[case])
     FORMATS["packed"].write(run, "model", path, Options(run=""))
     model = load_model(path, kernels)
     inputs = images(settings.batch_size)
@@ -138,21 +137,16 @@ def _repeat(predict: Callable[[], Any]) -> Work:
     return work
 
 
-WAYS: dict[str, Callable[..., Work]] = {
-    "hookline packed, numpy": partial(ours, kernels="numpy"),
-    "hookline packed, numba": partial(ours, kernels="numba"),
-    "tensorflow float32": tensorflow,
-    "onnx runtime float32": onnx_runtime,
-    "litert float32": partial(litert, int8=False),
-    "litert int8": partial(litert, int8=True),
+CONTENDERS = {
+    "inference": {
+        name: {
+            "hookline packed, numpy": partial(ours, case=case, kernels="numpy"),
+            "hookline packed, numba": partial(ours, case=case, kernels="numba"),
+            "tensorflow float32": partial(tensorflow, case=case),
+            "onnx runtime float32": partial(onnx_runtime, case=case),
+            "litert float32": partial(litert, case=case, int8=False),
+            "litert int8": partial(litert, case=case, int8=True),
+        }
+        for name, case in (("mlp", MLP), ("cnn", CNN))
+    }
 }
-CONTENDERS = tuple(
-    Contender(
-        *("inference", case.name, name, partial(prepare, case=case)),
-        baseline=prepare is tensorflow,
-        batch_size=1,
-        threads=1,
-    )
-    for case in (MLP, CNN)
-    for name, prepare in WAYS.items()
-)

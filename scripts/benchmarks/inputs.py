@@ -12,38 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import Contender, Settings, Work, scratch
+from hookline.scripts.benchmarks.training_hookline import DIGITS, Case, arrays_of, prepared
+from hookline.scripts.benchmarks.worker import Settings, Work, scratch
+from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
-    from hookline.trainer.input.augment import Augmentation
-
-SCALE, AUGMENT = "scale", "augment"
+ARRAYS, FOLDER = Case("lenet_5", batch_size=128), Case("plain_cnn", batch_size=128)
 PADDING = 2
-SIZES = (32, 96)
-"""Sides of the images from a folder."""
-CLASSES, IMAGES = 4, 1024
-"""Of the generated photographs."""
+AUGMENTED = ("+augment=[crop,flip]", f"augment.crop.padding={PADDING}")
+PEAK = 255
 
 
 def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
     """Return work of our batches from arrays."""
-    import numpy as np
-
-    from hookline.recipes.data.digits import centered_pixels
-    from hookline.trainer.input.batches import TrainingBatches
-    from hookline.trainer.input.data import ArraySource, Split
-
-    images, labels, peak = _arrays(settings.data)
-    source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))
-    split = Split("train", source, np.arange(len(images), dtype=np.int64))
-    augmentation, size = _augmentation() if augmented else None, settings.batch_size
-    batches = TrainingBatches(split, batch_size=size, seed=0, placement=placement, augmentation=augmentation)
+    overrides = (f"trainer.placement={placement}", *(AUGMENTED if augmented else ()))
+    training = prepared(settings, ARRAYS, overrides).training
     if placement == "device":
-        return _loop(batches.batch)
-    iterator = batches.iterator(0)
+        return _loop(training.batch)
+    iterator = training.iterator(0)
     return _loop(lambda step: next(iterator))
 
 
@@ -54,8 +42,8 @@ def by_batch(settings: Settings, *, augmented: bool) -> Work:
     from hookline.recipes.data.digits import centered_pixels
     from hookline.trainer.input.order import example_seeds
 
-    dataset, peak = _shuffled(settings.data)
-    augmentation, scaled, size = _augmentation() if augmented else None, centered_pixels(peak), settings.batch_size
+    training = prepared(settings, ARRAYS, AUGMENTED if augmented else ()).training
+    augmentation, scaled, size = training.augmentation, centered_pixels(PEAK), training.batch_size
 
     def change(number: tf.Tensor, rows: tuple[tf.Tensor, tf.Tensor]) -> Any:
         batch = scaled({"inputs": rows[0], "targets": rows[1]})
@@ -63,7 +51,8 @@ def by_batch(settings: Settings, *, augmented: bool) -> Work:
             return batch
         return augmentation(batch, example_seeds(0, number, tf.range(size, dtype=tf.int64)))
 
-    numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(), dataset.batch(size, drop_remainder=True))
+    batches = _shuffled(settings).batch(size, drop_remainder=True)
+    numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(), batches)
     iterator = iter(numbered.map(change, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
     return _loop(lambda step: next(iterator))
 
@@ -72,53 +61,26 @@ def by_image(settings: Settings, *, augmented: bool) -> Work:
     """Return work of batches of `tf.data`, transformed image by image, as in tutorials."""
     import tensorflow as tf
 
-    dataset, peak = _shuffled(settings.data)
-
     def change(image: tf.Tensor, label: tf.Tensor) -> Any:
         shape = image.shape
-        image = tf.cast(image, tf.float32) * (2.0 / peak) - 1.0
+        image = tf.cast(image, tf.float32) * (2.0 / PEAK) - 1.0
         if augmented:
             image = tf.pad(image, [[PADDING, PADDING], [PADDING, PADDING], [0, 0]], "REFLECT")
             image = tf.image.random_flip_left_right(tf.image.random_crop(image, shape))
         return image, label
 
-    batches = dataset.map(change, num_parallel_calls=tf.data.AUTOTUNE).batch(settings.batch_size, drop_remainder=True)
+    changed = _shuffled(settings).map(change, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = changed.batch(settings.batch_size or ARRAYS.batch_size, drop_remainder=True)
     iterator = iter(batches.prefetch(tf.data.AUTOTUNE))
     return _loop(lambda step: next(iterator))
 
 
-def _shuffled(path: str) -> tuple[tf.data.Dataset, int]:
-    """Return examples without end, shuffled with a buffer as large as the set, and the brightest value."""
+def _shuffled(settings: Settings) -> tf.data.Dataset:
+    """Return examples without end, shuffled with a buffer as large as the set."""
     import tensorflow as tf
 
-    images, labels, peak = _arrays(path)
-    return tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat(), peak
-
-
-def _augmentation() -> Augmentation:
-    from hookline.recipes.augment.translation import Crop, Flip
-    from hookline.trainer.input.augment import Augmentation
-
-    crop, flip = Crop(padding=PADDING), Flip()
-    crop.name, flip.name = "crop", "flip"
-    return Augmentation([crop, flip], classes=10)
-
-
-def _arrays(path: str) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return images [n, height, width, 1] uint8, labels [n] int64, and the brightest value: MNIST, or digits."""
-    import numpy as np
-
-    if path:
-        from hookline.recipes.data.array_files import read_npz
-
-        arrays = read_npz(path, ("x_train", "y_train"))
-        images, labels, peak = arrays["x_train"], arrays["y_train"], 255
-    else:
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
-        images, labels, peak = bunch.images, bunch.target, 16
-    return images.reshape(*images.shape[:3], 1).astype(np.uint8), labels.astype(np.int64), peak
+    images, labels = arrays_of(settings, DIGITS)
+    return tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat()
 
 
 def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
@@ -146,13 +108,12 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
 
 def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
     """Return work of `data=image_folder`."""
-    from hookline.recipes.data.image_folder import image_folder
-    from hookline.trainer.input.batches import TrainingBatches
+    from hookline.scripts.sweep.open import quoted
 
-    folder = settings.data or _photographs()
-    data = image_folder(path=folder, image_size=size, cache=cache, cache_dir=str(scratch()), duplicates="drop")
-    batches = TrainingBatches(data.train, batch_size=settings.batch_size, seed=0, placement="host")
-    return _take(lambda: batches.iterator(0))
+    overrides = ["data=image_folder", f"data.path={quoted(_folder(settings))}", f"data.image_size={size}"]
+    overrides += [f"data.cache={cache}", f"data.cache_dir={quoted(scratch())}", "data.duplicates=drop"]
+    training = prepared(settings, FOLDER, [*overrides, "trainer.placement=host"]).training
+    return _take(lambda: training.iterator(0))
 
 
 def keras_folder(settings: Settings, *, size: int) -> Work:
@@ -160,17 +121,23 @@ def keras_folder(settings: Settings, *, size: int) -> Work:
     import keras
     import tensorflow as tf
 
-    folder = Path(settings.data or _photographs())
+    folder = _folder(settings)
     dataset = keras.utils.image_dataset_from_directory(
         str(folder / "train" if (folder / "train").is_dir() else folder),
         image_size=(size, size),
-        batch_size=settings.batch_size,
+        batch_size=settings.batch_size or FOLDER.batch_size,
         crop_to_aspect_ratio=True,
         verbose=False,
     )
     scaled = dataset.map(lambda images, labels: (images / 127.5 - 1.0, labels), num_parallel_calls=tf.data.AUTOTUNE)
     queue = scaled.repeat().prefetch(tf.data.AUTOTUNE)
     return _take(lambda: iter(queue))
+
+
+def _folder(settings: Settings) -> Path:
+    if not settings.data:
+        raise UserError("what=images needs data=<folder of images>; see --help.")
+    return Path(settings.data).absolute()
 
 
 def _take(start: Callable[[], Iterator[Any]]) -> Work:
@@ -184,37 +151,24 @@ def _take(start: Callable[[], Iterator[Any]]) -> Work:
     return work
 
 
-def _photographs() -> str:
-    """Write photographs that are compressed about as real ones are, and return the folder."""
-    import numpy as np
-    from PIL import Image
-
-    folder, generator = scratch(), np.random.default_rng(0)
-    for number in range(IMAGES):
-        file = folder / f"class_{number % CLASSES}" / f"{number:04}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), np.uint8))
-        coarse.resize((160, 120), Image.Resampling.BICUBIC).save(file, quality=90)
-    return str(folder)
-
-
-FROM_ARRAYS: dict[str, Callable[..., Work]] = {
-    "hookline, placement=device": partial(ours, placement="device"),
-    "hookline, placement=host": partial(ours, placement="host"),
-    "tf.data, batch by batch": by_batch,
-    "tf.data, image by image": by_image,
+CONTENDERS = {
+    "input": {
+        case: {
+            "hookline, placement=device": partial(ours, placement="device", augmented=augmented),
+            "hookline, placement=host": partial(ours, placement="host", augmented=augmented),
+            "tf.data, batch by batch": partial(by_batch, augmented=augmented),
+            "tf.data, image by image": partial(by_image, augmented=augmented),
+        }
+        for case, augmented in (("scale", False), ("augment", True))
+    },
+    "images": {
+        f"{size} x {size} pixels": {
+            "hookline, cache=memory": partial(our_folder, size=size, cache="memory"),
+            "hookline, cache=disk": partial(our_folder, size=size, cache="disk"),
+            "hookline, cache=none": partial(our_folder, size=size, cache="none"),
+            "keras, image_dataset_from_directory": partial(keras_folder, size=size),
+        }
+        for size in (32, 96)
+    },
 }
-FROM_FOLDER: dict[str, Callable[..., Work]] = {
-    **{f"hookline, cache={cache}": partial(our_folder, cache=cache) for cache in ("memory", "disk", "none")},
-    "keras, image_dataset_from_directory": keras_folder,
-}
-CONTENDERS = tuple(
-    Contender("input", case, name, partial(prepare, augmented=case == AUGMENT), baseline=prepare is by_batch)
-    for case in (SCALE, AUGMENT)
-    for name, prepare in FROM_ARRAYS.items()
-)
-CONTENDERS += tuple(
-    Contender("images", f"{size} x {size} pixels", name, partial(prepare, size=size), baseline=prepare is keras_folder)
-    for size in SIZES
-    for name, prepare in FROM_FOLDER.items()
-)
+"""By comparison, case and name."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks import training_hookline as hookline
-from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, POWER, PRUNED, PRUNED_AT, Case, examples
+from hookline.scripts.benchmarks.worker import Prepare, Settings, Work
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *
     model.train_function = timed
     with tf.device("CPU"):
         inputs, targets = map(tf.constant, examples(settings, case.images))
-    longest = len(inputs) // settings.batch_size // many
-    always = {"batch_size": settings.batch_size, "shuffle": True, "verbose": 0, "callbacks": [*callbacks]}
+    batch_size = settings.batch_size or case.batch_size
+    longest = len(inputs) // batch_size // many
+    always = {"batch_size": batch_size, "shuffle": True, "verbose": 0, "callbacks": [*callbacks]}
 
     def work(count: int) -> float:
         left, counted, seconds = max(2, -(-count // many)), 0, 0.0
@@ -120,7 +121,7 @@ def pytorch(settings: Settings, *, case: Case, compiled: bool, prune: bool = Fal
         return torch.nn.functional.cross_entropy(model(inputs), targets)
 
     forward = torch.compile(loss_of, dynamic=False) if compiled else loss_of
-    order, size = torch.empty(0, dtype=torch.int64, device=device), settings.batch_size
+    order, size = torch.empty(0, dtype=torch.int64, device=device), settings.batch_size or case.batch_size
 
     def work(count: int) -> None:
         nonlocal order
@@ -240,9 +241,6 @@ def _pruning(torch: Any, kernels: list[Any]) -> Callable[[], None]:
     return prune
 
 
-PLAIN = ("hooks.fused_batch_norm=null",)
-"""Batch norm by Keras' own ops."""
-HALF = ("trainer.precision=bfloat16",)
 PRUNING = (
     "+hooks=prune",
     f"hooks.prune.final_sparsity={PRUNED}",
@@ -261,57 +259,52 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "ema": (),
 }
 """Hooks that work on any network with convolutions, each with what it needs to do something."""
-OWN = ("baseline", "limit", "environment")
 
 
-def _one(case: Case, name: str, way: Callable[..., Work], **more: Any) -> Contender:
-    """Return a contender; what `Contender` does not know of `more` is for `way`."""
-    own = {key: more.pop(key) for key in OWN if key in more}
-    prepare = partial(way, case=case, **more)
-    return Contender("training", case.name, name, prepare, batch_size=case.batch_size, **own)
+def _contenders(
+    case: Case,
+    fits: Mapping[str, Callable[..., Work]],
+    overrides: tuple[str, ...] = (),
+    *,
+    half: bool = False,
+    prune: bool = False,
+) -> dict[str, Prepare]:
+    """Return the contenders of a case by name: our runs, other frameworks, and the limit.
+
+    `fits` are timed with a step an execution and with many; `half` adds our run in bfloat16.
+    """
+    found: dict[str, Prepare] = {"hookline": partial(hookline.ours, case=case, overrides=overrides)}
+    if half:
+        in_half = (*overrides, "trainer.precision=bfloat16")
+        found["hookline bfloat16"] = partial(hookline.ours, case=case, overrides=in_half)
+    for name, fitted in fits.items():
+        found[name] = partial(fitted, case=case, many=1)
+        found[f"{name} spe {case.many}"] = partial(fitted, case=case, many=case.many)
+    found["pytorch"] = partial(pytorch, case=case, compiled=False, prune=prune)
+    found["pytorch compile"] = partial(pytorch, case=case, compiled=True, prune=prune)
+    forward = () if prune else overrides  # what changes the passes
+    found["limit"] = partial(hookline.limit, case=case, overrides=forward, xla=False)
+    found["limit XLA"] = partial(hookline.limit, case=case, overrides=forward, xla=True)
+    return found
 
 
-def _ours(case: Case, variants: dict[str, tuple[str, ...]], *always: str, baseline: bool = False) -> list[Contender]:
-    """Return our own runs: as the case has it, and variants of it."""
-    first = _one(case, "hookline", hookline.ours, overrides=always, baseline=baseline)
-    return [first, *(_one(case, f"hookline {name}", hookline.ours, overrides=each) for name, each in variants.items())]
-
-
-def _fits(case: Case, name: str, way: Callable[..., Work], **more: Any) -> list[Contender]:
-    """Return ways to call `fit`: a step an execution, and many."""
-    return [
-        _one(case, f"{name}{f' spe {many}' if many > 1 else ''}", way, many=many, baseline=True, **more)
-        for many in (1, case.many)
-    ]
-
-
-def _beside(case: Case, overrides: tuple[str, ...] = (), *, prune: bool = False) -> list[Contender]:
-    """Return PyTorch and the limit."""
-    return [
-        _one(case, "pytorch", pytorch, compiled=False, prune=prune, environment="torch"),
-        _one(case, "pytorch compile", pytorch, compiled=True, prune=prune, environment="torch"),
-        _one(case, "limit", hookline.limit, overrides=overrides, xla=False, limit=True),
-        _one(case, "limit XLA", hookline.limit, overrides=overrides, xla=True, limit=True),
-    ]
-
-
-def _against_keras(case: Case, **variants: tuple[str, ...]) -> list[Contender]:
-    """Return the contenders of a case that Keras can train as it is."""
-    fits = [*_fits(case, "keras fit", fit, jit=False), *_fits(case, "keras fit jit", fit, jit=True)]
-    return [*_ours(case, variants), *fits, *_beside(case)]
-
-
-CONTENDERS = (
-    *_against_keras(hookline.LENET_300_100, **{"compile=on": ("trainer.compile=on",)}),
-    *_against_keras(hookline.LENET_5, bfloat16=HALF),
-    *_against_keras(hookline.CNN, **{"plain batch norm": PLAIN, "bfloat16": HALF}),
-    *_ours(hookline.BNN, {"plain batch norm": (*BINARY, *PLAIN), "bfloat16": (*BINARY, *HALF)}, *BINARY),
-    *_fits(hookline.BNN, "larq fit", larq, environment="larq"),
-    *_beside(hookline.BNN, BINARY),
-    *_ours(hookline.PRUNING, {"frozen_mask": ("recipe=frozen_mask", *PRUNING[1:])}, *PRUNING),
-    *_fits(hookline.PRUNING, "tfmot fit", tfmot, environment="tfmot"),
-    *_beside(hookline.PRUNING, prune=True),
-    *_ours(hookline.HOOKS, {name: (f"+hooks={name}", *options) for name, options in TECHNIQUES.items()}, baseline=True),
-    _one(hookline.HOST_HOOKS, "hookline no host hooks", hookline.whole_epochs, watched=False, baseline=True),
-    _one(hookline.HOST_HOOKS, "hookline all host hooks", hookline.whole_epochs, watched=True),
-)
+KERAS = {"keras fit": partial(fit, jit=False), "keras fit jit": partial(fit, jit=True)}
+WITH_HOOKS = {f"hookline {name}": (f"+hooks={name}", *options) for name, options in TECHNIQUES.items()}
+CONTENDERS = {
+    "training": {
+        "lenet_300_100": _contenders(hookline.LENET_300_100, KERAS),
+        "lenet_5": _contenders(hookline.LENET_5, KERAS, half=True),
+        "cnn": _contenders(hookline.CNN, KERAS, half=True),
+        "bnn": _contenders(hookline.BNN, {"larq fit": larq}, BINARY, half=True),
+        "pruning": _contenders(hookline.LENET_5, {"tfmot fit": tfmot}, PRUNING, prune=True),
+        "hooks": {
+            name: partial(hookline.ours, case=hookline.LENET_5, overrides=overrides)
+            for name, overrides in {"hookline": (), **WITH_HOOKS}.items()
+        },
+        "host_hooks": {
+            "hookline no host hooks": partial(hookline.whole_epochs, watched=False),
+            "hookline all host hooks": partial(hookline.whole_epochs, watched=True),
+        },
+    }
+}
+"""By comparison, case and name."""

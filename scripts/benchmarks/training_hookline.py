@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.contender import Settings, Work, scratch
+from hookline.scripts.benchmarks.worker import Settings, Work, scratch
 
 if TYPE_CHECKING:
-    import keras
     import numpy as np
     import tensorflow as tf
 
@@ -34,7 +34,6 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 class Case:
     """One work."""
 
-    name: str  # `case=` of the command line
     model: str  # of `configs/model`
     batch_size: int = 100
     images: tuple[int, int, int] = DIGITS  # height, width and channels
@@ -43,39 +42,46 @@ class Case:
 
 BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "hooks.bnn_rounding.all_binary=true")
 """Larq's tutorial to the letter: no activation before its quantizers, no scale in its last batch norm."""
-LENET_300_100 = Case("lenet_300_100", "lenet_300_100", many=100)
-LENET_5 = Case("lenet_5", "lenet_5")
-CNN = Case("cnn", "plain_cnn", images=COLOURED, many=5)
-BNN = Case("bnn", "larq_tutorial_cnn", batch_size=64)
-PRUNING = Case("pruning", "lenet_5")
-HOOKS = Case("hooks", "lenet_5")
-HOST_HOOKS = Case("host_hooks", "lenet_300_100")
+LENET_300_100 = Case("lenet_300_100", many=100)
+LENET_5 = Case("lenet_5")
+CNN = Case("plain_cnn", images=COLOURED, many=5)
+BNN = Case("larq_tutorial_cnn", batch_size=64)
 
 
-def pixels(settings: Settings, shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """Return images [n, *shape] uint8 and labels [n] int64 by `KEYS`; generated where no file holds such images."""
+def data_file(settings: Settings, shape: tuple[int, int, int]) -> Path:
+    """Return the npz file of the command line where it holds such images, and else one that is generated."""
     import numpy as np
 
     from hookline.recipes.data.array_files import read_npz
 
-    arrays = read_npz(settings.data, KEYS) if settings.data else {}
-    if arrays and arrays["x_train"].shape[1:] in (shape, shape[:2] if shape[2] == 1 else shape):
-        images = {key: arrays[key].reshape(-1, *shape) for key in KEYS if key.startswith("x")}
-        return images | {key: arrays[key].reshape(-1).astype(np.int64) for key in KEYS if key.startswith("y")}
+    if settings.data:
+        found = read_npz(settings.data, KEYS)["x_train"].shape[1:]
+        if found == shape or (*found, 1) == shape:
+            return Path(settings.data).absolute()
     generator = np.random.default_rng(0)  # one noisy pattern per class: there is something to learn
     patterns = generator.integers(0, 128, (CLASSES, *shape), np.uint8)
-    found = {}
+    arrays: dict[str, Any] = {}
     for part, count in (("train", GENERATED), ("test", HELD_OUT)):
         labels = generator.integers(0, CLASSES, count)
-        found[f"x_{part}"] = patterns[labels] + generator.integers(0, 128, (count, *shape), np.uint8)
-        found[f"y_{part}"] = labels.astype(np.int64)
-    return found
+        arrays[f"x_{part}"] = patterns[labels] + generator.integers(0, 128, (count, *shape), np.uint8)
+        arrays[f"y_{part}"] = labels
+    path = scratch() / "data.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def arrays_of(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images for training, [n, *shape] uint8, and their labels, [n] int64."""
+    from hookline.recipes.data.array_files import read_npz
+
+    arrays = read_npz(str(data_file(settings, shape)), KEYS)
+    return arrays["x_train"].reshape(-1, *shape), arrays["y_train"].reshape(-1).astype("int64")
 
 
 def examples(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the images for training, float32 in [-1, 1], and their labels: what other frameworks are given."""
-    arrays = pixels(settings, shape)
-    return arrays["x_train"].astype("float32") * (2.0 / 255) - 1.0, arrays["y_train"]
+    images, labels = arrays_of(settings, shape)
+    return images.astype("float32") * (2.0 / 255) - 1.0, labels
 
 
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
@@ -94,15 +100,13 @@ def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Wo
         train(count)
         run.loop.accumulators.read()  # waits for a GPU that is still at work
 
-    (network,) = run.networks.values()
-    work.products = products(network.model)  # type: ignore[attr-defined]
     return work
 
 
-def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
-    """Return steps of a run in whole epochs, evaluated; with a checkpoint at each, or without host hooks."""
+def whole_epochs(settings: Settings, *, watched: bool) -> Work:
+    """Return steps of LeNet-300-100 in whole epochs, evaluated; with a checkpoint at each, or without host hooks."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *(() if watched else WATCHING))]
-    run = start(settings, case, [*silent, "hooks.checkpoint.every_seconds=0"] if watched else silent)
+    run = start(settings, LENET_300_100, [*silent, "hooks.checkpoint.every_seconds=0"] if watched else silent)
     train, made = steps_of(run), 0
 
     def work(count: int) -> float:
@@ -141,39 +145,33 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
     return prepare(job.config, job.recipe, directory=directory, store=open_store(directory, ""))
 
 
+def prepared(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
+    """Return a run that writes nothing."""
+    from hookline.trainer.run.session import prepare
+
+    return prepare(compose(settings, case, overrides).config)
+
+
 def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     """Return the job of a command line of `train.py`."""
-    import numpy as np
-
+    from hookline.scripts.sweep.open import quoted
     from hookline.train import check
 
-    arrays: dict[str, Any] = {**pixels(settings, case.images)}
-    path = scratch() / "data.npz"
-    np.savez(path, **arrays)
-    given = {
+    given: dict[str, Any] = {
         "recipe": "baseline",
         "model": case.model,
         "schedule": "constant",
         "optimizer.learning_rate": LEARNING_RATE,
-        "data": "keras_dataset",
-        "data.name": "cifar10" if case.images == COLOURED else "mnist",
-        "data.path": path,
-        "data.validation_size": HELD_OUT,
         "trainer.steps": TOTAL,
         "trainer.epochs": "null",
-        "trainer.batch_size": settings.batch_size,
+        "trainer.batch_size": settings.batch_size or case.batch_size,
     }
     own = {override.partition("=")[0] for override in overrides}
+    if "data" not in own:
+        given |= {"data": "keras_dataset", "data.name": "cifar10" if case.images == COLOURED else "mnist"}
+        given |= {"data.path": quoted(data_file(settings, case.images)), "data.validation_size": HELD_OUT}
     (job,) = check([*(f"{key}={value}" for key, value in given.items() if key not in own), *overrides])
     return job
-
-
-def products(model: keras.Model) -> int:
-    """Return how many multiply-accumulates one example takes in dense layers and convolutions, forward and backward."""
-    # Both gradients take as many as the forward pass; the first layer needs none of its inputs.
-    layers = [layer for layer in model._flatten_layers(include_self=False) if hasattr(layer, "kernel")]
-    forward = [math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:-1]) for layer in layers]
-    return 3 * sum(forward) - forward[0]
 
 
 def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str] = ()) -> Work:
@@ -184,10 +182,10 @@ def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str]
     """
     import tensorflow as tf
 
-    from hookline.trainer.run.session import prepare
-
-    trainer = prepare(compose(settings, case, overrides).config).trainer
-    inputs, labels = (tf.constant(each[: settings.batch_size]) for each in examples(settings, case.images))
+    trainer = prepared(settings, case, overrides).trainer
+    inputs, labels = (
+        tf.constant(each[: settings.batch_size or case.batch_size]) for each in examples(settings, case.images)
+    )
     (name,), (objective,) = trainer.networks, trainer.objectives
     trainable = trainer.networks[name].trainable_variables
     kept = [tf.Variable(tf.zeros(each.shape), trainable=False) for each in trainable.values()]
@@ -215,5 +213,4 @@ def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str]
         for place in kept:  # a GPU may still be at work when the loop's counter, on the host, has reached its end
             tf.reshape(place, [-1])[0].numpy()
 
-    work.products = products(trainer.networks[name].model)  # type: ignore[attr-defined]
     return work

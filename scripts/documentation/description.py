@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from hookline.trainer.step.context import BuildContext
 ROOT = CONFIG_DIRECTORY.parents[1]
 HEADING = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
 BEHIND = re.compile(r"^(Group|Cost|Reference): ", re.MULTILINE)
+LISTS = ("State", "Scalars", "Pictures", "Pitfalls")
+"""Sections that list names."""
 
 
 @dataclass(frozen=True)
@@ -57,62 +60,41 @@ def parse_docstring(text: str | None) -> Docstring:
     return Docstring(summary, body.strip(), sections)
 
 
-@dataclass(frozen=True)
 class Description:
-    """What is known of a hook."""
+    """A hook as its docstrings, config file and class describe it, and what it declares on a small network."""
 
-    name: str
-    purpose: str
-    is_default: bool  # whether every run has it
-    hook_class: type[Hook]
-    docstring: Docstring  # of the class
-    arguments: Mapping[str, str]  # what the constructor's docstring says of each
-    options: Mapping[str, tuple[str, str]]  # default and comment of each key of its config
-    state: Mapping[str, str]  # what it saves, by name: type and shape
-    declared: Mapping[str, tuple[str, ...]]  # names that it reads, writes, projects and freezes
-    source: Path  # its file, relative to the project
-    config: Path  # its config file, relative to the project
-
-    @property
-    def overridden(self) -> list[str]:
-        """Return the public methods that it overrides, in the order in which `trainer/hook.py` lists them."""
+    def __init__(self, entry: HookEntry) -> None:
+        self.name, self.purpose = entry.name, entry.purpose
+        self.hook_class: type[Hook] = load(entry.name)
+        self.source = Path(inspect.getfile(self.hook_class)).resolve().relative_to(ROOT)
+        self.config = entry.config_file.relative_to(ROOT)
+        self.is_default = entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
+        try:
+            self.docstring = parse_docstring(vars(self.hook_class).get("__doc__"))
+            self.entries = {heading: self.docstring.entries(heading) for heading in LISTS}
+            of_constructor = parse_docstring(getattr(vars(self.hook_class).get("__init__"), "__doc__", None))
+            self.arguments = of_constructor.entries("Args")
+        except ValueError as error:
+            raise ValueError(f"{self.source}, docstring of {self.hook_class.__name__}: {error}") from error
+        keys = keys_of(entry.config_file)
+        self.options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys}  # default and comment
+        node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
+        self.state, self.declared = _declared(build_hook(entry.name, node[entry.name]))
         interfaces: tuple[type[Any], ...] = (Hook, GraphHook, HostHook)
-        return [
+        self.stages = [  # that it overrides, in the order in which trainer/hook.py lists them
             name
             for interface in interfaces
             if issubclass(self.hook_class, interface)
             for name, method in vars(interface).items()
             if inspect.isfunction(method) and name[0] != "_" and getattr(self.hook_class, name) is not method
+            if name not in DECLARATIONS
         ]
 
-    @property
-    def stages(self) -> list[str]:
-        """Return the stages that it overrides."""
-        return [name for name in self.overridden if name not in DECLARATIONS]
 
-
+@cache
 def describe_hooks() -> list[Description]:
-    """Return the project's own hooks, in alphabetical order. This imports and builds them, and so TensorFlow."""
-    return [_describe(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.plugin is None]
-
-
-def _describe(entry: HookEntry) -> Description:
-    hook_class = load(entry.name)
-    source = Path(inspect.getfile(hook_class)).resolve().relative_to(ROOT)
-    try:
-        docstring = parse_docstring(vars(hook_class).get("__doc__"))
-        for heading in ("State", "Scalars", "Pictures", "Pitfalls"):
-            docstring.entries(heading)
-        arguments = parse_docstring(getattr(vars(hook_class).get("__init__"), "__doc__", None)).entries("Args")
-    except ValueError as error:
-        raise ValueError(f"{source}, docstring of {hook_class.__name__}: {error}") from error
-    node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
-    declared = _declared(build_hook(entry.name, node[entry.name]))
-    config = entry.config_file.relative_to(ROOT)
-    options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys_of(entry.config_file)}
-    is_default = entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
-    about = (entry.name, entry.purpose, is_default, hook_class, docstring, arguments, options)
-    return Description(*about, *declared, source, config)
+    """Return the project's own hooks, in alphabetical order. This imports and builds them, which takes some seconds."""
+    return [Description(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.plugin is None]
 
 
 CLASSES = 10
@@ -204,9 +186,9 @@ def find_gaps(hook: Description) -> list[str]:
     lines += [f"remove the section '{heading}:': it is unknown, or there is nothing to describe." for heading in wrong]
     if group is not None and group not in GROUPS:
         lines.append(f"'{group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}.")
-    if "State" in found and hook.docstring.entries("State").keys() != hook.state.keys():
+    if "State" in found and hook.entries["State"].keys() != hook.state.keys():
         lines.append(f"Expected in 'State:' what the hook saves: {', '.join(hook.state)}.")
-    files = [file for file in hook.docstring.entries("Pitfalls") if not (ROOT / file).is_file()]
+    files = [file for file in hook.entries["Pitfalls"] if not (ROOT / file).is_file()]
     lines += [f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it." for file in files]
     if differing := {*hook.arguments} ^ ({*hook.options} - {"objective"}):
         names = ", ".join(sorted(differing))
@@ -248,41 +230,47 @@ between chunks."""
 
 def make_page(hooks: Sequence[Description]) -> str:
     """Return the page."""
-    overview, parts = list[str](), list[str]()
+    groups = [hook for group in GROUPS for hook in hooks if hook.docstring.sections["Group"] == group]
+    parts = ["\n\n".join([f"## {hook.name}", *filter(None, make_parts(hook).values())]) for hook in groups]
+    return "\n\n".join([make_overview(hooks), *parts]) + "\n"
+
+
+def make_overview(hooks: Sequence[Description]) -> str:
+    """Return the head of the page: what holds for all hooks, and their names by group."""
+    tables = []
     for group, title in GROUPS.items():
-        members = [hook for hook in hooks if hook.docstring.sections["Group"] == group]
-        names = [f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}" for hook in members]
-        rows = [(name, _text(hook.purpose)) for name, hook in zip(names, members, strict=True)]
-        overview.append(f"**{title}**\n\n" + _table(("hook", "what it does"), rows))
-        parts += map(_part, members)
-    return "\n\n".join([PREAMBLE, *overview, *parts]) + "\n"
+        rows = [
+            (f"[{hook.name}](#{hook.name}){' *' if hook.is_default else ''}", _text(hook.purpose))
+            for hook in hooks
+            if hook.docstring.sections["Group"] == group
+        ]
+        tables.append(f"**{title}**\n\n{_table(('hook', 'what it does'), rows)}")
+    return "\n\n".join([PREAMBLE, *tables])
 
 
-def _part(hook: Description) -> str:
-    """Return what the page says of one hook."""
+def make_parts(hook: Description) -> dict[str, str]:
+    """Return what the page says of one hook, by subject; empty where there is nothing to say."""
     sections = hook.docstring.sections
     options = [(f"`{key}`", f"`{default}`", _text(comment)) for key, (default, comment) in hook.options.items()]
+    config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{_table(('key', 'default', ''), options)}"
     pitfalls = [
         f"- {_text(text[:1].upper() + text[1:])} ([{Path(file).stem}](../{file}))"
-        for file, text in hook.docstring.entries("Pitfalls").items()
+        for file, text in hook.entries["Pitfalls"].items()
     ]
-    config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{_table(('key', 'default', ''), options)}"
-    pieces = [
-        f"## {hook.name}",
-        _text(hook.docstring.summary),
-        _text(hook.docstring.body),
-        _code(sections["Example"]),
-        f"**Equation**\n\n{_code(sections['Equation'], 'text')}" if "Equation" in sections else "",
-        _table(("", ""), _facts(hook)),
-        _entries("State saved", hook.docstring.entries("State"), hook.state),
-        _entries("Scalars", hook.docstring.entries("Scalars")),
-        _entries("Pictures", hook.docstring.entries("Pictures")),
-        config if options else "",
-        f"**Cost.** {_text(sections['Cost'])}",
-        "\n".join(["**Pitfalls and guarantees**, each with its test", "", *pitfalls]),
-        f"**Reference.** {_text(sections['Reference'])}" if "Reference" in sections else "",
-    ]
-    return "\n\n".join(piece for piece in pieces if piece)
+    return {
+        "summary": _text(hook.docstring.summary),
+        "body": _text(hook.docstring.body),
+        "example": f"```\n{sections['Example']}\n```",
+        "equation": f"**Equation**\n\n```text\n{sections['Equation']}\n```" if "Equation" in sections else "",
+        "facts": _table(("", ""), _facts(hook)),
+        "state": _list("State saved", hook.entries["State"], hook.state),
+        "scalars": _list("Scalars", hook.entries["Scalars"]),
+        "pictures": _list("Pictures", hook.entries["Pictures"]),
+        "config": config if options else "",
+        "cost": f"**Cost.** {_text(sections['Cost'])}",
+        "pitfalls": "\n".join(["**Pitfalls and guarantees**, each with its test", "", *pitfalls]),
+        "reference": f"**Reference.** {_text(sections['Reference'])}" if "Reference" in sections else "",
+    }
 
 
 def _facts(hook: Description) -> Iterator[tuple[str, str]]:
@@ -300,15 +288,11 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     yield from ((label, _names(names)) for label, names in rows.items() if names)
 
 
-def _entries(title: str, entries: Mapping[str, str], forms: Mapping[str, str] | None = None) -> str:
+def _list(title: str, entries: Mapping[str, str], forms: Mapping[str, str] | None = None) -> str:
     """Return entries as a list; nothing if there are none."""
     form = {name: f" ({each})" for name, each in (forms or {}).items()}
     lines = [f"- `{name}`{form.get(name, '')}: {_text(text)}" for name, text in entries.items()]
     return "\n".join([f"**{title}**", "", *lines]) if lines else ""
-
-
-def _code(text: str, language: str = "") -> str:
-    return f"```{language}\n{text}\n```"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ X = np.linspace(-1.5, 1.5, 601, dtype=np.float32)
 
 def draw(name: str) -> bytes:
     """Return the picture of a technique as SVG."""
-    panels = PICTURES[name]()
+    panels = PICTURES[name][1]()
     figure = new_figure(3.6 * len(panels), 2.6)
     for place, (title, x, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for label, y in curves.items():
@@ -168,20 +168,24 @@ def _adversarial() -> Panels:
     ]
 
 
-PICTURES: dict[str, Callable[[], Panels]] = {
-    "bnn_rounding": _quantizers,
-    "prune": _sparsity,
-    "incremental_quantization": _powers,
-    "quantization_aware_training": _integers,
-    "weight_clustering": _clusters,
-    "gradient_override": _overrides,
-    "bernoulli_attention": _keep_rates,
-    "ema": _decays,
-    "bop": _flips,
-    "distillation": _soft_targets,
-    "freeze_layers": _frozen_weight,
-    "frozen_mask": _frozen_weight,
-    "retrieval": _triplets,
-    "gan": _adversarial,
-    "sgan": _adversarial,
+PICTURES: dict[str, tuple[str, Callable[[], Panels]]] = {
+    "bnn_rounding": ("Forward and backward function of the quantizers, as the code computes them.", _quantizers),
+    "prune": ("Sparsity over the steps of a run, with the masks updated at every step.", _sparsity),
+    "incremental_quantization": ("Weights rounded to powers of two with 3 bits, as the code computes them.", _powers),
+    "quantization_aware_training": ("Weights and activations rounded to 3 bits, as the code computes them.", _integers),
+    "weight_clustering": ("Weights, and the centroids that replace them in the forward pass.", _clusters),
+    "gradient_override": (
+        "The gradient below a layer y = x, for a gradient of 1 above it, in the range of x.",
+        _overrides,
+    ),
+    "bernoulli_attention": ("The keep-rate penalty, by the mean of the attention map.", _keep_rates),
+    "ema": ("The decay over the first steps, with the warm-up.", _decays),
+    "bop": ("A noisy gradient averaged over steps, and the weight that the average flips.", _flips),
+    "distillation": ("Targets that one set of logits gives at several temperatures.", _soft_targets),
+    "freeze_layers": ("A weight under Adam that freezes, and one whose gradient becomes zero.", _frozen_weight),
+    "frozen_mask": ("A weight under Adam that freezes, and one whose gradient becomes zero.", _frozen_weight),
+    "retrieval": ("The loss of one triplet.", _triplets),
+    "gan": ("The losses by the discriminator's score.", _adversarial),
+    "sgan": ("The losses by the discriminator's score.", _adversarial),
 }
+"""Of each technique with a picture, what it shows, and what draws it."""

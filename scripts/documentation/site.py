@@ -8,12 +8,14 @@ import posixpath
 import re
 import shlex
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from hookline.scripts.documentation.description import GROUPS, Description, describe_hooks, make_overview, make_parts
+from hookline.scripts.documentation.pictures import PICTURES, draw
 from hookline.scripts.help import header, purpose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +34,6 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
 }
 """Pages of the repository, and where the site has them."""
-NOTEBOOKS = "notebooks"
 PUBLIC = {
     "Python": ("hookline.Trainer", "hookline.load", "hookline.run", "hookline.RunResult", "hookline.History"),
     "Hooks and objectives of your own": (
@@ -46,31 +47,32 @@ PUBLIC = {
     ),
 }
 """What the page of reference shows."""
-PICTURES = ".github/pictures/"
+DOCS = ".github/pictures/"
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-GROUP = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
-HOOK = re.compile(r"^\| \[\w+\]\((\w+\.md)\)", re.MULTILINE)
+WIDE = "---\nhide: [toc]\n---"
+"""What gives a page the room of its list of contents."""
+DRAWN = {"center_loss": ("tensorboard_center_loss.png", "Features of a run with the centers of their classes.")}
+"""Techniques whose picture is one of the repository's."""
+WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "gan"}
+"""Recipes that are a technique without being a hook, with a task of their name, and its module."""
+RECIPES = sorted((ROOT / "configs" / "recipe").glob("*.yaml"))
 
 
-def site_pages() -> dict[str, str]:
+def site_pages(hooks: Sequence[Description]) -> dict[str, str]:
     """Return the Markdown of each page of the site, by its path there."""
-    texts = {target: (ROOT / source).read_text(encoding="utf-8") for source, target in PAGES.items()}
-    index, *parts = re.split(r"^## (\S+)$", texts[PAGES[CATALOGUE]], flags=re.MULTILINE)
-    hooks = dict(zip(parts[::2], parts[1::2], strict=True))
-    texts[PAGES[CATALOGUE]] = index
-    texts |= {f"hooks/{name}.md": f"# {name}\n{text}" for name, text in hooks.items()}
-    sources = {target: source for source, target in PAGES.items()}
-    found = {target: _linked(text, sources.get(target, CATALOGUE), target) for target, text in texts.items()}
-    found |= {f"hooks/{name}.md": complete_page(name, found[f"hooks/{name}.md"]) for name in hooks}
-    names = rf"(?<= )`({'|'.join([*hooks, *WITHOUT_HOOK])})`(?=[,| ])"
+    texts = {source: (ROOT / source).read_text(encoding="utf-8") for source in PAGES}
+    texts[CATALOGUE] = f"{make_overview(hooks)}\n"
+    found = {PAGES[source]: _linked(text, source, PAGES[source]) for source, text in texts.items()}
+    names = rf"(?<= )`({'|'.join([*(hook.name for hook in hooks), *WITHOUT_HOOK])})`(?=[,| ])"
     found["index.md"] = re.sub(
         r"^\| .*", lambda row: re.sub(names, r"[`\1`](hooks/\1.md)", row[0]), found["index.md"], flags=re.MULTILINE
     )
-    found |= {f"hooks/{name}.md": text for name, text in task_pages()}
-    for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
+    found |= {f"hooks/{hook.name}.md": _hook_page(hook) for hook in hooks}
+    found |= {f"hooks/{path.stem}.md": _task_page(path) for path in RECIPES if path.stem in WITHOUT_HOOK}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = [(each["cell_type"], "".join(each["source"])) for each in json.loads(path.read_text("utf-8"))["cells"]]
         shown = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells]
-        found[f"{NOTEBOOKS}/{path.stem}.md"] = "\n\n".join(shown)
+        found[f"notebooks/{path.stem}.md"] = "\n\n".join(shown)
     parts = ["\n".join([f"**{title}**\n", *(f"::: {name}\n" for name in names)]) for title, names in PUBLIC.items()]
     return found | {"reference.md": "\n".join(["# Reference\n", *parts])}
 
@@ -86,8 +88,8 @@ def _linked(text: str, source: str, target: str) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) if path else source
         if path == CATALOGUE and anchor:
             place, anchor = f"hooks/{anchor}.md", ""
-        elif path.startswith(PICTURES):
-            place = path.removeprefix(PICTURES)
+        elif path.startswith(DOCS):
+            place = path.removeprefix(DOCS)
         elif (place := PAGES.get(path, "")) == "":
             return words
         relative = posixpath.relpath(place, posixpath.dirname(target) or ".")
@@ -96,31 +98,20 @@ def _linked(text: str, source: str, target: str) -> str:
     return LINK.sub(link, text)
 
 
-def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the site's contents, with the hooks by the groups of the catalogue."""
-    _, *groups = GROUP.split(pages[PAGES[CATALOGUE]])
-    hooks: list[Any] = [PAGES[CATALOGUE]]
-    for title, table in zip(groups[::2], groups[1::2], strict=True):
-        others = [f"{name}.md" for name in WITHOUT_HOOK] if title == "Techniques" else []
-        hooks.append({title: [f"hooks/{page}" for page in [*HOOK.findall(table), *others]]})
-    notebooks = [page for page in pages if page.startswith(f"{NOTEBOOKS}/")]
-    return [
-        {"Start": "index.md"},
-        {"Python": ["python.md", *notebooks, "reference.md"]},
-        {"Guide by technique": "guide.md"},
-        {"Hooks": hooks},
-        {"Results": "results.md"},
-        {"Bring your own": "own.md"},
-        {"Ship, sweep, measure": "scripts.md"},
-        {"How it runs": "trainer.md"},
-        {"Coming from others": ["migration.md", "comparison.md"]},
-        {"Contributing": "contributing.md"},
-    ]
+def add_hooks(nav: list[dict[str, Any]], hooks: Sequence[Description]) -> None:
+    """Put the pages of the hooks into the contents, by the groups of the catalogue."""
+    pages: list[Any] = [PAGES[CATALOGUE]]
+    for group, title in GROUPS.items():
+        names = [hook.name for hook in hooks if hook.docstring.sections["Group"] == group]
+        names += WITHOUT_HOOK if group == "technique" else []
+        pages.append({title: [f"hooks/{name}.md" for name in names]})
+    (entry,) = [each for each in nav if "Hooks" in each]
+    entry["Hooks"] = pages
 
 
 def on_config(config: Any) -> Any:
     """Lay out the contents."""
-    config["nav"] = navigation(site_pages())
+    add_hooks(config["nav"], describe_hooks())
     return config
 
 
@@ -128,91 +119,49 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages to those that MkDocs found."""
     from mkdocs.structure.files import File
 
-    for place, text in site_pages().items():
+    for place, text in site_pages(describe_hooks()).items():
         files.append(File.generated(config, place, content=text))
-    from hookline.scripts.documentation.pictures import draw  # TensorFlow
-
-    for name in PICTURED:
+    for name in PICTURES:
         files.append(File.generated(config, f"hooks/{name}.svg", content=draw(name)))
     return files
 
 
-WIDE = "---\nhide: [toc]\n---"
-"""What gives a page the room of its list of contents."""
-IDEA = 2
-"""How many paragraphs of a docstring come before the commands: the summary and what follows it."""
-PICTURED = {
-    "bnn_rounding": "Forward and backward function of the quantizers, as the code computes them.",
-    "prune": "Sparsity over the steps of a run, with the masks updated at every step.",
-    "incremental_quantization": "Weights rounded to powers of two with 3 bits, as the code computes them.",
-    "quantization_aware_training": "Weights and activations rounded to 3 bits, as the code computes them.",
-    "weight_clustering": "Weights, and the centroids that replace them in the forward pass.",
-    "gradient_override": "The gradient below a layer y = x, for a gradient of 1 above it, in the range of x.",
-    "bernoulli_attention": "The keep-rate penalty, by the mean of the attention map.",
-    "ema": "The decay over the first steps, with the warm-up.",
-    "bop": "A noisy gradient averaged over steps, and the weight that the average flips.",
-    "distillation": "Targets that one set of logits gives at several temperatures.",
-    "freeze_layers": "A weight under Adam that freezes, and one whose gradient becomes zero.",
-    "frozen_mask": "A weight under Adam that freezes, and one whose gradient becomes zero.",
-    "retrieval": "The loss of one triplet.",
-    "gan": "The losses by the discriminator's score.",
-    "sgan": "The losses by the discriminator's score.",
-}
-"""Techniques with a picture, which `pictures.py` draws, and what it shows."""
-DRAWN = {"center_loss": ("tensorboard_center_loss.png", "Features of a run with the centers of their classes.")}
-"""Techniques whose picture is one of the repository's."""
-WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "gan"}
-"""Recipes that are a technique without being a hook, with a task of their name, and its module."""
+def _hook_page(hook: Description) -> str:
+    """Return the page of a hook; that of a technique has Python, a picture, recipes and results, too."""
+    parts = {name: _linked(text, CATALOGUE, f"hooks/{hook.name}.md") for name, text in make_parts(hook).items()}
+    if not parts["equation"]:
+        return "\n\n".join([f"# {hook.name}", *filter(None, parts.values())])
+    recipes = [each for each in RECIPES if each.stem not in WITHOUT_HOOK]  # whose hook is not their point
+    uses = re.compile(rf"^ *- /hooks/{hook.name}\b", re.MULTILINE)
+    recipes = [each for each in recipes if uses.search(each.read_text("utf-8"))]
+    idea, _, details = parts.pop("body").partition("\n\n")
+    pieces = [WIDE, f"# {hook.name}", parts.pop("summary"), idea, parts.pop("example"), _python(hook)]
+    pieces += [parts.pop("equation"), _picture(hook.name), details, *map(_recipe, recipes)]
+    pieces += [_results({each.stem for each in recipes}, rf"\bhooks\.{hook.name}\.|\+hooks=\S*\b{hook.name}\b")]
+    return "\n\n".join(filter(None, [*pieces, *parts.values()]))
 
 
-def recipe_files() -> list[Path]:
-    """Return the configs of all recipes, in alphabetical order."""
-    return sorted((ROOT / "configs" / "recipe").glob("*.yaml"))
-
-
-def complete_page(name: str, text: str) -> str:
-    """Return the page of a hook: idea, commands, Python, equation, picture, details, recipes, results, and the rest."""
-    head, facts, rest = text.partition("\n\n| | |\n| --- | --- |\n| class |")  # the table of facts
-    start, equation, formula = head.partition("\n**Equation**")
-    if not facts or not equation:
-        return text
-    words, _, commands = start.partition("\n\n```\n")
-    title, *paragraphs = [each.strip() for each in re.split(r"\n{2,}", words)]
-    recipes = [each for each in recipe_files() if each.stem not in WITHOUT_HOOK]  # whose hook is not their point
-    recipes = [each for each in recipes if re.search(rf"^ *- /hooks/{name}\b", each.read_text("utf-8"), re.MULTILINE)]
-    parts = [WIDE, title, *paragraphs[:IDEA], f"```\n{commands.rstrip()}", _python(name, text)]
-    parts += [f"**Equation**{formula}", _picture(name), *paragraphs[IDEA:], *map(_recipe, recipes)]
-    parts += [_results({each.stem for each in recipes}, rf"\bhooks\.{name}\.|\+hooks=\S*\b{name}\b")]
-    return "\n\n".join(part for part in parts if part) + facts + rest
-
-
-def _python(name: str, text: str) -> str:
-    """Return a trainer with the hook, and the options of the first example that sets some."""
-    (cls,) = re.findall(r"^\| class \| \[?(\w+)", text, re.MULTILINE)
+def _python(hook: Description) -> str:
+    """Return a trainer with the hook, and the options that the first command with some gives it."""
+    given: dict[str, Any] = {}
+    for command in hook.docstring.sections["Example"].replace("\\\n", " ").splitlines():
+        own = [text for text in shlex.split(command) if text.startswith(f"hooks.{hook.name}.")]
+        if own and not given:
+            node: Any = OmegaConf.to_container(OmegaConf.from_dotlist(own))
+            given = node["hooks"][hook.name]
+    options = ", ".join(f"{key}={value!r}" for key, value in given.items()).replace("'", '"')
     return f"""From Python:
 
 ```python
 trainer = hookline.Trainer(
     model, loss="sparse_categorical_crossentropy", metrics=["accuracy"],
-    hooks=[hookline.hooks.{cls}({example_options(name, text)})],
+    hooks=[hookline.hooks.{hook.hook_class.__name__}({options})],
 )
 ```"""
 
 
-def example_options(name: str, text: str) -> str:
-    """Return the options that the page's first command with some gives to the hook, as arguments of its class."""
-    fence = re.search(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    for command in fence[1].replace("\\\n", " ").splitlines() if fence else []:
-        words = [each.partition(f"hooks.{name}.") for each in shlex.split(command)]
-        pairs = [rest.partition("=") for before, found, rest in words if found and not before]
-        if pairs:
-            given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(["=".join(pair[::2]) for pair in pairs]))
-            return ", ".join(f"{key}={value!r}" for key, value in given.items()).replace("'", '"')
-    return ""
-
-
 def _picture(name: str) -> str:
-    file, caption = DRAWN.get(name) or (f"{name}.svg", PICTURED.get(name, ""))
+    file, caption = DRAWN.get(name) or (f"{name}.svg", PICTURES[name][0] if name in PICTURES else "")
     if not caption:
         return ""
     return f"![{caption}]({'../' if name in DRAWN else ''}{file})\n\n*{caption}*"
@@ -239,28 +188,25 @@ def _results(recipes: Collection[str], commands: str) -> str:
     return f"**Measured.** {about}\n\n" + "\n".join([*lines[:2], *found])
 
 
-def task_pages() -> Iterator[tuple[str, str]]:
-    """Yield name and text of a page for each recipe that is a technique without being a hook."""
-    for path in recipe_files():
-        if (name := WITHOUT_HOOK.get(recipe := path.stem)) is None:
-            continue
-        module = ast.parse((ROOT / "recipes" / f"{name}.py").read_text(encoding="utf-8"))
-        (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == recipe)
-        idea, equation = _plain(ast.get_docstring(module) or ""), ast.get_docstring(function) or ""
-        about, _, sections = equation.partition("\nEquation:\n")
-        formula, _, pitfalls = sections.partition("\nPitfalls:\n")
-        parts = [
-            f"{WIDE}\n\n# {recipe}\n\n{idea}",
-            _recipe(path),
-            f"`python train.py --help task.{recipe}` lists the options. From Python:",
-            f'```python\nresult = hookline.run("recipe={recipe}")\n```',
-            f"**Equation**\n\n```text\n{textwrap.dedent(formula).strip()}\n```" if formula else "",
-            _picture(recipe),
-            _plain(about.partition("\n")[2].strip()),
-            f"**Pitfalls**\n\n{textwrap.dedent(pitfalls).strip()}" if pitfalls else "",
-            _results({recipe}, rf"\brecipe={recipe}\b"),
-        ]
-        yield recipe, "\n\n".join(part for part in parts if part)
+def _task_page(path: Path) -> str:
+    """Return the page of a recipe that is a technique without being a hook."""
+    recipe = path.stem
+    module = ast.parse((ROOT / "recipes" / f"{WITHOUT_HOOK[recipe]}.py").read_text(encoding="utf-8"))
+    (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == recipe)
+    about, _, sections = (ast.get_docstring(function) or "").partition("\nEquation:\n")
+    formula, _, pitfalls = sections.partition("\nPitfalls:\n")
+    parts = [
+        f"{WIDE}\n\n# {recipe}\n\n{_plain(ast.get_docstring(module) or '')}",
+        _recipe(path),
+        f"`python train.py --help task.{recipe}` lists the options. From Python:",
+        f'```python\nresult = hookline.run("recipe={recipe}")\n```',
+        f"**Equation**\n\n```text\n{textwrap.dedent(formula).strip()}\n```" if formula else "",
+        _picture(recipe),
+        _plain(about.partition("\n")[2].strip()),
+        f"**Pitfalls**\n\n{textwrap.dedent(pitfalls).strip()}" if pitfalls else "",
+        _results({recipe}, rf"\brecipe={recipe}\b"),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _plain(text: str) -> str:

@@ -24,73 +24,37 @@ from hookline.trainer.files import open_append, parse_json, read_json, read_text
 from hookline.trainer.run.directory import cpu_name
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE_NAME = "conditions.jsonl"
+CONDITIONS = "conditions.jsonl"
 CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
 """What a run may depend on; results and data may lie beside it."""
 OWN = ("recipes/results.json", "recipes/RESULTS.md")
 """What this command itself writes."""
 Row = dict[str, Any]
-Conditions = dict[str, Any]
-"""Of one process of a run, as conditions.jsonl holds them."""
 
 
-def make_export(run: Path, export: Export) -> None:
-    """Write and evaluate the export of a run, if it does not exist."""
-    path, evaluation = _export_paths(run, export)
-    if not path.exists():
-        _call("export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
-    if not evaluation.exists():
-        _call("evaluate.py", f"model={path}", f"name={export.name}")
+def conditions_now() -> dict[str, Any]:
+    """Return the conditions at the start of a process; "clean": whether the code is as committed, None if unknown."""
+    command: Sequence[str] = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
+    try:
+        changed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        clean = all(line[3:] in OWN for line in changed.splitlines())
+    except (OSError, subprocess.SubprocessError):
+        clean = None
+    conditions = {"day": date.today().isoformat(), "clean": clean, "cpu": cpu_name(), "cores": usable_cores()}
+    return {**conditions, "load": [round(os.getloadavg()[0], 2)], "niced": os.nice(0) > 0}
 
 
-def _export_paths(run: Path, export: Export) -> tuple[Path, Path]:
-    """Return where the export of a run lies, and its evaluation."""
-    return run / "export" / f"{export.name}{export.ending}", run / "evaluation" / export.name / "evaluation.json"
-
-
-def _call(script: str, *arguments: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        last = found.stderr.strip().rpartition("\n")[2]
-        raise UserError(f"{script} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
-
-
-def _read_export(run: Path, export: Export, value: str) -> float | None:
-    """Return a measure of an export."""
-    path, evaluation = _export_paths(run, export)
-    if value == "accuracy":
-        return number(nested(read_json(evaluation), ("overall", "accuracy")))
-    if value != "bytes":
-        content = path.read_bytes()
-        return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
-    _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
-    return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)  # without the network's description
-
-
-def conditions_now() -> Conditions:
-    """Return the conditions at the start of a process."""
-    return {
-        "day": date.today().isoformat(),
-        "clean": _is_clean(),
-        "cpu": cpu_name(),
-        "cores": usable_cores(),
-        "load": [round(os.getloadavg()[0], 2)],
-        "niced": os.nice(0) > 0,
-    }
-
-
-def append_conditions(directory: Path, run: str, begun: Conditions) -> None:
+def append_conditions(out: Path, run: str, begun: Mapping[str, Any]) -> None:
     """Add those of a process that has ended to the record of a directory."""
     ended = {"run": run, **begun, "load": [*begun["load"], round(os.getloadavg()[0], 2)]}
-    with open_append(directory / FILE_NAME) as file:
+    with open_append(out / CONDITIONS) as file:
         file.write(f"{json.dumps(ended)}\n".encode())
 
 
-def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
+def read_conditions(out: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the conditions of each run's processes, by name; a line that was cut by a kill is left out."""
-    found: dict[str, list[Conditions]] = {}
-    path = directory / FILE_NAME
+    found: dict[str, list[dict[str, Any]]] = {}
+    path = out / CONDITIONS
     for line in read_text(path).splitlines() if path.exists() else ():
         with suppress(ValueError):
             each = parse_json(line)
@@ -98,52 +62,34 @@ def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     return found
 
 
-def _is_clean() -> bool | None:
-    """Return whether the code is as committed; None if this is not a clone."""
-    command: Sequence[str] = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
-    try:
-        changed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return all(line[3:] in OWN for line in changed.splitlines())
-
-
-def make_row(
-    target: Target,
-    seeds: Sequence[int],
-    directory: Callable[[str], Path],
-    conditions: Mapping[str, Sequence[Conditions]],
-) -> Row:
-    """Return the row of a target whose runs are complete and whose exports are made; conditions by name of the run."""
-    names = {(name, seed): variant.run(seed) for name, variant in target.runs.items() for seed in seeds}
-    stored = {key: read_run(directory(name)) for key, name in names.items()}
+def make_row(target: Target, seeds: Sequence[int], out: Path, place_of: Callable[[str], str]) -> Row:
+    """Return the row of a target whose runs, each at its place in `out`, are complete; this makes its exports."""
+    places = {(name, seed): place_of(each.run(seed)) for name, each in target.runs.items() for seed in seeds}
+    stored = {key: read_run(out / place) for key, place in places.items()}
+    records = read_conditions(out)
+    noted = {key: records.get(place, []) for key, place in places.items()}
     measures = [_measured(measure, target, seeds, stored) for measure in target.measures.values()]
     means = {each["name"]: each["mean"] for each in measures}
-    noted = {key: conditions.get(name, ()) for key, name in names.items()}
     first = next(iter(target.runs))
-    times = [each for (name, _), each in noted.items() if name == first]
     own = [run for (name, _), run in stored.items() if name == first]
+    times = [each for (name, _), each in noted.items() if name == first]
+    cores = [run.config["trainer"].get("threads") or _environment(run).get("cpu_count") or 0 for run in own]
     return {
-        "name": target.name,
-        "title": target.title,
-        "recipe": target.recipe,
-        "data": target.data,
+        **{key: getattr(target, key) for key in ("name", "title", "recipe", "data")},
         "seeds": list(seeds),
         "commands": commands_of(target, seeds),
         "measures": measures,
         "goals": [_judged(goal, means) for goal in target.goals],
-        "bytes": round(_median(run.summary["bytes"]["deployed"] for run in own)) if target.size else None,
+        "bytes": round(statistics.median(run.summary["bytes"]["deployed"] for run in own)) if target.size else None,
         "seconds": {
-            variant: _median(run.summary["seconds"] for (name, _), run in stored.items() if name == variant)
+            variant: round(statistics.median(stored[variant, seed].summary["seconds"] for seed in seeds), 1)
             for variant in target.runs
         },
-        "threads": max(
-            int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0) for run in own
-        ),
+        "threads": max(map(int, cores)),
         # A time is an upper bound then; a run that a kill has cut out of the record may have had other work beside it.
         "under_load": not all(times)
         or any(one["niced"] or max(one["load"]) > one["cores"] + 1.0 for each in times for one in each),
-        "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
+        "environment": _environments(stored.values(), [one for each in noted.values() for one in each]),
     }
 
 
@@ -151,15 +97,14 @@ def _measured(
     measure: Measure, target: Target, seeds: Sequence[int], stored: Mapping[tuple[str, int], StoredRun]
 ) -> Row:
     values: dict[str, float] = {}
-    export = target.exports.get(measure.export)
     for seed in seeds:
-        run = stored[export.run if export else measure.run, seed]
-        if export and run.directory:
-            found = _read_export(run.directory, export, measure.value)
-        elif measure.metric:
-            found = run.value(measure.split, measure.metric)
+        if export := target.exports.get(measure.export):
+            run = stored[export.run, seed]
+            found = _of_export(run.directory or Path(), export, measure.value)
         else:
-            found = number(nested(run.summary, measure.summary.split(".")))
+            run = stored[measure.run, seed]
+            is_metric = bool(measure.metric)
+            found = run.value(measure.split, measure.metric) if is_metric else _of_summary(run, measure.summary)
         if found is None:
             raise UserError(f"{target.name}: {run.name} has no {measure.metric or measure.summary or measure.value}.")
         values[str(seed)] = measure.unit.of(found)
@@ -172,6 +117,35 @@ def _measured(
         "low": min(values.values()),
         "high": max(values.values()),
     }
+
+
+def _of_summary(run: StoredRun, path: str) -> float | None:
+    return number(nested(run.summary, path.split(".")))
+
+
+def _of_export(run: Path, export: Export, value: str) -> float | None:
+    """Return a measure of the export of a run, which is written and evaluated if it is not there yet."""
+    path = run / "export" / f"{export.name}{export.ending}"
+    evaluation = run / "evaluation" / export.name / "evaluation.json"
+    if not path.exists():
+        _call("export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
+    if not evaluation.exists():
+        _call("evaluate.py", f"model={path}", f"name={export.name}")
+    if value == "accuracy":
+        return number(nested(read_json(evaluation), ("overall", "accuracy")))
+    if value != "bytes":
+        content = path.read_bytes()
+        return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
+    _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
+    return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)  # without the network's description
+
+
+def _call(script: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        last = found.stderr.strip().rpartition("\n")[2]
+        raise UserError(f"{script} ended with exit code {found.returncode}: {last.removeprefix('Error: ')}")
 
 
 def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
@@ -189,32 +163,28 @@ def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
     }
 
 
-def _median(values: Iterable[float]) -> float:
-    return round(statistics.median(values), 1)
-
-
-def _stored_environment(run: StoredRun) -> dict[str, Any]:
+def _environment(run: StoredRun) -> dict[str, Any]:
     """Return what the run was made with; nothing if it was removed."""
     path = (run.directory or Path()) / "environment.json"
     return dict(read_json(path)) if path.exists() else {}
 
 
-def _environment(runs: Iterable[StoredRun], conditions: Sequence[Conditions]) -> Row:
+def _environments(runs: Iterable[StoredRun], conditions: Sequence[Mapping[str, Any]]) -> Row:
     """Return all that the runs were made with: one value each, or several where they differ."""
-    environments = [_stored_environment(run) for run in runs]
+    environments = [_environment(run) for run in runs]
     packages = [each.get("packages", {}) for each in environments]
+
+    def distinct(key: str, parts: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return sorted({part[key] for part in parts if part.get(key)})
+
     return {
-        "dates": sorted({each["day"] for each in conditions}),
-        "commits": _all(each.get("git_commit") for each in environments),
+        "dates": distinct("day", conditions),
+        "commits": distinct("git_commit", environments),
         "clean": {each["clean"] for each in conditions} == {True},
-        "python": _all(each.get("python") for each in environments),
-        "tensorflow": _all(each.get("tensorflow") for each in packages),
-        "keras": _all(each.get("keras") for each in packages),
-        "cpus": _all(each["cpu"] for each in conditions),
-        "cores": sorted({each["cores"] for each in conditions}),
+        "python": distinct("python", environments),
+        "tensorflow": distinct("tensorflow", packages),
+        "keras": distinct("keras", packages),
+        "cpus": distinct("cpu", conditions),
+        "cores": distinct("cores", conditions),
         "gpus": max((len(each.get("gpus", ())) for each in environments), default=0),
     }
-
-
-def _all(values: Iterable[str | None]) -> list[str]:
-    return sorted({value for value in values if value})

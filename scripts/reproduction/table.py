@@ -29,22 +29,20 @@ Run the commands from top to bottom: several targets may start from one run, whi
 thread were measured with `trainer.threads=1`; add it to the commands for the same."""
 
 
-def render(rows: Sequence[Mapping[str, Any]]) -> str:
+def render(rows: Sequence[Row]) -> str:
     """Return the page."""
     made = [row for row in rows if "not_run" not in row]
-    lines = [HEAD]
+    lines = [HEAD, *([] if made else ["Nothing was run yet.", ""])]
     if made:
         lines += [_line(TITLES), _line("---" for _ in TITLES), *(_line(_cells(row)) for row in made), ""]
-    else:
-        lines += ["Nothing was run yet.", ""]
     if missing := [row for row in rows if "not_run" in row]:
         lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
     if made:
         groups: dict[str, list[str]] = {}  # names of rows by what they were measured with
         for row in made:
             groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
-        measured = [f"- {', '.join(names)}: {text}." for text, names in groups.items()]
-        measured = measured if len(groups) > 1 else [f"{text}." for text in groups]
+        one = len(groups) == 1
+        measured = [f"{text}." if one else f"- {', '.join(names)}: {text}." for text, names in groups.items()]
         lines += ["## Measured with", "", *measured, "", "## Commands", "", ORDER, ""]
         begun: set[tuple[str, str]] = set()
         for row in made:
@@ -64,7 +62,7 @@ def _commands(lines: Sequence[str], begun: set[tuple[str, str]]) -> Iterator[str
             yield line
 
 
-def render_short(row: Mapping[str, Any]) -> str:
+def render_short(row: Row) -> str:
     """Return a row as one line for the screen."""
     measures = "; ".join(map(_measure, row["measures"]))
     goals = "; ".join(
@@ -78,11 +76,11 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: Row) -> str:
     return f"`{row['name']}`: {row['title']}"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     first, *others = row["measures"]
     seeds = f"{len(row['seeds'])} seeds"
     if len(row["seeds"]) < 4:  # more are not named one by one
@@ -100,13 +98,13 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _measure(measure: Mapping[str, Any]) -> str:
+def _measure(measure: Row) -> str:
     text = f"{measure['name']} {figure(measure['mean'], measure)}"
     low, high = (figure(measure[key], measure, unit=False) for key in ("low", "high"))
     return text if low == high else f"{text} ({low} to {high})"
 
 
-def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> str:
+def figure(value: float, measure: Row, *, unit: bool = True) -> str:
     """Return a value as the table shows it."""
     text = f"{value:.{measure['decimals']}f}"
     if not measure["unit"] and float(text).is_integer():  # modes that were found, times
@@ -114,7 +112,7 @@ def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> st
     return f"{text} {measure['unit']}" if unit and measure["unit"] else text
 
 
-def _goal(goal: Mapping[str, Any], measures: Sequence[Mapping[str, Any]]) -> str:
+def _goal(goal: Row, measures: Sequence[Row]) -> str:
     measure = next(each for each in measures if each["name"] == goal["measure"])
     given = len(f"{goal['figure']:g}".partition(".")[2])
     own = given > 2 or goal["source"].startswith("our ")  # a mean of seeds, with more decimals than a paper gives
@@ -123,14 +121,14 @@ def _goal(goal: Mapping[str, Any], measures: Sequence[Mapping[str, Any]]) -> str
     return f"{name}{goal['relation']} {figure(goal['figure'], {**measure, 'decimals': decimals})}: {goal['source']}"
 
 
-def _time(row: Mapping[str, Any]) -> str:
+def _time(row: Row) -> str:
     seconds = next(iter(row["seconds"].values()))
     text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     threads = f"{row['threads']} thread{'s' if row['threads'] != 1 else ''}"
     return f"{'at most ' if row['under_load'] else ''}{text}, {threads}"
 
 
-def _environment(environment: Mapping[str, Any]) -> str:
+def _environment(environment: Row) -> str:
     commits = " and ".join(commit[:10] for commit in environment["commits"]) or "unknown"
     noun = "commits" if len(environment["commits"]) > 1 else "commit"
     changed = "" if environment["clean"] else ", with uncommitted changes or of unknown state"
@@ -167,14 +165,14 @@ def read_results(path: Path) -> list[Row]:
         ) from error
 
 
-def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
-    """Return rows with a new one in its place; one that was not run replaces none that was."""
-    named = {row["name"]: row for row in rows}
+def keep(path: Path, new: Row, order: Sequence[str]) -> None:
+    """Put a row into the file, and write the table; one that was not run replaces none that was."""
+    named = {row["name"]: row for row in read_results(path)}
     before = named.get(new["name"])
     if "not_run" not in new or before is None or "not_run" in before:
         named[new["name"]] = new
     places = {name: place for place, name in enumerate(order)}
-    return sorted(named.values(), key=lambda row: places.get(row["name"], len(places)))
+    write_results(path, sorted(named.values(), key=lambda row: places.get(row["name"], len(places))))
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
@@ -193,7 +191,7 @@ Point = tuple[str, float, float, str]
 """One network of the chart: data, bytes, accuracy in percent, label."""
 
 
-def points_of(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, Target]) -> Iterator[Point]:
+def points_of(rows: Sequence[Row], targets: Mapping[str, Target]) -> Iterator[Point]:
     """Yield the points that targets name, of rows that were measured."""
     for row in rows:
         if (target := targets.get(row["name"])) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,15 +53,15 @@ class Variant:
 
     name: str  # "<target>/<variant>"
     overrides: tuple[str, ...]  # of train.py, with placeholders, without a seed
-    data: tuple[str, ...]  # data whose place it takes
-    needs: Mapping[str, Variant]  # what it begins from, by placeholder
+    needs: Mapping[str, Variant]  # what it begins from, by placeholder; other placeholders are data
 
     def run(self, seed: int) -> str:
         """Return the name of a run, which is that of its directory, such as "bnn/bnn_0"."""
         return f"{self.name}_{seed}"
 
-    def filled(self, places: Mapping[str, str]) -> list[str]:
-        """Return the overrides with the names in braces replaced by places."""
+    def filled(self, data: Mapping[str, str], run: Callable[[Variant], str]) -> list[str]:
+        """Return the overrides with the names in braces replaced by the places of data, and of runs."""
+        places = {**data, **{name: run(each) for name, each in self.needs.items()}}
         return [PLACEHOLDER.sub(lambda found: places[found[1]], text) for text in self.overrides]
 
     def chain(self) -> Iterator[Variant]:
@@ -139,7 +139,20 @@ def _target(name: str, entry: Mapping[str, Any], content: Mapping[str, Any]) -> 
     exports = {key: Export(**value) for key, value in entry.get("exports", {}).items()}
     measures = {key: _measure(key, **value) for key, value in entry["measures"].items()}
     target = Target(name=name, **{**entry, "runs": runs, "exports": exports, "measures": measures})
-    _check(target)
+    relations = [key for goal in target.goals for key in goal if key not in ("measure", "source")]
+    named = {goal["measure"] for goal in target.goals} | {name for pair in target.points.values() for name in pair}
+    named |= {goal[key] for goal in target.goals for key in RELATIONS if isinstance(goal.get(key), str)}
+    for what, names, known in (  # what refers to something that has to exist
+        ("needs", target.needs, DATA),
+        ("run", [each.run for each in exports.values()], runs),
+        ("run", [each.run for each in measures.values() if each.run], runs),
+        ("export", [each.export for each in measures.values() if not each.run], exports),
+        ("value", [each.value for each in measures.values() if each.export], EXPORT_VALUES),
+        ("relation", relations, RELATIONS),
+        ("measure", named - {SIZE}, measures),
+    ):
+        if unknown := [each for each in names if each not in known]:
+            raise ValueError(f"{what}: '{unknown[0]}' does not exist")
     return target
 
 
@@ -148,41 +161,19 @@ def _variant(target: str, name: str, content: Mapping[str, Any]) -> Variant:
     if isinstance(value, Mapping):
         return _variant(value["of"], value["variant"], content)
     overrides = tuple(_flat(value))
-    named = [each for text in overrides for each in PLACEHOLDER.findall(text)]
-    data = tuple(each for each in named if each in content[target].get("needs", ()))
-    needs = {each: _variant(target, each, content) for each in named if each not in data}
-    return Variant(f"{target}/{name}", overrides, data, needs)
+    named = dict.fromkeys(PLACEHOLDER.findall(" ".join(overrides)))
+    runs = [each for each in named if each not in content[target].get("needs", ())]  # the others are data
+    return Variant(f"{target}/{name}", overrides, {each: _variant(target, each, content) for each in runs})
 
 
 def _flat(values: Sequence[Any]) -> list[str]:
     """Return overrides as one flat list; YAML aliases nest one list in another."""
-    found: list[str] = []
-    for value in values:
-        found += _flat(value) if isinstance(value, list) else [value]
-    return found
+    return [text for value in values for text in (_flat(value) if isinstance(value, list) else [value])]
 
 
 def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
     unit = UNITS[value.pop("as")]
     return Measure(name, unit if decimals is None else unit._replace(decimals=decimals), **value)
-
-
-def _check(target: Target) -> None:
-    """Refuse a target that refers to what does not exist."""
-    measures, exports = target.measures.values(), target.exports.values()
-    relations = [key for goal in target.goals for key in goal if key not in ("measure", "source")]
-    named = {goal["measure"] for goal in target.goals} | {name for pair in target.points.values() for name in pair}
-    named |= {goal[key] for goal in target.goals for key in RELATIONS if isinstance(goal.get(key), str)}
-    for what, names, known in (
-        ("needs", target.needs, DATA),
-        ("run", [*(each.run for each in exports), *(each.run for each in measures if each.run)], target.runs),
-        ("export", [each.export for each in measures if not each.run], target.exports),
-        ("value", [each.value for each in measures if each.export], EXPORT_VALUES),
-        ("relation", relations, RELATIONS),
-        ("measure", named - {SIZE}, target.measures),
-    ):
-        if unknown := [each for each in names if each not in known]:
-            raise ValueError(f"{what}: '{unknown[0]}' does not exist")
 
 
 def runs_of(target: Target, seeds: Sequence[int]) -> dict[str, tuple[Variant, int]]:
@@ -191,23 +182,26 @@ def runs_of(target: Target, seeds: Sequence[int]) -> dict[str, tuple[Variant, in
     return {variant.run(seed): (variant, seed) for variant, seed in ordered}
 
 
+PLACES = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
+"""Of data, in commands as a user types them."""
+
+
 def commands_of(target: Target, seeds: Sequence[int]) -> list[str]:
     """Return the command lines that make the runs and exports of a target, as a user types them."""
     variants = [variant for variant, _ in runs_of(target, seeds[:1]).values()]
-    named = {each.name for variant in variants for each in variant.needs.values()}
-    exported: dict[str, list[Export]] = {}
-    for export in target.exports.values():
-        exported.setdefault(target.runs[export.run].name, []).append(export)
-    if not named and not exported and len(seeds) > 1:
+    named = {each.name for variant in variants for each in variant.needs.values()}  # those need a directory to name
+    named |= {target.runs[export.run].name for export in target.exports.values()}
+    if not named and len(seeds) > 1:
         several = ",".join(map(str, seeds))
-        return [_line(variant, "-m --jobs 1 ", several, ()) for variant in variants]
+        return [f"python train.py -m --jobs 1 {_words(variant, several)}" for variant in variants]
     seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
     lines = []
     for variant in variants:
-        lines.append(_line(variant, "", seed, (*named, *exported)))
-        own = exported.get(variant.name, ())
+        run = f"runs/{variant.name}_{seed}"
+        lines.append(f"python train.py {_words(variant, seed)}{f' run_dir={run}' if variant.name in named else ''}")
+        own = [export for export in target.exports.values() if target.runs[export.run].name == variant.name]
         for export in own:
-            run, alone = f"runs/{variant.name}_{seed}", len(own) == 1  # one of several needs a path of its own
+            alone = len(own) == 1  # one of several needs a path of its own
             path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
             output = [] if alone else [f"output={path}"]
             lines.append(" ".join([f"python scripts/export.py run={run}", *export.options, *output]))
@@ -217,10 +211,6 @@ def commands_of(target: Target, seeds: Sequence[int]) -> list[str]:
     return [f"for seed in {' '.join(map(str, seeds))}; do", *(f"    {line}" for line in lines), "done"]
 
 
-def _line(variant: Variant, flags: str, seed: str, named: Collection[str]) -> str:
-    """Return the command of a run; it has a run_dir= where others name it."""
-    places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
-    places |= {key: f"runs/{each.name}_{seed}" for key, each in variant.needs.items()}
-    words = [f'"{word}"' if set("{}[]*?' ") & set(word) else word for word in variant.filled(places)]
-    own = [f"run_dir=runs/{variant.name}_{seed}"] if variant.name in named else []
-    return f"python train.py {flags}{' '.join([*words, f'seed={seed}', *own])}"
+def _words(variant: Variant, seed: str) -> str:
+    words = variant.filled(PLACES, lambda other: f"runs/{other.name}_{seed}")
+    return " ".join([*(f'"{word}"' if set("{}[]*?' ") & set(word) else word for word in words), f"seed={seed}"])

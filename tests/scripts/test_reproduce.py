@@ -10,7 +10,7 @@ import yaml
 from hookline.scripts import reproduce
 from hookline.scripts.reproduce import Options, Session
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
-from hookline.scripts.reproduction.targets import commands_of, read_targets, runs_of
+from hookline.scripts.reproduction.targets import DATA, commands_of, read_targets, runs_of
 from hookline.trainer.config.command import Command, open_composer, typed, with_values
 from hookline.trainer.config.schema import validate
 from tests.support.stored_runs import config_of, write_run
@@ -106,7 +106,7 @@ def test_every_key_of_every_target_composes():
             chosen.append(variant)
     with open_composer(Command(())) as composer:
         for each in chosen:
-            texts = each.filled(dict.fromkeys((*each.data, *each.needs), "somewhere"))
+            texts = each.filled(dict.fromkeys(DATA, "somewhere"), lambda other: "somewhere")
             validate(typed(with_values(composer.compose(texts), [])))
 
 
