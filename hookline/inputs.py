@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, is_whole_number
-from hookline.trainer.input.data import ArraySource, Data, Split, check_finite
+from hookline.trainer.input.data import ArraySource, Data, Split, check_finite, check_labels
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 TRAIN, VALIDATION = "train", "validation"
@@ -38,10 +38,11 @@ class GivenData(Data):
 class Form:
     """Say what the model takes and returns, and what becomes of targets."""
 
-    dtypes: tuple[str, ...] = ()  # of the model's inputs; empty for float32, and for whole numbers as they are
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of inputs by name; empty for float32 and whole numbers
     classes: int = 0  # outputs of a classifier; 0 where targets may be anything
     one_hot: bool = False  # whether targets are rows of shares, of which exact one-hot rows become labels
     names: tuple[str, ...] = ()  # of the outputs that have losses, where there are several
+    by_name: bool = False  # whether the model returns a dict, whose outputs have no order
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,12 @@ def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
     """Return what to evaluate on: of a `Data` the test split, or the validation split where there is no other."""
     if isinstance(x, Data):
         return x.test if "test" in x.held_out else x.validation
-    return x if isinstance(x, Split) else split_of("test", read_examples(x, y, sample_weight, "x", form), form)
+    if isinstance(x, Split):
+        return x
+    examples = read_examples(x, y, sample_weight, "x", form)
+    if classes := _classes(examples.targets, form):
+        check_labels(examples.targets, classes, "y")
+    return split_of("test", examples, form)
 
 
 def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | None = None) -> Examples:
@@ -135,7 +141,7 @@ def split_of(name: str, examples: Examples, form: Form) -> Split:
         columns[TARGETS] = examples.targets
     if examples.weights is not None:
         columns[SAMPLE_WEIGHTS] = examples.weights.astype(np.float32)
-    dtypes: Sequence[str] = form.dtypes
+    dtypes = [form.dtypes[name] for name in _input_names(examples.inputs, form)]
     if len(dtypes) != len(flat):
         dtypes = ["float32" if each.dtype.kind == "f" or each.dtype == np.uint8 else each.dtype.name for each in flat]
     structure = tf.nest.map_structure(lambda _: 0, examples.inputs)
@@ -150,10 +156,19 @@ def split_of(name: str, examples: Examples, form: Form) -> Split:
     return Split(name, ArraySource(columns, transform), np.arange(len(flat[0]), dtype=np.int64))
 
 
-def model_dtypes(model: keras.Model) -> tuple[str, ...]:
-    """Return the dtypes of a model's inputs in the order of `tf.nest.flatten`; empty where it does not tell."""
+def _input_names(inputs: Any, form: Form) -> list[str]:
+    """Return the names of the model's inputs in the order of `tf.nest.flatten`, which sorts a dict by its keys."""
+    if isinstance(inputs, dict) and inputs.keys() == form.dtypes.keys():
+        return sorted(inputs)
+    return list(form.dtypes)
+
+
+def model_dtypes(model: keras.Model) -> dict[str, str]:
+    """Return the dtypes of a model's inputs by name, in the order of `tf.nest.flatten`; empty if it does not tell."""
     inputs = getattr(model, "input", None) if hasattr(model, "inputs") and model.inputs else None
-    return () if inputs is None else tuple(each.dtype for each in tf.nest.flatten(inputs))
+    if isinstance(inputs, dict) and all(hasattr(each, "dtype") for each in inputs.values()):
+        return {name: inputs[name].dtype for name in sorted(inputs)}
+    return {} if inputs is None else {each.name: each.dtype for each in tf.nest.flatten(inputs)}
 
 
 def _arrays(x: Any, name: str) -> Any:
@@ -214,6 +229,8 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
 def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
     """Return the targets of several outputs: int64 where they are whole numbers of an integer dtype, else float32."""
     if isinstance(targets, list):
+        if form.by_name:
+            raise UserError(f"y is a list, and the model returns a dict. Expected a dict with {', '.join(form.names)}.")
         if len(targets) != len(form.names):
             raise UserError(f"{name} has {len(targets)} targets. Expected {len(form.names)}: {', '.join(form.names)}.")
         targets = dict(zip(form.names, targets, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -56,18 +57,20 @@ class Shipped:
 
     def __init__(self, state: State, form: Form) -> None:
         self.state, self._form = state, form
-        self._models: dict[str, tuple[int, keras.Model]] = {}
+        self._models: dict[str, tuple[tuple[int, int], keras.Model]] = {}  # with the step and a checksum of weights
         self._functions: dict[str, Any] = {}
         self._evaluators: dict[str, tuple[Feed, Evaluator]] = {}
 
     def model(self, network: str) -> keras.Model:
         """Return the plain model of a network."""
-        step = self.state.step
-        if self._models.get(network, (None,))[0] != step:
+        step, checksum = self.state.step, 0
+        for variable in self.state.trainer.networks[network].variables.values():
+            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8), checksum)
+        if self._models.get(network, (None,))[0] != (step, checksum):
             loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
             run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
             with plain_model(run or cast(Run, loaded), network) as plain:
-                self._models[network] = step, rebuilt(plain) if foreign_names(plain) else plain
+                self._models[network] = (step, checksum), rebuilt(plain) if foreign_names(plain) else plain
         return self._models[network][1]
 
     def evaluate(self, split: Split, batch_size: int, *, arrays: bool) -> dict[str, float]:

@@ -23,6 +23,7 @@ from hookline.trainer.config.schema import TrainerConfig
 from hookline.trainer.deferred import plain_warnings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.files import read_json, write_whole
+from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network, check_model
@@ -160,7 +161,8 @@ class Spec:
         """Return what becomes of inputs and targets."""
         dtypes, loss = model_dtypes(next(iter(self.models.values()))), self.losses.get(ONE)
         if loss is None:
-            return Form(dtypes, names=tuple(self.losses))
+            struct = getattr(self.models[MODEL], "output", None) if is_graph(self.models[MODEL]) else None
+            return Form(dtypes, names=tuple(self.losses), by_name=isinstance(struct, dict))
         names = output_names(self.models[MODEL])
         shape = output_shapes(self.models[MODEL])[ONE] if names == [ONE] else ()
         classes = int(shape[1] or 0) if shape and loss.classifies(shape) else 0

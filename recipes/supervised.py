@@ -174,8 +174,9 @@ def recipe_of(
         check_logits(model, data)
         classes = int(shapes[ONE][1] or 0)
         one_hot = classes if loss.kind == ONE_HOT else None
+        shown = ends.get(ONE) or (None if loss.from_logits else ENDS[loss.kind])
         measures = Measures(
-            metrics.get(ONE, ()), shapes[ONE], activation=ends.get(ONE), kind=loss.kind, one_hot=one_hot, counted=True
+            metrics.get(ONE, ()), shapes[ONE], activation=shown, kind=loss.kind, one_hot=one_hot, counted=True
         )
         own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])

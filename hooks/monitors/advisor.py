@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,10 +11,12 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.kernels import is_kernel_layer
+from hookline.hooks.options import inner_of
 from hookline.hooks.quantization.latent_advice import find_missing_norms
 from hookline.hooks.quantization.selection import trace_kernel_inputs
 from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.network import Network
 from hookline.trainer.run.results import format_value, short_name
 from hookline.trainer.select import layer_paths
 
@@ -26,7 +28,8 @@ class Advisor(HostHook):
 
     - Before training: a monitored metric with the wrong direction; masks, quantization or loss weights that become
       final when hardly any steps are left; batch norm over fewer than 8 examples; raw pixels fed to a first layer
-      whose sums reach a bounded activation, such as tanh or a sign, with no normalization in between.
+      whose sums reach a bounded activation, such as tanh or a sign, with no normalization in between; averages of an
+      optimizer with use_ema, which evaluations do not use.
     - At evaluations: a monitored metric that has the same value in each of the first 5.
 
     Group: guard
@@ -67,6 +70,7 @@ class Advisor(HostHook):
                 synchronized=(run.config.get("hooks") or {}).get("synchronized_batch_norm") is not None,
             ),
             input_range_advice(models, *_input_range(run)),
+            averages_advice(run.networks.values()),
         ]
         return [line for line in lines if line is not None]
 
@@ -90,6 +94,14 @@ def _input_range(run: Run) -> tuple[float, float]:
     if not isinstance(inputs, tf.Tensor) or not inputs.dtype.is_floating:
         return 0.0, 0.0
     return float(tf.reduce_min(inputs)), float(tf.reduce_max(inputs))
+
+
+def averages_advice(networks: Iterable[Network]) -> str | None:
+    """Return a line on averages of an optimizer that never become the weights; Keras's `fit` ends with them."""
+    for optimizer in (inner_of(each.optimizer) for each in networks if not each.fixed):
+        if optimizer.use_ema and not optimizer.ema_overwrite_frequency:
+            return "evaluations and predictions do not use the averages of an optimizer with use_ema. Use the hook ema."
+    return None
 
 
 LARGE = 20.0

@@ -30,7 +30,7 @@ FORMS = {
     "column": lambda: (X, Y[:, None]),
     "dataset": lambda: (tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None),
     "py_dataset": lambda: (Batches(), None),
-    "split": lambda: (split_of("mine", Examples(X, Y), Form(("float32",))), None),
+    "split": lambda: (split_of("mine", Examples(X, Y), Form({"image": "float32"})), None),
 }
 
 
@@ -57,6 +57,11 @@ def test_one_hot_rows_train_and_are_rows_for_metrics():
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
     history = trainer.fit(X, np.eye(3, dtype=np.float32)[Y], batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
+    logits = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    crossed = hookline.Trainer(logits, "sgd", "categorical_crossentropy", ["CategoricalCrossentropy"], **SETTINGS)
+    crossed.fit(X, np.eye(3, dtype=np.float32)[Y], verbose=0)
+    found = crossed.evaluate(X, np.eye(3, dtype=np.float32)[Y])  # metrics see the softmax that the loss computes
+    assert found["CategoricalCrossentropy"] == pytest.approx(found["loss"], rel=1e-4)
 
 
 def test_weights_count_and_the_end_is_held_out():
@@ -100,6 +105,31 @@ def test_dicts_of_inputs_and_real_targets_train():
     np.testing.assert_allclose(
         found, np.asarray(trainer.model({k: v.astype(np.float32) for k, v in inputs.items()})), atol=1e-5
     )
+
+
+def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
+    number, scale = keras.Input((1,), dtype="int32", name="number"), keras.Input((3,), name="a_scale")
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(9, 2)(number))
+    model = keras.Model([number, scale], keras.layers.Dense(1)(keras.layers.Concatenate()([embedded, scale])))
+    inputs = {"number": np.arange(6)[:, None], "a_scale": np.full((6, 3), 0.5)}
+    trainer = hookline.Trainer(model, "sgd", "mse", **SETTINGS)
+    trainer.fit(inputs, np.zeros(6), verbose=0)
+    np.testing.assert_allclose(trainer.predict(inputs), trainer.predict([inputs["number"], inputs["a_scale"]]))
+    np.testing.assert_allclose(trainer.predict(inputs), trainer.model(inputs), atol=1e-6)
+
+
+def test_a_list_of_targets_has_no_order_among_named_outputs():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")})
+    with pytest.raises(hookline.UserError, match="dict with b, a"):
+        hookline.Trainer(model, "sgd", {"b": "mse", "a": "mse"}).fit(X[:, 0, :2, 0], [Y, Y], verbose=0)
+
+
+def test_labels_of_an_evaluation_are_checked():
+    trainer = small_trainer()
+    trainer.fit(X, Y, verbose=0)
+    with pytest.raises(hookline.UserError, match="outside 0..2"):
+        trainer.evaluate(X, Y + 9)
 
 
 def test_two_classes_by_one_sigmoid():

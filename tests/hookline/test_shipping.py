@@ -95,7 +95,7 @@ def test_evaluate_and_predict_trace_once():
         expected = keras.losses.sparse_categorical_crossentropy(y[part], scores, from_logits=True)
         assert values["loss"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert Counted.calls == before
-    split = split_of("mine", Examples(x, y), Form(("float32",)))
+    split = split_of("mine", Examples(x, y), Form({"image": "float32"}))
     first = trainer.evaluate(split)
     assert first == pytest.approx(trainer.evaluate(x, y))
     before = Counted.calls
@@ -113,3 +113,12 @@ def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path
     assert "hookline" not in trained.model.to_json()
     inputs, _ = held_out()
     np.testing.assert_allclose(trained.model(inputs), trained.predict(inputs), atol=1e-5)
+
+
+def test_the_plain_model_follows_weights_that_are_set(tmp_path):
+    given = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    trainer = hookline.Trainer(given, "sgd", "mse")
+    trainer.fit(np.ones((4, 2)), np.ones(4), verbose=0)
+    assert np.any(trainer.model(np.ones((1, 2))))
+    given.set_weights([np.zeros_like(each) for each in given.get_weights()])
+    assert not np.any(trainer.model(np.ones((1, 2))))

@@ -41,7 +41,7 @@ def runs(tmp_path_factory, small_bnn: Path) -> Path:
     """Return a directory with two runs that have exported themselves."""
     directory = tmp_path_factory.mktemp("export")
     shutil.copytree(small_bnn, directory / "bnn")
-    averages = ("optimizer.use_ema=true", "optimizer.ema_momentum=0.9")
+    averages = ("optimizer.use_ema=true", "optimizer.ema_momentum=0.9", "hooks.advisor=null")
     run_small("frozen_mask", *averages, run_dir=directory / "frozen_mask")
     for name in ("bnn", "frozen_mask"):
         assert main([f"run={directory / name}"]) == 0

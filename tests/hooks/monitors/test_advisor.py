@@ -100,5 +100,7 @@ def test_the_advisor_reads_examples_and_asks_every_rule(make_run):
     found = Advisor().advise(run)
     for line, part in zip(found, ("monitor_mode=max", "100 of 100", "batch norm", "inputs reach"), strict=True):
         assert part in line
+    run.networks["a"].optimizer.use_ema = True
+    assert "use_ema" in Advisor().advise(run)[-1]
     run.networks["a"].fixed = run.networks["b"].fixed = True  # nobody trains them
     assert len(Advisor().advise(run)) == 2
