@@ -26,7 +26,9 @@ time of training, evaluation and saving, without the start of Python; it reads "
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
 ORDER = """\
 Run the commands from top to bottom: several targets may start from one run, which the first of them makes. Rows with 1
-thread were measured with `trainer.threads=1`; add it to the commands for the same."""
+thread were measured with `trainer.threads=1`; add it to the commands to get the same results. Commands with
+`trainer.precision=bfloat16` need a processor with AMX or avx512_bf16, or a GPU that computes in bfloat16; elsewhere add
+`trainer.allow_slow_precision=true`."""
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -129,9 +131,9 @@ def _time(row: Row) -> str:
 
 
 def _environment(environment: Row) -> str:
-    commits = " and ".join(commit[:10] for commit in environment["commits"]) or "unknown"
+    commits = ", ".join(commit[:10] for commit in environment["commits"]) or "unknown"
     noun = "commits" if len(environment["commits"]) > 1 else "commit"
-    changed = "" if environment["clean"] else ", with uncommitted changes or of unknown state"
+    changed = "" if environment["clean"] else " (some with uncommitted changes, or of unknown state)"
     versions = ", ".join(
         f"{name} {' and '.join(environment[key])}"
         for name, key in (("Python", "python"), ("TensorFlow", "tensorflow"), ("Keras", "keras"))
