@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks.frozen_mask import mask_pictures
 from hookline.hooks.kernels import entry_shares, left_out_advice, left_out_weights, select_kernels
-from hookline.hooks.masking import mask_pictures
 from hookline.hooks.options import check_epochs, epoch_start, project_with_average
 from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
