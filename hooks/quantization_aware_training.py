@@ -280,7 +280,7 @@ class QuantizationAwareTraining(GraphHook):
         """
         if kernel.name not in self._norms:
             return None
-        factors = tf.stop_gradient(self._norms[kernel.name].factors(weights, state))
+        factors = tf.stop_gradient(self._norms[kernel.name](weights, state))
         return factors if self._learned is None else tf.math.divide_no_nan(factors, tf.reduce_mean(tf.abs(factors)))
 
     @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -19,6 +19,9 @@ from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
 from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 
+if TYPE_CHECKING:
+    from hookline.hooks.quantization.layers import ActivationQuantizer
+
 RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
 KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
 KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
@@ -28,17 +31,6 @@ ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
 WITHIN = ("linear", *FUSED_ACTIVATIONS)
 SWISH = ("silu", "swish")
-
-
-@dataclass(frozen=True)
-class Point:
-    """Say what a quantizer rounds."""
-
-    index: int  # whose range counts
-    observes: bool = True  # whether what comes in moves the range; not so where it is that of the input
-    averages: bool = False  # whether what comes in are means of levels of the range
-    after: str = ""  # the operation whose output it rounds
-    left_out: bool = False  # whether it does nothing
 
 
 @dataclass
@@ -52,29 +44,29 @@ class Pass:
     factors: tf.Tensor | None = None  # float32 [points], of the ranges, where the optimizer trains them
     averaged: Collection[int] = ()  # the points whose ranges are averages all the same
 
-    def __call__(self, point: Point, inputs: tf.Tensor) -> tf.Tensor:
+    def __call__(self, layer: ActivationQuantizer, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded; note their extremes."""
-        if self.active is None or self.ranges is None or point.left_out:
+        if self.active is None or self.ranges is None or layer.left_out:
             return inputs
-        limits, observed = self.ranges[point.index], self.seen is not None and point.observes
-        quantize = quantize_averages if point.averages else quantize_activations
-        if self.factors is None or point.index in self.averaged:
+        limits, observed = self.ranges[layer.point], self.seen is not None and layer.observes
+        quantize = quantize_averages if layer.averages else quantize_activations
+        if self.factors is None or layer.point in self.averaged:
             if observed:
-                self._note(point, magnitudes(inputs, with_mean=self.factors is not None))
+                self._note(layer.point, magnitudes(inputs, with_mean=self.factors is not None))
             return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
-        factor, nothing = self.factors[point.index], tf.zeros([3])
+        factor, nothing = self.factors[layer.point], tf.zeros([3])
         made, seen = tf.cond(  # magnitudes make the initial step, and only that
             tf.logical_and(self.active, limits[1] > limits[0]),
             lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
             lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
         )
         if observed:
-            self._note(point, seen)
+            self._note(layer.point, seen)
         return made
 
-    def _note(self, point: Point, seen: tf.Tensor) -> None:
+    def _note(self, point: int, seen: tf.Tensor) -> None:
         assert self.seen is not None
-        self.seen.setdefault(point.index, []).append(seen)
+        self.seen.setdefault(point, []).append(seen)
 
 
 @dataclass
@@ -142,12 +134,12 @@ class Inserter:
         self.names = [self.names[index] for index in kept]
         self.fixed = {new[index]: limits for index, limits in self.fixed.items()}
         for layer in self._layers:
-            layer.point = replace(layer.point, index=new[self._first[layer.point.index]])
+            layer.point = new[self._first[layer.point]]
 
     def leave_out(self, operations: Collection[str]) -> None:
         """Let the quantizers behind operations do nothing."""
         for layer in self._layers:
-            layer.point = replace(layer.point, left_out=layer.point.after in operations)
+            layer.left_out = layer.after in operations
 
     def _joined(self, given: Sequence[int | None]) -> int | None:
         """Let points share a range, and return the first of them; None where one has no range that could move."""
@@ -172,8 +164,7 @@ class Inserter:
             return tensor
         if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
             points[id(old)] = given
-            point = Point(given, observes=False, averages=kind in AVERAGING, after=node.operation.name)
-            return self._layer(point)(tensor)
+            return self._layer(node.operation.name, given, observes=False, averages=kind in AVERAGING)(tensor)
         return self._own(old, tensor, node.operation.name, points, _fixed_range(node.operation, self.now.bits))
 
     def _own(
@@ -185,14 +176,13 @@ class Inserter:
             self.fixed[len(self.names)] = fixed
         self.names.append(name)
         self._first.append(points[id(old)])
-        return self._layer(Point(points[id(old)], observes=fixed is None, after=name))(tensor)
+        return self._layer(name, points[id(old)], observes=fixed is None)(tensor)
 
-    def _layer(self, point: Point) -> keras.Layer:
+    def _layer(self, after: str, point: int, *, observes: bool, averages: bool = False) -> keras.Layer:
         from hookline.hooks.quantization.layers import ActivationQuantizer  # a class of Keras: not for options
 
-        name = f"{point.after}_quantizer_{len(self._layers) + 1}"
-        layer = ActivationQuantizer(point.index, point.observes, point.averages, name=name)
-        layer.now, layer.point = self.now, point
+        layer = ActivationQuantizer(point, observes, averages, name=f"{after}_quantizer_{len(self._layers) + 1}")
+        layer.now, layer.after = self.now, after
         self._layers.append(layer)
         return layer
 
@@ -281,11 +271,10 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
     def call(layer: Any, inputs: Any) -> Any:
-        if ranges is None or isinstance(layer, StepSizes) or layer.point.left_out:
+        if ranges is None or isinstance(layer, StepSizes) or layer.left_out:
             return inputs
-        limits = ranges[layer.point.index]
-        if layer.point.averages:
-            inputs = stretched(inputs, limits, bits, layer.name)
+        limits = ranges[layer.point]
+        inputs = stretched(inputs, limits, bits, layer.name) if layer.averages else inputs
         # By an operation of Keras: its function forgets the bits of a Keras tensor.
         return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, *limits.tolist())
 
@@ -294,6 +283,5 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
 
 def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
     """Return means stretched as `quantize_averages` does, by a layer of Keras."""
-    low, high = limits.tolist()
-    options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
-    return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
+    offset = -STRETCH * middle(*limits.tolist(), bits)
+    return keras.layers.Rescaling(1.0 + STRETCH, offset, name=f"{name}{STRETCHED}")(inputs)

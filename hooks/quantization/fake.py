@@ -6,9 +6,9 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -91,29 +91,19 @@ def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndar
     return bool((np.abs(steps - np.round(steps)) < 1e-3).all())
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Name what a batch norm multiplies the channels of a layer by."""
-
-    gamma: str | None  # names of variables
-    variance: str
-    epsilon: float
-    shape: tuple[int, ...]  # in which the factors multiply the kernel
-
-    def factors(self, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
-        """Return gamma / sqrt(variance + epsilon), of the moving statistics."""
-        scale = tf.math.rsqrt(tf.cast(state[self.variance], tf.float32) + self.epsilon)
-        return tf.reshape(scale if self.gamma is None else scale * weights[self.gamma], self.shape)
+Factors: TypeAlias = "Callable[[Mapping[str, Any], Mapping[str, Any]], tf.Tensor]"
+"""Returns what multiplies a kernel, by weights and moving statistics."""
 
 
-def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Norm]:
-    """Return the batch norms that are folded into kernels, by the kernel's name."""
+def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Factors]:
+    """Return the factors gamma / sqrt(variance + epsilon) of batch norms that are folded into kernels, by kernel."""
     names = {id(variable): name for name, variable in network.variables.items()}
     norms = {id(layer.kernel): (layer, norm) for layer, norm in folded_norms(network.model)}
-    found = {}
-    for kernel in (each for each in kernels if id(each.variable) in norms):
+
+    def factors(kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
         layer, norm = norms[id(kernel.variable)]
-        gamma = names[id(norm.gamma)] if norm.scale else None
-        shape = fold_shape(layer, kernel.variable)
-        found[kernel.name] = Norm(gamma, names[id(norm.moving_variance)], norm.epsilon, shape)
-    return found
+        scale = tf.math.rsqrt(tf.cast(state[names[id(norm.moving_variance)]], tf.float32) + norm.epsilon)
+        scale = scale * weights[names[id(norm.gamma)]] if norm.scale else scale
+        return tf.reshape(scale, fold_shape(layer, kernel.variable))
+
+    return {each.name: partial(factors, each) for each in kernels if id(each.variable) in norms}

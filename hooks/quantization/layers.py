@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.quantization.activation_places import Pass, Point
+from hookline.hooks.quantization.activation_places import Pass
 from hookline.hooks.quantization.input_quantizers import quantize
 from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 
@@ -63,20 +63,20 @@ class _Float(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ActivationQuantizer(_Float):
-    """Return its input, rounded to the range of its point where a hook is at work; it has no variables."""
+    """Return its input, rounded to the range of a point where a hook is at work; it has no variables."""
 
     def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
-        """Take the values of a `Point`."""
+        """Say whose range counts, whether inputs move it, and whether they are means of its levels."""
         super().__init__(**options)
-        self.point = Point(point, observes, averages)
-        self.now = Pass()
+        self.point, self.observes, self.averages = point, observes, averages
+        self.now, self.after, self.left_out = Pass(), "", False  # after: the operation whose output it rounds
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return self.now(self.point, inputs)
+        return self.now(self, inputs)
 
     def get_config(self) -> dict[str, Any]:
-        point = {"point": self.point.index, "observes": self.point.observes, "averages": self.point.averages}
-        return {**super().get_config(), **point}
+        own = {"point": self.point, "observes": self.observes, "averages": self.averages}
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="hookline")

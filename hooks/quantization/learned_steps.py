@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import mark_added
-from hookline.hooks.quantization.selection import MODEL_INPUT, trace_inputs
+from hookline.hooks.quantization.selection import trace_kernel_inputs
 from hookline.trainer.graph import as_functional
 from hookline.trainer.network import Network
+from hookline.trainer.select import layer_paths
 
 SMALLEST = 0.01  # the share of an initial step that is left at least: none is 0 or negative
 Quantize: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, int], tf.Tensor]"
@@ -116,11 +117,15 @@ class LearnedSteps:
         """Return the model with the factors among its variables, in a layer behind its first output."""
         from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
-        found = trace_inputs(model, lambda each: isinstance(each, ActivationQuantizer))
-        facts = [[each for layer, each in found if layer.point.index == index] for index in range(self._sizes[0])]
-        self._unsigned = np.array([all(each.non_negative for each in calls) for calls in facts], bool)
-        self.inputs = {index for index, calls in enumerate(facts) if all(MODEL_INPUT in each.sources for each in calls)}
         graph = as_functional(model)
+        layers = {path: each for path, each in layer_paths(model).items() if isinstance(each, ActivationQuantizer)}
+        signed, derived, names = set[int](), set[int](), [each.name for each in graph.inputs]
+        for path, calls in trace_kernel_inputs(model, layers).calls.items():
+            point = layers[path].point
+            signed |= set() if all(each.non_negative for each in calls) else {point}
+            derived |= set() if layers[path].after in names else {point}
+        self._unsigned = np.array([point not in signed for point in range(self._sizes[0])], bool)
+        self.inputs = set(range(self._sizes[0])) - derived
         self._layer = StepSizes(sum(self._sizes), name="step_sizes")
         mark_added(self._layer, "quantization_aware_training")
         first, *others = graph.outputs
