@@ -125,9 +125,11 @@ class BernoulliAttention(GraphHook):
         self.branch = options.parse_branch(branch)
         self.branch_input = check_choice("branch_input", branch_input, options.BRANCH_INPUTS)
         self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
-        self.keep_rate = options.parse_keep_rate(keep_rate)
+        self.keep_rate = None if keep_rate is None else options.parse(keep_rate, "keep_rate", options.KeepRate)
         self.entropy = check_number("entropy", entropy)
-        self.supervision = options.parse_supervision(supervision)
+        self.supervision: options.Supervision | None = None
+        if supervision is not None:
+            self.supervision = options.parse(supervision, "supervision", options.Supervision)
         self.network = network
         self.observed_examples = 0 if self.mode == "none" else EXAMPLES
         self._place: Place | None = None
@@ -226,7 +228,8 @@ class BernoulliAttention(GraphHook):
         if self.mode == "none":
             return {}
         attention, logits = context.taps[f"{self.name}/attention"], self._logits(context)
-        values = {"mean": options.mean_keep_rate(attention), "entropy": options.mean_entropy(logits)}
+        mean = tf.reduce_mean(tf.cast(attention, tf.float32), axis=[1, 2, 3])
+        values = {"mean": mean, "entropy": options.mean_entropy(logits)}
         key = self.supervision.key if self.supervision else "map"
         if key in context.batch:
             wanted = options.given_map(context.batch, key, tuple(logits.shape[1:3]))

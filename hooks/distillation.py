@@ -94,7 +94,7 @@ class Distillation(GraphHook):
         self.features = features or {}
         self.feature_weight = check_number("feature_weight", feature_weight, minimum=0.0)
         self.network = network
-        self._model: keras.Model | None = None
+        self._model: keras.Model  # the teacher, once `rebuild_model` has run
         self._kept: dict[str, tf.Variable] = {}
         self._digest = ""
 
@@ -113,7 +113,7 @@ class Distillation(GraphHook):
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         taps = {}
         for name, own in self.features.items():
-            theirs, ours = _output(self._built, name), _output(model, own)
+            theirs, ours = _output(self._model, name), _output(model, own)
             if theirs.shape != ours.shape:
                 raise UserError(
                     f"hooks.{self.key}.features: the teacher's '{name}' returns {list(theirs.shape)}, and '{own}' "
@@ -128,17 +128,12 @@ class Distillation(GraphHook):
                 f"hooks.{self.key} softens a softmax, and the data has no classes. Expected hooks.{self.key}=null."
             )
         if self.teacher is None:
-            values = {name: v.value for name, v in name_variables(self._built.variables).items()}
+            values = {name: v.value for name, v in name_variables(self._model.variables).items()}
             self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}
 
     def declare(self) -> Declaration:
         outside = {"teacher": self._digest} if self._digest else {}
         return Declaration({f"teacher/{name}": kept for name, kept in self._kept.items()}, outside=outside)
-
-    @property
-    def _built(self) -> keras.Model:
-        assert self._model is not None, "rebuild_model has not run"
-        return self._model
 
     def add_losses(self, context: StepContext) -> Tensors:
         if not context.training:
@@ -167,13 +162,13 @@ class Distillation(GraphHook):
 
     def _taught(self, inputs: Any) -> tuple[Any, Tensors]:
         """Return the teacher's logits and features, without gradients and without writing its variables."""
-        model, activations = take_off(self._built)  # of a model that the user may still need
+        model, activations = take_off(self._model)  # of a model that the user may still need
         try:
             outputs: Any = model
             if self.features:
                 features = {name: _output(model, name) for name in self.features}
                 outputs = keras.Model(model.inputs, [as_functional(model).output, features])
-            values = zip(self._built.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
+            values = zip(self._model.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
             with keras.StatelessScope(list(values)):
                 found = outputs(inputs, training=False)
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs, check_number, keeps_averages
+from hookline.hooks.options import begin_step, check_epochs, check_number, inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -84,7 +84,7 @@ class Ema(GraphHook):
         self.network = network
 
     def build(self, context: BuildContext) -> None:
-        if keeps_averages(context.network.optimizer):
+        if inner_of(context.network.optimizer).use_ema:
             raise UserError(
                 f"The optimizer keeps averages, too. Expected optimizer.use_ema=false, or hooks.{self.key}=null."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -100,7 +100,10 @@ class GradientOverride(GraphHook):
                 in Ganin et al. 2016 with 10; 0: the full gradient from the first step on.
             network: name of the network.
         """
-        self.backward = parse_backward(backward)
+        if not isinstance(backward, Backward):
+            name, arguments = parse_named("backward", backward, BACKWARDS)
+            backward = BACKWARDS[name](**arguments)
+        self.backward = backward
         if op_type is not None and not str(op_type).isidentifier():
             raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
         if op_type is None and layers is None:
@@ -127,7 +130,12 @@ class GradientOverride(GraphHook):
         model = context.network.model
         if self.layers is None:
             return
-        self._chosen = choose_layers(model, self.layers)
+        if not is_graph(model):
+            raise UserError(
+                f"The graph of '{model.name}' is not known. Expected a functional or Sequential model, or op_type."
+            )
+        offered = _called_layers(model)
+        self._chosen = select_layers(model, self.layers, accept=lambda layer: id(layer) in offered)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         if self.op_type is not None:
@@ -158,16 +166,6 @@ class GradientOverride(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         return {"backward": self.backward.name, "layers_overridden": list(self._chosen), "op_type": self.op_type}
-
-
-def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
-    """Return the layers that match, by path, of all that a graph calls on float tensors."""
-    if not is_graph(model):
-        raise UserError(
-            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model, or op_type."
-        )
-    offered = _called_layers(model)
-    return select_layers(model, patterns, accept=lambda layer: id(layer) in offered)
 
 
 def _called_layers(model: keras.Model) -> set[int]:
@@ -216,15 +214,6 @@ def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tens
     return list(made)
 
 
-def parse_backward(given: Any) -> Backward:
-    """Return the backward pass that a config names."""
-    if isinstance(given, Backward):
-        return given
-    name, arguments = parse_named("backward", given, BACKWARDS)
-    return BACKWARDS[name](**arguments)
-
-
-MARK = "_gradient_op_type"
 MOST_LISTED = 40
 
 
@@ -248,20 +237,13 @@ def _gradients(
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
-    inputs = [tf.identity(each) for each in operation.inputs]
-    floats = [each for each in inputs if is_differentiable(each)]
-    gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
-    found = {id(each): gradient for each, gradient in zip(floats, gradients, strict=True) if gradient is not None}
-    return [tf.convert_to_tensor(found[id(each)]) if id(each) in found else None for each in inputs]
+    """Return TensorFlow's own gradients of an op, one for each input, whatever is mapped."""
+    from tensorflow.python.framework import ops  # no public API returns them (TensorFlow 2.21)
 
-
-def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
-    attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
-    dtypes = [each.dtype for each in operation.outputs]
-    graph = tf.compat.v1.get_default_graph()
-    return list(graph.create_op(operation.type, list(inputs), dtypes, attrs=attributes).outputs)
+    function = ops.gradient_registry.lookup(operation.type)
+    found = [None] * len(operation.inputs) if function is None else function(operation, *upstream)
+    each = found if isinstance(found, list | tuple) else [found]
+    return [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in each]
 
 
 @contextmanager

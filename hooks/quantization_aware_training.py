@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks import options
-from hookline.hooks.batch_norm import calls_frozen
-from hookline.hooks.graphs import calls_replaced
+from hookline.hooks.graphs import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
     CONVOLUTIONS,
     DEPTHWISE,

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.batch_norm import find_batch_norms, has_own_methods
+from hookline.hooks.fused_batch_norm import find_batch_norms, has_own_methods
 from hookline.hooks.graphs import calls_replaced
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook

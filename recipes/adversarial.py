@@ -194,8 +194,14 @@ class NetworkBuilder:
         optimizer = self._parts.build_optimizer(learning_rate=rate, updates=updates)
         self.networks.append(Network(name, model, optimizer, final_activations=activations))
 
-    def can_stack(self, count: int) -> str | None:
-        """Return why networks cannot be stacked; None if they can."""
+    def stacks(self, count: int, wanted: bool | str | None) -> bool:
+        """Return whether networks are stacked: where they can be, unless that is not wanted."""
+        reason = None if wanted is False else self._why_apart(count)
+        if reason is not None and wanted is True:
+            raise UserError(f"stacked=true received, but {reason}. Expected task.stacked=false, or auto.")
+        return wanted is not False and reason is None
+
+    def _why_apart(self, count: int) -> str | None:
         optimizer = _inner(self._parts.build_optimizer())
         kind = type(optimizer).__name__
         if kind not in ENTRYWISE:

@@ -19,11 +19,6 @@ from hookline.trainer.objective import Batch
 SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
 
 
-def mean_keep_rate(attention: tf.Tensor) -> tf.Tensor:
-    """Return the mean of A over positions: float32 [batch]."""
-    return tf.reduce_mean(tf.cast(attention, tf.float32), axis=[1, 2, 3])
-
-
 def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
     """Return the mean entropy of the draw at a position, in bits: float32 [batch], 0 to 1."""
     logits = tf.cast(logits, tf.float32)
@@ -145,20 +140,10 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
         return value
     if isinstance(value, Mapping) and isinstance(value.get("filters"), Sequence):
         value = {"dilations": [2**depth for depth in range(len(value["filters"]))], **value}
-    return _parse(value, "branch", BranchOptions)
+    return parse(value, "branch", BranchOptions)
 
 
-def parse_keep_rate(value: Any) -> KeepRate | None:
-    """Return the keep rate to aim at."""
-    return None if value is None else _parse(value, "keep_rate", KeepRate)
-
-
-def parse_supervision(value: Any) -> Supervision | None:
-    """Return how the attention map is supervised."""
-    return None if value is None else _parse(value, "supervision", Supervision)
-
-
-def _parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
+def parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
     """Return a dataclass of the values of a mapping whose keys are all fields of it; of "auto" with its defaults."""
     fields = get_type_hints(kind)
     if value != "auto" and not isinstance(value, Mapping):

@@ -45,7 +45,8 @@ def _automatic(model: keras.Model) -> Place:
     behind: dict[int, Place] = {}  # maps that come from a convolution, with nothing but maps in between
     for node in nodes_in_order(model):
         given = [behind[id(tensor)] for tensor in node.input_tensors if id(tensor) in behind]
-        is_convolution = bool(_convolutions(node.operation))
+        inner = node.operation._flatten_layers() if isinstance(node.operation, keras.Layer) else ()
+        is_convolution = any(is_of(layer, CONVOLUTIONS) for layer in inner)
         if is_convolution and given:
             return given[0]
         for tensor in node.output_tensors:
@@ -58,12 +59,6 @@ def _automatic(model: keras.Model) -> Place:
         "Expected one, or an inner model that returns its maps (of keras.applications: include_top=False, "
         "pooling=None), or layer=<pattern> of a layer with a map."
     )
-
-
-def _convolutions(operation: Any) -> list[keras.Layer]:
-    """Return the 2-D convolutions that an operation is or holds."""
-    inner = operation._flatten_layers() if isinstance(operation, keras.Layer) else ()
-    return [layer for layer in inner if is_of(layer, CONVOLUTIONS)]
 
 
 def _check(place: Place) -> None:

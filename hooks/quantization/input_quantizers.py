@@ -9,7 +9,7 @@ import keras
 
 from hookline.hooks.graphs import call_anew
 from hookline.hooks.quantization.quantizers import Quantizer
-from hookline.hooks.quantization.selection import Facts, Selection
+from hookline.hooks.quantization.selection import Selection
 from hookline.trainer.errors import UserError
 
 
@@ -23,37 +23,29 @@ def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: 
     wanted = {path: layer for path, layer in selection.layers.items() if first_too or path not in selection.first}
     missing = {}
     for path, layer in wanted.items():
-        if path in inputs.hidden or path not in inputs.calls:
+        calls = inputs.calls.get(path, [])
+        if path in inputs.hidden or not calls:
             raise UserError(
                 f"No input quantizer can be put before '{path}', inside a layer that is not a functional model. Set "
                 "input_quantizer=null, or leave it out of `layers`."
             )
-        if not _is_done(path, inputs.calls[path], quantizer):
-            _check_sign(path, inputs.calls[path], quantizer)
-            missing[path] = layer
-    return missing
-
-
-def _is_done(path: str, calls: list[Facts], quantizer: Quantizer) -> bool:
-    """Return whether every input of a layer comes from an equal quantizer; refuse another one."""
-    present = [each.quantizer for each in calls if each.quantizer is not None]
-    if any(config != quantizer.config for config in present):
-        raise UserError(
-            f"The input of '{path}' is quantized by {present[0]} and by {quantizer.config}. Expected one hook for it."
-        )
-    return len(present) == len(calls)
-
-
-def _check_sign(path: str, calls: list[Facts], quantizer: Quantizer) -> None:
-    if not quantizer.is_sign:
-        return
-    for facts in calls:
-        if facts.non_negative:
+        present = [each.quantizer for each in calls if each.quantizer is not None]
+        if any(config != quantizer.config for config in present):
             raise UserError(
-                f"The input of layer '{path}' is never negative, because of '{facts.non_negative}': its sign is always "
-                "+1. Replace that activation (model.activation=hard_tanh), or set input_quantizer to null or {name: "
-                "dorefa, k_bit: 2}."
+                f"The input of '{path}' is quantized by {present[0]} and by {quantizer.config}. Expected one hook for "
+                "it."
             )
+        if len(present) == len(calls):
+            continue
+        cause = next((each.non_negative for each in calls if each.non_negative), "")
+        if cause and quantizer.is_sign:
+            raise UserError(
+                f"The input of layer '{path}' is never negative, because of '{cause}': its sign is always +1. Replace "
+                "that activation (model.activation=hard_tanh), or set input_quantizer to null or {name: dorefa, k_bit: "
+                "2}."
+            )
+        missing[path] = layer
+    return missing
 
 
 def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quantizer) -> list[str]:
