@@ -172,9 +172,7 @@ class BernoulliAttention(GraphHook):
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "bernoulli" and self.eval_mode == "sample":
-            raise UserError(
-                f"hooks.{self.key}.eval_mode=sample draws in every evaluation, which no export does. Expected another."
-            )
+            raise UserError(f"hooks.{self.key}.eval_mode=sample draws in evaluations; no export does. Set another.")
         from hookline.hooks.attention.gate import OWN
 
         return write_out(model, OWN)

@@ -120,9 +120,7 @@ class BnnRounding(GraphHook):
             name = self.kernel_quantizer and self.kernel_quantizer.name
             raise UserError(f"stochastic=true draws -1 or +1. Expected kernel_quantizer=ste_sign. Received: {name}.")
         if self.quantize_first_input and not (self.all_binary and self.input_quantizer):
-            raise UserError(
-                "quantize_first_input=true has no effect here. Expected all_binary=true and an input_quantizer with it."
-            )
+            raise UserError("quantize_first_input=true has no effect. Expected all_binary=true and an input_quantizer.")
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         selection = choose_kernel_layers(model, self.layers, all_binary=self.all_binary)

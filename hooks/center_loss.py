@@ -16,13 +16,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Embedding, Shown, hard_labels
-from hookline.trainer.ops.centers import (
-    center_change,
-    center_sums,
-    class_distances,
-    known_labels,
-    mean_pair_distance,
-)
+from hookline.trainer.ops.centers import center_change, center_sums, class_distances, known_labels, mean_pair_distance
 from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
@@ -133,9 +127,7 @@ class CenterLoss(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError(
-                f"The data does not say how many classes there are. Expected data that does, or hooks.{self.key}=null."
-            )
+            raise UserError(f"The data does not state its classes. Expected data that does, or hooks.{self.key}=null.")
         width = context.network.taps[self._tap].shape[-1]
         self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
@@ -159,9 +151,7 @@ class CenterLoss(GraphHook):
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
         labels = hard_labels(context.batch, f"hooks.{self.name}")
         if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
-            raise UserError(
-                f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
-            )
+            raise UserError(f"Targets are {labels.dtype.name} {labels.shape}. Expected class labels: integers [batch].")
         features = context.taps[self._tap]
         if not features.shape[:1].is_compatible_with(labels.shape):  # a generator may draw any number of samples
             raise UserError(
@@ -314,7 +304,5 @@ def find_features(model: keras.Model, pattern: str | None) -> Any:
         layer = select_layer(model, pattern)
         features, where = layer_output(model, layer), f"The output of the layer '{layer.name}'"
     if len(features.shape) != 2 or features.shape[-1] is None:
-        raise UserError(
-            f"{where} has the shape {tuple(features.shape)}. Expected features [batch, d]: set layer to a later one."
-        )
+        raise UserError(f"{where} has shape {tuple(features.shape)}. Expected features [batch, d]: set a later layer.")
     return features

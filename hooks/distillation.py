@@ -124,9 +124,7 @@ class Distillation(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError(
-                f"hooks.{self.key} softens a softmax, and the data has no classes. Expected hooks.{self.key}=null."
-            )
+            raise UserError(f"hooks.{self.key} needs classes, and the data has none. Expected hooks.{self.key}=null.")
         if self.teacher is None:
             values = {name: v.value for name, v in name_variables(self._model.variables).items()}
             self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}
@@ -143,9 +141,7 @@ class Distillation(GraphHook):
         alone = isinstance(logits, tf.Tensor) and isinstance(teacher, tf.Tensor)
         if not alone or teacher.shape != logits.shape or logits.shape[-1] < 2:  # a softmax of one output is always 1
             shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
-            raise UserError(
-                f"The teacher returns {shapes[0]}, '{self.network}' {shapes[1]}. Expected logits of the same classes."
-            )
+            raise UserError(f"The teacher gives {shapes[0]}, '{self.network}' {shapes[1]}. Expected the same classes.")
         same = tf.equal(tf.argmax(teacher, -1), tf.argmax(logits, -1))
         context.taps[f"{self.key}/agreement"] = _per_example(tf.cast(same, tf.float32))
         context.taps[f"{self.key}/teacher"] = teacher

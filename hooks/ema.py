@@ -85,9 +85,7 @@ class Ema(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if inner_of(context.network.optimizer).use_ema:
-            raise UserError(
-                f"The optimizer keeps averages, too. Expected optimizer.use_ema=false, or hooks.{self.key}=null."
-            )
+            raise UserError(f"The optimizer keeps averages. Set optimizer.use_ema=false, or hooks.{self.key}=null.")
         self._begin = begin_step(self.begin_epoch, context)
         self._averages: dict[str, tf.Variable] = {}
         for name, variable in context.network.variables.items():
@@ -108,9 +106,7 @@ class Ema(GraphHook):
             return weights
         values = {**weights, **context.state}
         if any(weights[name] is not read for name, read in context.latent.items()):
-            raise UserError(
-                f"A hook before '{self.name}' changes what evaluations use. Expected hooks.{self.key}.evaluate=false."
-            )
+            raise UserError(f"An earlier hook changes what evaluations use. Set hooks.{self.key}.evaluate=false.")
         averaged = self._next({name: value for name, value in values.items() if name in self._averages})
         for name, average in averaged.items():
             value = values[name]

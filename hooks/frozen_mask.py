@@ -10,14 +10,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from hookline.hooks.kernels import (
-    Target,
-    kernel_names,
-    layer_rows,
-    left_out_advice,
-    select_targets,
-    variable_layers,
-)
+from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
 from hookline.hooks.options import AVERAGE, begin_step, check_choice, check_epochs, check_number
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name, user_path
@@ -254,9 +247,7 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
             raise unknown_name(f"variable in {path}", name, layers)
         _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
         if array.dtype != bool and not np.isin(array, (0, 1)).all():
-            raise UserError(
-                f"The mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives."
-            )
+            raise UserError(f"Mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives.")
         masks[name] = array.astype(bool)
     return masks
 
@@ -267,9 +258,7 @@ def _load_arrays(path: str) -> dict[str, np.ndarray]:
         with np.load(found, allow_pickle=False) as loaded:  # of one array without a name this is a TypeError
             return {name: loaded[name] for name in loaded.files}
     except ARRAY_FAULTS as error:
-        raise UserError(
-            f"The mask file {path} cannot be read ({error}). Expected an npz file with a mask for each variable."
-        ) from error
+        raise UserError(f"The file {path} cannot be read ({error}). Expected an npz of masks by variable.") from error
 
 
 def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str, np.ndarray]:
@@ -284,15 +273,11 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str,
     for name in names:
         key = f"network/{network.name}/{name}"
         if key not in tensors:
-            raise UserError(
-                f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected a run of the same network."
-            )
+            raise UserError(f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected the same network.")
         _check_shape(f"'{key}' in the run {path}", tensors[key], network.variables[name].shape)
         masks[name] = np.asarray(tensors[key] != 0)
     if all(mask.all() for mask in masks.values()):
-        raise UserError(
-            f"No weight in the run {path} is 0, so it gives no mask. Expected a pruned run, or masks=magnitude."
-        )
+        raise UserError(f"No weight in run {path} is 0: it gives no mask. Expected a pruned run, or masks=magnitude.")
     return masks
 
 

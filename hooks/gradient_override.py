@@ -109,16 +109,12 @@ class GradientOverride(GraphHook):
         if op_type is None and layers is None:
             raise UserError("Neither layers nor op_type was given. Expected one of them.")
         if op_type is not None and layers not in (None, EVERY_LAYER, [EVERY_LAYER]):
-            raise UserError(
-                f"layers={layers} and op_type={op_type} received. Expected one: an op_type counts in the whole network."
-            )
+            raise UserError(f"layers={layers} and op_type={op_type} given. Expected one: an op_type counts everywhere.")
         self.layers = None if op_type is not None or layers is None else layers
         self.op_type = op_type
         self.rise = check_number("rise", rise, minimum=0.0)
         if self.rise and (self.op_type is not None or not self.backward.modifies):
-            raise UserError(
-                f"rise={rise} received for {self.backward.name}. Expected layers and a backward such as reverse."
-            )
+            raise UserError(f"rise={rise} with {self.backward.name}. Expected layers and a backward such as reverse.")
         self.network = network
         self._chosen: dict[str, keras.Layer] = {}
 

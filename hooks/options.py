@@ -76,9 +76,7 @@ def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch")
     step = epoch_start(epoch, context.steps_per_epoch)
     if step >= context.total_steps:
         epochs = context.total_steps / context.steps_per_epoch
-        raise UserError(
-            f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one."
-        )
+        raise UserError(f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Set an earlier one.")
     return step
 
 

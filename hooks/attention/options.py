@@ -56,15 +56,11 @@ def mass_inside(attention: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
 def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     """Return a map of the batch, resized by area: float32 [batch, height, width, 1]."""
     if key not in batch:
-        raise UserError(
-            f"supervision.key={key} is not in the batch. Expected one of {', '.join(sorted(batch))}, or null."
-        )
+        raise UserError(f"supervision.key={key} is not in the batch. Expected {', '.join(sorted(batch))}, or null.")
     wanted = tf.cast(batch[key], tf.float32)
     wanted = wanted[..., tf.newaxis] if wanted.shape.rank == 3 else wanted
     if wanted.shape.rank != 4 or wanted.shape[-1] != 1 or None in wanted.shape[1:3]:
-        raise UserError(
-            f"'{key}' in the batch has the shape {batch[key].shape}. Expected a map [batch, height, width]."
-        )
+        raise UserError(f"'{key}' of the batch has shape {batch[key].shape}. Expected a map [batch, height, width].")
     from hookline.hooks.attention.gate import area_resize  # beside classes of Keras: not for options
 
     return area_resize(wanted, size)

@@ -27,9 +27,7 @@ class Place:
 def find_place(model: keras.Model, pattern: str | None) -> Place:
     """Return the map to gate: the output of the layer that matches, or the input of the second convolution."""
     if not is_graph(model):
-        raise UserError(
-            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model to put a gate into."
-        )
+        raise UserError(f"The graph of '{model.name}' is not known. Expected a functional or Sequential model.")
     functional = as_functional(model)
     if pattern is None:
         place = _automatic(functional)

@@ -41,9 +41,7 @@ def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
     sizes = tuple(given[name])
     wanted = 2 if name in SIZED else 0
     if len(given) != 1 or len(sizes) != wanted or min(sizes, default=1) < 1 or (name == "n_m" and sizes[0] >= sizes[1]):
-        raise UserError(
-            f"Invalid structure: {value}. Expected unstructured, channel, {' or '.join(SIZED.values())}, with n < m."
-        )
+        raise UserError(f"structure={value}: expected unstructured, channel, {' or '.join(SIZED.values())}, n < m.")
     return Structure(name, sizes)
 
 
@@ -193,7 +191,5 @@ def _final_sparsity(given: Any, stages: Sequence[Sparsity], structure: Structure
         return DEFAULT_SPARSITY if chosen is None else chosen
     values = [] if chosen is None else list(chosen.values()) if isinstance(chosen, dict) else [chosen]
     if any(not math.isclose(value, own, abs_tol=1e-6) for value in values):
-        raise UserError(
-            f"A final sparsity of {chosen} contradicts structure={structure.config}. Expected {own:g}, or auto."
-        )
+        raise UserError(f"final_sparsity={chosen} contradicts structure={structure.config}. Expected {own:g}, or auto.")
     return own

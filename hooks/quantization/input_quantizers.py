@@ -17,9 +17,7 @@ def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: 
     """Return the selected layers that need an input quantizer: those without an equal one; refuse a useless one."""
     inputs = selection.inputs
     if inputs is None:
-        raise UserError(
-            "A subclassed model has no graph for input quantizers. Expected a functional one, or input_quantizer=null."
-        )
+        raise UserError("A subclassed model has no graph. Expected a functional one, or input_quantizer=null.")
     wanted = {path: layer for path, layer in selection.layers.items() if first_too or path not in selection.first}
     missing = {}
     for path, layer in wanted.items():
