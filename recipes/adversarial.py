@@ -129,10 +129,7 @@ def slope_penalty(
 def draw_noise(
     forward: ForwardFunction, pairs: int, count: int, size: int, *, kind: str = "normal", use: str = "noise"
 ) -> tf.Tensor:
-    """Return inputs for several generators, each drawn with its own seed: float32 [pairs, count, size].
-
-    "normal" has mean 0 and variance 1; "uniform" lies in [-1, 1).
-    """
+    """Return inputs of generators, each by its own seed, float32 [pairs, count, size]: normal or uniform in [-1, 1)."""
     seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
     if kind == "uniform":
         return tf.stack([tf.random.stateless_uniform([count, size], seed, -1.0, 1.0) for seed in seeds])

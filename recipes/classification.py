@@ -25,11 +25,7 @@ class Classification(Objective):
         self.label_smoothing = label_smoothing
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy of each example.
-
-        Of mixed examples, which have "target_shares" [batch, classes], the cross-entropy is with these shares, and the
-        accuracy the share of the class that was found.
-        """
+        """Return cross-entropy and accuracy of each example, of mixed ones by "target_shares" [batch, classes]."""
         logits = forward("model", batch["inputs"])
         if not isinstance(logits, tf.Tensor):
             raise several_outputs("model", logits, f"logits [batch, {self.classes}]")

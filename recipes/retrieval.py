@@ -92,10 +92,7 @@ class Retrieval(Objective):
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return a sheet of some queries with their nearest neighbours, and the embeddings, evenly thinned out.
-
-        Neighbours are framed green where the class is right; embeddings have the class and, of images, a thumbnail.
-        """
+        """Return some queries with their nearest neighbours, and embeddings, evenly thinned out, with thumbnails."""
         if not collected:
             return Shown()
         targets = collected["target"]
@@ -196,11 +193,7 @@ def mean_of(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 
 def halves(targets: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
-    """Return the half, 0 or 1, of each example: int32 [examples].
-
-    The examples of each class alternate between the two halves, the first one in half 0. So the halves share no image,
-    and each holds half of every class, to within one example.
-    """
+    """Return the half, 0 or 1, of each example, int32 [examples]: those of a class alternate, the first in half 0."""
     by_order = tf.argsort(order)
     by_class = tf.gather(by_order, tf.argsort(tf.gather(targets, by_order), stable=True))
     sorted_targets = tf.gather(targets, by_class)

@@ -70,10 +70,7 @@ def is_batched(examples: Any) -> bool:
 
 
 def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
-    """Return rows of an object as new arrays [n, ...] by name.
-
-    They are checked against the formats of row 0, once these are known; `alike` says how to fix rows that differ.
-    """
+    """Return rows of an object as new arrays [n, ...] by name, in the formats of row 0 once these are known."""
     if not is_batched(examples):
         found = []
         for row in rows.tolist():

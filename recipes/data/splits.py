@@ -127,10 +127,7 @@ def hold_out(
     groups: np.ndarray | None,
     keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those that are held out.
-
-    A split of "auto" is stratified where there are labels, and random where targets are not classes.
-    """
+    """Return rows by part: "train", and those that are held out; "auto" is stratified where there are labels."""
     if not held_out:
         return {TRAIN: np.arange(size, dtype=np.int64)}
     if split in NEEDS and (groups if split == "group" else keys) is None:

@@ -210,10 +210,7 @@ class RecordIndex:
 
 
 def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIndex:
-    """Return the index of files, from an earlier run where none of them has changed since.
-
-    Making it reads every record once, checks both checksums of each, and that it holds the features.
-    """
+    """Return the index of files, from an earlier run where none has changed since; else every record is checked."""
     keys = {option: options[option] for option in ("image_key", "label_key", "group_key")}
     try:
         stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys)
@@ -229,7 +226,7 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             parts = list(pool.map(lambda file: _index_file(file, keys), files))
-        arrays = {name: _joined([part[name] for part in parts], name) for name in parts[0]}
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, stamp=np.array(stamp), **arrays)
@@ -242,8 +239,8 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     return RecordIndex(tuple(files), **arrays)
 
 
-def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any]]:
-    """Return the lists of one file by name."""
+def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+    """Return the arrays of one file by name; labels and groups are integers or texts."""
     found: dict[str, list[Any]] = {"offsets": [], "lengths": [], "digests": [], "labels": []}
     if keys["group_key"] is not None:
         found["groups"] = []
@@ -273,7 +270,7 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
-    return found
+    return {name: np.array(each, np.uint64 if name == "digests" else None) for name, each in found.items()}
 
 
 def _single_value(
@@ -298,14 +295,6 @@ def _single_value(
     if kind == "bytes" and "int64" in kinds:
         return values[0].decode(errors="backslashreplace")
     return values[0]
-
-
-def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
-    """Return the values of all files in one array: integers, or texts."""
-    values = [value for part in parts for value in part]
-    if name == "digests":
-        return np.array(values, np.uint64)
-    return np.array(values, np.int64 if isinstance(values[0], int) else None)
 
 
 def _digest(data: bytes) -> int:
