@@ -59,7 +59,6 @@ class Retrieval(Objective):
         squared: bool = False,
         recall_at: Sequence[int] = (1, 5, 20),
     ) -> None:
-        """Set the loss and the measures; see `retrieval`."""
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:

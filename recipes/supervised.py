@@ -52,7 +52,6 @@ class ClassLoss(Classification):
     """Minimise what `recipes.classification` does, and report the metrics that were asked for."""
 
     def __init__(self, *, classes: int, label_smoothing: float, measures: Measures) -> None:
-        """Set the loss and the metrics."""
         super().__init__(classes=classes, label_smoothing=label_smoothing)
         self.measures = measures
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,16 +79,17 @@ class Inserter:
     _linear: dict[int, keras.Layer] = field(default_factory=dict)  # of a layer, the one without its activation
     _layers: list[Any] = field(default_factory=list)
     _first: list[int] = field(default_factory=list)  # of each point, the one whose range it shares, or itself
+    _points: dict[int, int] = field(default_factory=dict)  # of a tensor of the old graphs: whose range it has
+    _fused: set[int] = field(default_factory=set)  # the tensors that a runtime never writes
 
     def rebuilt(self, model: keras.Model, *, outer: bool = True) -> keras.Model:
         """Return the model with quantizers: the same layers, the same variables."""
         graph = as_functional(model)
-        places = _Places(graph)
+        self._fused |= _fused_tensors(graph)
         new: dict[int, Any] = {}
-        points: dict[int, int] = {}  # of a tensor of the old graph: whose range it has
         for tensor in graph.inputs if outer else ():
             if _is_float(tensor):
-                new[id(tensor)] = self._own(tensor, tensor, tensor.name, points)
+                new[id(tensor)] = self._own(tensor, tensor, tensor.name)
         for node in nodes_in_order(graph):
             operation = node.operation
             if is_graph(operation):
@@ -97,16 +97,16 @@ class Inserter:
                     self._inner[id(operation)] = self.rebuilt(operation, outer=False)
                 operation = self._inner[id(operation)]
             args, kwargs = node.arguments.fill_in({id(each): new.get(id(each), each) for each in node.input_tensors})
-            made = keras.tree.flatten(self._called(operation, args, kwargs, points))
+            made = keras.tree.flatten(self._called(operation, args, kwargs))
             for old, tensor in zip(node.output_tensors, made, strict=True):
-                new[id(old)] = self._placed(node, old, tensor, places, points)
+                new[id(old)] = self._placed(node, old, tensor)
         outputs = [new.get(id(tensor), tensor) for tensor in graph.outputs]
         packed = keras.tree.pack_sequence_as(graph._outputs_struct, outputs)
         if outer:
             self._number()
         return keras.Model(graph._inputs_struct, packed, name=model.name)
 
-    def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], points: dict[int, int]) -> Any:
+    def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operation: in parts, with quantizers between them, where runtimes compute it so."""
         name, function = operation.name, inner_activation(operation)
         if function is None and _activation(operation) not in SWISH:
@@ -118,13 +118,13 @@ class Inserter:
             if id(operation) not in self._linear:
                 self._linear[id(operation)] = without_activation(operation)
             x = self._linear[id(operation)](*args, **kwargs)
-            x = self._own(x, x, f"{name}_linear", points)
+            x = self._own(x, x, f"{name}_linear")
         number = len(self._layers) + 1
         if getattr(function, "__name__", "") not in SWISH:
             return keras.layers.Activation(function, name=f"{name}_activation_{number}", **options)(x)
         gate = keras.layers.Activation("sigmoid", name=f"{name}_sigmoid_{number}", **options)
         y = gate(x)
-        y = self._own(y, y, f"{name}_sigmoid", points, _fixed_range(gate, self.now.bits))
+        y = self._own(y, y, f"{name}_sigmoid", _fixed_range(gate, self.now.bits))
         return keras.layers.Multiply(name=f"{name}_product_{number}", **options)([x, y])
 
     def _number(self) -> None:
@@ -149,10 +149,11 @@ class Inserter:
         self._first = [min(firsts) if each in firsts else each for each in self._first]
         return min(firsts)
 
-    def _placed(self, node: Any, old: Any, tensor: Any, places: _Places, points: dict[int, int]) -> Any:
+    def _placed(self, node: Any, old: Any, tensor: Any) -> Any:
         """Return a tensor with the quantizer that its place asks for, if any."""
-        if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old) or _is_input(node.operation):
+        if not _is_float(old) or is_graph(node.operation) or id(old) in self._fused or _is_input(node.operation):
             return tensor
+        points = self._points
         sources = [points.get(id(each)) for each in node.input_tensors]
         given, kind = sources[0] if sources else None, type(node.operation).__name__
         if kind in JOINING and (joined := self._joined(sources)) is not None:
@@ -165,18 +166,16 @@ class Inserter:
         if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
             points[id(old)] = given
             return self._layer(node.operation.name, given, observes=False, averages=kind in AVERAGING)(tensor)
-        return self._own(old, tensor, node.operation.name, points, _fixed_range(node.operation, self.now.bits))
+        return self._own(old, tensor, node.operation.name, _fixed_range(node.operation, self.now.bits))
 
-    def _own(
-        self, old: Any, tensor: Any, name: str, points: dict[int, int], fixed: tuple[float, float] | None = None
-    ) -> Any:
+    def _own(self, old: Any, tensor: Any, name: str, fixed: tuple[float, float] | None = None) -> Any:
         """Return a tensor with a quantizer of a point of its own."""
-        points[id(old)] = len(self.names)
+        point = self._points[id(old)] = len(self.names)
         if fixed is not None:
-            self.fixed[len(self.names)] = fixed
+            self.fixed[point] = fixed
         self.names.append(name)
-        self._first.append(points[id(old)])
-        return self._layer(name, points[id(old)], observes=fixed is None)(tensor)
+        self._first.append(point)
+        return self._layer(name, point, observes=fixed is None)(tensor)
 
     def _layer(self, after: str, point: int, *, observes: bool, averages: bool = False) -> keras.Layer:
         from hookline.hooks.quantization.layers import ActivationQuantizer  # a class of Keras: not for options
@@ -187,25 +186,23 @@ class Inserter:
         return layer
 
 
-class _Places:
-    """Tell which tensors of a graph are never written by an integer runtime: those inside of what it fuses."""
-
-    def __init__(self, graph: keras.Model) -> None:
-        nodes = list(nodes_in_order(graph))
-        self._taken = Counter(id(each) for node in nodes for each in node.input_tensors)
-        self._taken.update(id(each) for each in graph.outputs)
-        self._takers = {id(each): node.operation for node in nodes for each in node.input_tensors}
-        self._norms = {id(layer): id(norm) for layer, norm in folded_norms(graph)}
-
-    def is_fused(self, node: Any, tensor: Any) -> bool:
-        """Return whether the one operation that takes an output of a node is fused with it."""
-        taker = self._takers.get(id(tensor))
-        if taker is None or self._taken[id(tensor)] != 1:
-            return False
-        if self._norms.get(id(node.operation)) == id(taker) or _is_input(taker):
-            return True
-        begins = is_linear(node.operation) or type(node.operation).__name__ in ADDING
-        return (begins or is_of(node.operation, ["BatchNormalization"])) and _is_relu(taker)
+def _fused_tensors(graph: keras.Model) -> set[int]:
+    """Return the tensors of a graph that an integer runtime never writes: those inside of what it fuses."""
+    takers: dict[int, list[Any]] = {id(each): [None] for each in graph.outputs}
+    for node in nodes_in_order(graph):
+        for each in node.input_tensors:
+            takers.setdefault(id(each), []).append(node.operation)
+    norms, found = {id(layer): id(norm) for layer, norm in folded_norms(graph)}, set[int]()
+    for node in nodes_in_order(graph):
+        made = node.operation
+        begins = is_linear(made) or type(made).__name__ in ADDING or is_of(made, ["BatchNormalization"])
+        for tensor in node.output_tensors:
+            taker, *others = takers.get(id(tensor), [None])
+            if taker is None or others:
+                continue
+            if norms.get(id(made)) == id(taker) or _is_input(taker) or (begins and _is_relu(taker)):
+                found.add(id(tensor))
+    return found
 
 
 def _is_float(tensor: Any) -> bool:

@@ -22,7 +22,6 @@ class InputQuantizer(keras.layers.Layer):
     """
 
     def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
-        """Take a quantizer."""
         super().__init__(**options)
         parsed = parse_quantizer(quantizer, role="input", option="quantizer")
         assert parsed is not None, "a quantizer is expected"
@@ -50,7 +49,6 @@ class _Float(keras.layers.Layer):
     """Return a tensor of the dtype of the input, which is not cast."""
 
     def __init__(self, **options: Any) -> None:
-        """Take the options of a layer."""
         super().__init__(**{**options, "autocast": False})
         self.supports_masking = True
 
@@ -84,7 +82,6 @@ class StepSizes(_Float):
     """Return its input; hold a factor for each step size, 1 at first, which a hook reads."""
 
     def __init__(self, count: int, **options: Any) -> None:
-        """Take the number of steps."""
         super().__init__(**options)
         self.count = count
 

@@ -29,12 +29,11 @@ from hookline.recipes.data.splits import PARTS, check_every_class
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import write_whole
 from hookline.trainer.input.data import Data, Split
-from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
 from hookline.trainer.input.source import ArraySource, Source
 
 CACHES = ("memory", "disk", "none")
 CORRUPT = ("stop", "skip")
-PEAK = 255
 WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
 DECODER = 2  # increased when the same file is decoded to other pixels, or the cache file has another form
@@ -130,7 +129,7 @@ def _open(
     images: EncodedImages, options: Mapping[str, Any], name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, dict[int, str]]:
     """Return a source of the images, and why some of them, by row, cannot be decoded: these are black, or unread."""
-    transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
+    transform, specs = centered_pixels(PIXEL_PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
         size, form, done = len(images.labels), images.form, 0
