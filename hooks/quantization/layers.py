@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.quantization.activation_places import Pass
-from hookline.hooks.quantization.input_quantizers import quantize
 from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 
 
@@ -43,6 +42,29 @@ class InputQuantizer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "quantizer": self.quantizer.config}
+
+
+def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
+    """Return quantized inputs, computed by operations of Keras; NaN stays NaN."""
+    ops = keras.ops
+    wide = ops.cast(inputs, "float32")
+    if quantizer.name == "dorefa":
+        steps = float(2**quantizer.bits - 1)
+        values = ops.round(ops.clip(wide, 0.0, 1.0) * steps) * (1.0 / steps)
+    elif quantizer.name == "ste_tern":
+        values = _ternary(wide, **quantizer.arguments)
+    else:
+        values = ops.where(ops.isnan(wide), wide, ops.where(wide >= 0.0, 1.0, -1.0))
+    return ops.cast(values, inputs.dtype)
+
+
+def _ternary(
+    wide: Any, *, threshold: float = 0.05, ternary_weight_networks: bool = False, clip_value: float = 1.0
+) -> Any:
+    del clip_value  # of the gradient
+    ops = keras.ops
+    limit = 0.7 * ops.mean(ops.abs(wide)) if ternary_weight_networks else threshold
+    return ops.where(ops.abs(wide) <= limit, 0.0, ops.sign(wide))
 
 
 class _Float(keras.layers.Layer):
