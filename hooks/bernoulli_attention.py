@@ -119,11 +119,12 @@ class BernoulliAttention(GraphHook):
             network: name of the network.
         """
         self.layer = layer
-        self.mode = check_choice("mode", "none" if mode is None else mode, options.MODES)  # YAML's own null
+        mode = "none" if mode is None else mode  # YAML's own null
+        self.mode = check_choice("mode", mode, ("bernoulli", "product", "none"))
         self.eval_mode = check_choice("eval_mode", eval_mode, options.EVAL_MODES)
-        self.join = check_choice("join", join, options.JOINS)
+        self.join = check_choice("join", join, ("replace", "concatenate"))
         self.branch = options.parse_branch(branch)
-        self.branch_input = check_choice("branch_input", branch_input, options.BRANCH_INPUTS)
+        self.branch_input = check_choice("branch_input", branch_input, ("features", "input"))
         self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
         self.keep_rate = None if keep_rate is None else options.parse(keep_rate, "keep_rate", options.KeepRate)
         self.entropy = check_number("entropy", entropy)

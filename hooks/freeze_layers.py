@@ -16,9 +16,6 @@ from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensor
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
-STOPS = ("weights", "upstream")
-BATCH_NORMS = ("frozen", "running", "inference")
-
 
 class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
@@ -89,8 +86,8 @@ class FreezeLayers(GraphHook):
         """
         self.layers = layers
         self.but = [] if but is None else but
-        self.stop = check_choice("stop", stop, STOPS)
-        self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
+        self.stop = check_choice("stop", stop, ("weights", "upstream"))
+        self.batch_norm = check_choice("batch_norm", batch_norm, ("frozen", "running", "inference"))
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.end_epoch = None if end_epoch is None else check_epochs("end_epoch", end_epoch)
         if self.end_epoch is not None and self.end_epoch <= self.begin_epoch:

@@ -23,9 +23,6 @@ from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.step.context import BuildContext, StepContext
 
-SOURCES = ("magnitude", "file", "zeros", "hook")
-FROZEN_PARTS = ("masked", "survivors")
-
 
 class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
@@ -107,8 +104,8 @@ class FrozenMask(GraphHook):
             network: name of the network.
         """
         self.layers = layers
-        self.masks = check_choice("masks", masks, SOURCES)
-        self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
+        self.masks = check_choice("masks", masks, ("magnitude", "file", "zeros", "hook"))
+        self.freeze = check_choice("freeze", freeze, ("masked", "survivors"))
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.path = check_partner("path", path, masks, users=("file", "zeros"))

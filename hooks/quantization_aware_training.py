@@ -35,7 +35,6 @@ from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 LEARNED = "learned"
-RANGES = ("average", LEARNED)
 NEVER = 2**62  # steps
 
 
@@ -149,7 +148,7 @@ class QuantizationAwareTraining(GraphHook):
         self.activation_bits = activation_bits
         if activation_bits is not None:
             self.activation_bits = options.check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
-        self.ranges = options.check_choice("ranges", ranges, RANGES)
+        self.ranges = options.check_choice("ranges", ranges, ("average", LEARNED))
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
         self.range_decay = options.check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)

@@ -66,10 +66,7 @@ def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     return area_resize(wanted, size)
 
 
-MODES = ("bernoulli", "product", "none")
 EVAL_MODES = ("expectation", "sample", "threshold")
-JOINS = ("replace", "concatenate")
-BRANCH_INPUTS = ("features", "input")
 
 Options = TypeVar("Options")
 

@@ -17,7 +17,6 @@ from hookline.trainer.errors import as_typed, printable
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 
-MODES = (AUTO, "styled", PLAIN, QUIET)
 MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
 REASON_LENGTH = 300
 FIRST_SCREEN = "http://localhost:6006/#custom_scalars"  # related curves in one chart
@@ -51,7 +50,7 @@ class FinalTable(HostHook):
             mode: "styled" for a terminal's text, "plain" for text without control characters, "quiet" for none; "auto"
                 decides by the output.
         """
-        self._mode = check_choice("mode", mode, MODES)
+        self._mode = check_choice("mode", mode, (AUTO, "styled", PLAIN, QUIET))
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -70,9 +70,6 @@ USERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "hysteresis": (1.1, ("splicing",)),
 }
 """Options that only some schedules use: the default, and which they are."""
-SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
-CRITERIA = ("magnitude", "l2")
-SCOPES = ("per_layer", "global")
 DEFAULT_SPARSITY = 0.5
 
 
@@ -130,8 +127,9 @@ class Settings:
     criterion: str
 
     def __post_init__(self) -> None:
-        for name, known in {"schedule": SCHEDULES, "scope": SCOPES, "criterion": CRITERIA}.items():
-            check_choice(name, getattr(self, name), known)
+        check_choice("schedule", self.schedule, ("one_shot", "constant", "polynomial", "iterative", "splicing"))
+        check_choice("scope", self.scope, ("per_layer", "global"))
+        check_choice("criterion", self.criterion, ("magnitude", "l2"))
         check_used(self.schedule, vars(self))
         if self.schedule == "iterative":
             if not self.stages:

@@ -28,7 +28,6 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
 THREADS = 8  # threads that mostly wait for a disk
-DUPLICATES = ("refuse", "drop")
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
 LITTER = ("thumbs.db", "desktop.ini", "__macosx")
@@ -39,7 +38,7 @@ def _check(**options: Any) -> None:
     image_form(options["image_size"], options["fit"], options["channels"])
     check_holding(options)
     check_split(options["split"], group_pattern=("group", options["group_pattern"]))
-    check_choice("data.duplicates", options["duplicates"], DUPLICATES)
+    check_choice("data.duplicates", options["duplicates"], ("refuse", "drop"))
     check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
     existing_folder(options["path"])
 

@@ -32,8 +32,6 @@ from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
 from hookline.trainer.input.source import ArraySource, Source
 
-CACHES = ("memory", "disk", "none")
-CORRUPT = ("stop", "skip")
 WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
 DECODER = 2  # increased when the same file is decoded to other pixels, or the cache file has another form
@@ -79,7 +77,7 @@ class EncodedImages:
 
 def check_holding(options: Mapping[str, Any]) -> None:
     """Check how images are held, and what becomes of those that cannot be decoded."""
-    for name, known in (("cache", CACHES), ("corrupt", CORRUPT)):
+    for name, known in (("cache", ("memory", "disk", "none")), ("corrupt", ("stop", "skip"))):
         check_choice(f"data.{name}", options[name], known)
 
 

@@ -42,7 +42,6 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST
 
-ENCODINGS = ("image", "raw")
 FORM = 1  # increased when the format of index files changes
 BEFORE, AFTER = 12, 4
 """Bytes around the data of a record: its length with a checksum, and a checksum."""
@@ -122,7 +121,7 @@ def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...
 
 
 def _raw_shape(encoding: str, shape: Sequence[int] | None) -> tuple[int, ...] | None:
-    check_choice("data.encoding", encoding, ENCODINGS)
+    check_choice("data.encoding", encoding, ("image", "raw"))
     if encoding == "image":
         return None
     sides = tuple(shape or ())

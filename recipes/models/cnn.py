@@ -11,7 +11,6 @@ import keras
 from hookline.recipes import check_choice, check_whole
 from hookline.recipes.models import check_images
 
-HEADS = ("global_pooling", "flatten")
 FEWER = "fewer filters, such as model.filters=[16,32]"
 
 
@@ -33,7 +32,7 @@ def plain_cnn(
     multiplications; with a first stride of 1, 70 million.
     """
     check_whole("first_stride", first_stride, 1, 2)
-    check_choice("head", head, HEADS)
+    check_choice("head", head, ("global_pooling", "flatten"))
     shape = check_images("plain_cnn", input_shape, first_stride * 2 ** len(filters), FEWER)
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = x = keras.Input(shape, name="image")

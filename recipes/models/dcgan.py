@@ -12,7 +12,6 @@ from hookline.recipes import check_choice
 from hookline.recipes.models import GENERATOR, check_role
 from hookline.trainer.errors import UserError
 
-NORMALIZED = ("both", "generator", "none")
 BatchNorm: TypeAlias = "partial[keras.layers.BatchNormalization] | None"
 
 
@@ -40,7 +39,7 @@ def dcgan(
     latent = check_role("dcgan", role, latent_size)
     if stacked is not None:
         raise UserError("dcgan cannot be stacked: grouped convolutions lack a CPU gradient. Set task.stacked=false.")
-    check_choice("batch_norm", batch_norm, NORMALIZED)
+    check_choice("batch_norm", batch_norm, ("both", "generator", "none"))
     shape, step = tuple(input_shape), 2 ** len(filters)
     if len(shape) != 3 or any(side % step for side in shape[:2]):
         raise UserError(
