@@ -28,8 +28,7 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource, Source
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
-WEIGHTS = "sample_weight"
-"""Base name of such an array, followed by "_train" and so on."""
+WEIGHTS = "sample_weight"  # base name of such an array, followed by "_train" and so on
 LETTERS = {INPUTS: "x", TARGETS: "y"}
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 Columns = dict[str, str]

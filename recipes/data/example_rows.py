@@ -26,11 +26,9 @@ from hookline.trainer.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
 LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
-_own: list[Any] = []
-"""The object that this process reads, if it is a worker."""
+_own: list[Any] = []  # the object that this process reads, if it is a worker
 
-Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"
-"""dtype and shape of one row, by name."""
+Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"  # dtype and shape of one row, by name
 
 
 def processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:

@@ -24,8 +24,7 @@ from hookline.trainer.objective import Batch
 
 FEW_CHANNELS = (1, 3)
 PEAK = 255
-AUTO_BYTES = 2**30
-"""Cache "auto" holds data up to this size."""
+AUTO_BYTES = 2**30  # cache "auto" holds data up to this size
 TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
 SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow copies them once
 

@@ -43,8 +43,7 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST
 
 FORM = 1  # increased when the format of index files changes
-BEFORE, AFTER = 12, 4
-"""Bytes around the data of a record: its length with a checksum, and a checksum."""
+BEFORE, AFTER = 12, 4  # bytes around the data of a record: its length with a checksum, and a checksum
 BATCH = 64
 
 
