@@ -284,9 +284,7 @@ def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: 
             )
         present = [each.quantizer for each in calls if each.quantizer is not None]
         if any(config != quantizer.config for config in present):
-            raise UserError(
-                f"The input of '{path}' is quantized by {present[0]} and by {quantizer.config}. Expected one hook."
-            )
+            raise UserError(f"The input of '{path}' is quantized by {present[0]} and {quantizer.config}. Expected one.")
         if len(present) == len(calls):
             continue
         cause = next((each.non_negative for each in calls if each.non_negative), "")

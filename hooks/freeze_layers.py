@@ -213,9 +213,7 @@ class FreezeLayers(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         network, lines = run.networks[self.network], []
         if self._whole_run and len(self._latent) == len(network.trainable_variables):
-            lines.append(
-                f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the layers pattern."
-            )
+            lines.append(f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the pattern.")
         if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
             lines.append(
                 f"end_epoch={self.end_epoch:g} is not before the end of the run (epoch "

@@ -127,9 +127,7 @@ class GradientOverride(GraphHook):
         if self.layers is None:
             return
         if not is_graph(model):
-            raise UserError(
-                f"The graph of '{model.name}' is not known. Expected a functional or Sequential model, or op_type."
-            )
+            raise UserError(f"'{model.name}' has no known graph. Expected a functional or Sequential one, or op_type.")
         offered = _called_layers(model)
         self._chosen = select_layers(model, self.layers, accept=lambda layer: id(layer) in offered)
 
@@ -138,9 +136,8 @@ class GradientOverride(GraphHook):
             return override_ops(self.op_type, self.backward, self.key) if context.training else nullcontext()
         backward = self._rising(context.step)
         names = {path: f"{self.key}_{path.replace('/', '_')}" for path in self._chosen}
-        return calls_replaced(
-            [(layer, partial(_call, layer.call, backward, names[path])) for path, layer in self._chosen.items()]
-        )
+        calls = [(each, partial(_call, each.call, backward, names[path])) for path, each in self._chosen.items()]
+        return calls_replaced(calls)
 
     def measure(self, context: StepContext) -> Tensors:
         return {f"{self.key}/rise": self._risen(context.step)} if self.rise else {}

@@ -67,9 +67,7 @@ def _check(place: Place) -> None:
             "height, width, channels]: set layer=<pattern>."
         )
     if any(each is place.features for each in place.model.outputs):
-        raise UserError(
-            f"The layer '{place.layer}' gives an output of the model. Expected a layer before it: set layer=<pattern>."
-        )
+        raise UserError(f"'{place.layer}' is an output of the model. Expected a layer before it: set layer=<pattern>.")
     layers = place.model._flatten_layers()
     if any(getattr(layer, "data_format", None) == "channels_first" for layer in layers):
         raise UserError("The model has its channels first. Expected maps [batch, height, width, channels].")

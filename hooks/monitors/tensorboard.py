@@ -123,9 +123,8 @@ class TensorBoard(HostHook):
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
         if is_due(self._pictures_every, number, last=report.split == "test"):
-            self._files.write(
-                TRAIN, report.step, records.picture_summary(run.views.pictures(report.step, report.split))
-            )
+            pictures = run.views.pictures(report.step, report.split)
+            self._files.write(TRAIN, report.step, records.picture_summary(pictures))
         last = run.step >= run.total_steps or run.control.stop_reason is not None
         if report.split == "validation" and is_due(self._histograms_every, number, last=last):
             # At the test, the weights may be those of the best step.

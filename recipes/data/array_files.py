@@ -123,9 +123,7 @@ class ArrayFiles:
         """Return an array, read into memory."""
         from hookline.recipes.data.input_form import check_fits  # imports TensorFlow; `read_npz` works without it
 
-        remedy = (
-            f"Write {name}.npy and the others into a folder, and give it." if self.is_npz else "Set data.cache=none."
-        )
+        remedy = f"Give a folder of {name}.npy and the others." if self.is_npz else "Set data.cache=none."
         check_fits(self.sizes[name], self.label(name), remedy)
         return read_npz(str(self.path), [name])[name] if self.is_npz else np.array(open_npy(self.files[name]))
 
