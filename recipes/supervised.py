@@ -48,23 +48,6 @@ class Head:
     weight: float  # of the loss in the sum of all
 
 
-class ClassLoss(Classification):
-    """Minimise what `recipes.classification` does, and report the metrics that were asked for."""
-
-    def __init__(self, *, classes: int, label_smoothing: float, measures: Measures) -> None:
-        super().__init__(classes=classes, label_smoothing=label_smoothing)
-        self.measures = measures
-
-    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        output = super().compute(forward, batch)
-        if SOFT_TARGETS not in batch:
-            self.measures.add(output, batch, batch["targets"], output.outputs, training=forward.training)
-        return output
-
-    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return self.measures.of_split(collected)
-
-
 class KerasLoss(Objective):
     """Minimise losses of Keras or of the user's, each of an output of one network."""
 
@@ -178,7 +161,7 @@ def recipe_of(
         measures = Measures(
             metrics.get(ONE, ()), shapes[ONE], activation=ends.get(ONE), kind=loss.kind, one_hot=one_hot, counted=True
         )
-        own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
+        own = Classification(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
 
     def head(name: str) -> Head:

@@ -19,7 +19,7 @@ from hookline.recipes.data.array_files import (
     warn_of_unread,
 )
 from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
-from hookline.recipes.data.splits import PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
+from hookline.recipes.data.splits import PARTS, SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
@@ -30,7 +30,6 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 WEIGHTS = "sample_weight"  # base name of such an array, followed by "_train" and so on
 LETTERS = {INPUTS: "x", TARGETS: "y"}
-ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 Columns = dict[str, str]
 """The name of the array of each column: "inputs" or several "inputs/<name>", likewise "targets", "sample_weights"."""
 
@@ -103,7 +102,7 @@ def _columns(files: ArrayFiles) -> dict[str, Columns]:
         _require(files, INPUTS, TARGETS)
         return {TRAIN: {INPUTS: INPUTS, TARGETS: TARGETS} | _weights(files, WEIGHTS)}
     columns: dict[str, Columns] = {}
-    for part, aliases in ALIASES.items():
+    for part, aliases in SPELLINGS.items():
         alias, own = next(((each, found) for each in aliases if (found := _called(files, each))), (part, {}))
         if not own and part != TRAIN:
             continue

@@ -19,6 +19,7 @@ from hookline.trainer.input.split import split_indices
 MOST_CLASSES = 2**31
 TRAIN = "train"
 PARTS = (TRAIN, "validation", "test")
+SPELLINGS = {TRAIN: (TRAIN,), "validation": ("validation", "val", "valid"), "test": ("test",)}
 SPLITS = ("auto", "stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}  # the columns that identify examples, by the way to split that needs them
 
