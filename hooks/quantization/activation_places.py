@@ -280,5 +280,5 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
 
 def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
     """Return means stretched as `quantize_averages` does, by a layer of Keras."""
-    offset = -STRETCH * middle(*limits.tolist(), bits)
-    return keras.layers.Rescaling(1.0 + STRETCH, offset, name=f"{name}{STRETCHED}")(inputs)
+    low, high = limits.tolist()
+    return keras.layers.Rescaling(1.0 + STRETCH, -STRETCH * middle(low, high, bits), name=f"{name}{STRETCHED}")(inputs)

@@ -223,7 +223,7 @@ def several_digits(
         for stream, name in enumerate(PARTS)
     }
     form = pixel_preparation(shape, small.PEAK)
-    return Data("several_digits", **splits, input_shape=shape, classes=0, preparation=form)
+    return Data("several_digits", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
 
 
 def _composed(split: Split, count: int, most: int, seeds: tuple[int, int]) -> Split:

@@ -24,7 +24,7 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     form = Preparation(inputs.shape[1:], axes="last")
-    return Data("diabetes", **splits, input_shape=form.shape, classes=0, preparation=form)
+    return Data("diabetes", **splits, input_shape=form.shape, classes=0, class_names=(), preparation=form)
 
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:

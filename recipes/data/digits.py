@@ -50,4 +50,5 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(PEAK))
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
-    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, preparation=pixel_preparation(SHAPE, PEAK))
+    form = pixel_preparation(SHAPE, PEAK)
+    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, class_names=(), preparation=form)

@@ -27,7 +27,7 @@ def toy_points(
     points = np.random.default_rng(seed).normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
     splits = _splits(points, labels, (validation_fraction, test_fraction), seed)
-    return Data("toy_points", **splits, input_shape=(2,), classes=2, preparation=Preparation((2,)))
+    return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
 
 
 def ring(
@@ -81,6 +81,7 @@ def _mixture(
         **_splits(points, labels, shares, seed),
         input_shape=(2,),
         classes=len(centers),
+        class_names=(),
         preparation=Preparation((2,)),
         centers=centers.astype(np.float32),
         deviation=float(deviation),
