@@ -211,7 +211,8 @@ class BernoulliAttention(GraphHook):
         if self.supervision:
             wanted = options.given_map(context.batch, self.supervision.key, tuple(logits.shape[1:3]))
             weight = tf.where(tf.cast(context.step, tf.float64) < self._supervised_steps, self.supervision.weight, 0.0)
-            losses[f"{self._prefix}_supervision"] = weight * options.map_cross_entropy(logits, wanted)
+            entropies = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+            losses[f"{self._prefix}_supervision"] = weight * tf.reduce_mean(entropies, axis=[1, 2, 3])
         return losses
 
     def _logits(self, context: StepContext) -> tf.Tensor:
@@ -226,13 +227,13 @@ class BernoulliAttention(GraphHook):
         """Return measures of A for each example."""
         if self.mode == "none":
             return {}
-        attention, logits = context.taps[f"{self.name}/attention"], self._logits(context)
-        mean = tf.reduce_mean(tf.cast(attention, tf.float32), axis=[1, 2, 3])
-        values = {"mean": mean, "entropy": options.mean_entropy(logits)}
+        attention, logits = tf.cast(context.taps[f"{self.name}/attention"], tf.float32), self._logits(context)
+        values = {"mean": tf.reduce_mean(attention, axis=[1, 2, 3]), "entropy": options.mean_entropy(logits)}
         key = self.supervision.key if self.supervision else "map"
         if key in context.batch:
             wanted = options.given_map(context.batch, key, tuple(logits.shape[1:3]))
-            values["mass_in_box"] = options.mass_inside(attention, wanted)
+            inside, whole = (tf.reduce_sum(each, axis=[1, 2, 3]) for each in (attention * wanted, attention))
+            values["mass_in_box"] = tf.math.divide_no_nan(inside, whole)
         return {f"{self._prefix}/{name}": value for name, value in values.items()}
 
     def measure(self, context: StepContext) -> Tensors:

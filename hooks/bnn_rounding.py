@@ -171,7 +171,7 @@ class BnnRounding(GraphHook):
         return self.kernel_quantizer
 
     def _scales(self, kernel: Kernel) -> int:
-        own = self._quantizer.scales(tuple(kernel.variable.shape), kernel.channel_axes)
+        own = self._quantizer.scales(kernel.variable.shape, kernel.channel_axes)
         return own or int(self.clip != 1.0)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
@@ -240,8 +240,7 @@ class BnnRounding(GraphHook):
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
-            shapes = {each.name: tuple(each.variable.shape) for each in self._kernels}
-            plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]
+            plain = [each for each in self._kernels if not quantizer.scales(each.variable.shape, each.channel_axes)]
             lines.append(missing_norm_advice(network.model, plain, self._selection.layers, clip=self.clip, hook=key))
         return [line for line in lines if line]
 

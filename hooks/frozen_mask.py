@@ -310,14 +310,12 @@ LARGEST = 512  # pixels a side
 
 def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     """Return a picture of each mask, named "mask/<variable>": white where entries are kept, black where masked."""
-    return {f"mask/{name}": mask_picture(mask.numpy()) for name, mask in masks.items()}
-
-
-def mask_picture(mask: np.ndarray) -> np.ndarray:
-    """Return a mask as a grey picture: a pixel is an entry, or the kept share of several."""
-    image = Image.fromarray(mask.reshape(-1, mask.shape[-1]).astype(np.float32))
-    image = image.resize((min(image.width, LARGEST), min(image.height, LARGEST)), Image.Resampling.BOX)
-    return np.clip(np.asarray(image), 0.0, 1.0)[..., np.newaxis]
+    pictures = {}
+    for name, mask in masks.items():  # a pixel is an entry, or the kept share of several
+        image = Image.fromarray(mask.numpy().reshape(-1, mask.shape[-1]).astype(np.float32))
+        image = image.resize((min(image.width, LARGEST), min(image.height, LARGEST)), Image.Resampling.BOX)
+        pictures[f"mask/{name}"] = np.clip(np.asarray(image), 0.0, 1.0)[..., np.newaxis]
+    return pictures
 
 
 Masks: TypeAlias = "Mapping[str, tf.Tensor]"

@@ -40,19 +40,6 @@ def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
     )
 
 
-def map_cross_entropy(logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Return the mean cross-entropy of A against a given map, in nats: float32 [batch]."""
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.cast(logits, tf.float32))
-    return tf.reduce_mean(losses, axis=[1, 2, 3])
-
-
-def mass_inside(attention: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Return the share of A that lies inside a given map: float32 [batch]; 0 where A is 0 everywhere."""
-    attention = tf.cast(attention, tf.float32)
-    inside = tf.reduce_sum(attention * wanted, axis=[1, 2, 3])
-    return tf.math.divide_no_nan(inside, tf.reduce_sum(attention, axis=[1, 2, 3]))
-
-
 def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     """Return a map of the batch, resized by area: float32 [batch, height, width, 1]."""
     if key not in batch:

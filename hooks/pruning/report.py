@@ -66,15 +66,11 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
                 f"'{kernel.name}' is a table of embeddings or a depthwise kernel: it sums over no input axis that "
                 f"could hold {n} of {m}. Leave layer '{kernel.layer}' out of `layers`."
             )
-        if (inputs := _input_channels(kernel)) % m:
+        rank = len(kernel.variable.shape)
+        axes = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
+        inputs = kernel.variable.shape[max(axes)] if axes else 1  # of a convolution, the input channels
+        if inputs % m:
             raise UserError(f"{m} does not divide {inputs} inputs of '{kernel.name}'. Leave its layer out of `layers`.")
-
-
-def _input_channels(kernel: Kernel) -> int:
-    """Return the length of the last axis that a kernel sums over: of a convolution, the input channels."""
-    rank = len(kernel.variable.shape)
-    inputs = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
-    return int(kernel.variable.shape[max(inputs)]) if inputs else 1
 
 
 def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer]) -> None:

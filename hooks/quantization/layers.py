@@ -52,19 +52,12 @@ def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
         steps = float(2**quantizer.bits - 1)
         values = ops.round(ops.clip(wide, 0.0, 1.0) * steps) * (1.0 / steps)
     elif quantizer.name == "ste_tern":
-        values = _ternary(wide, **quantizer.arguments)
+        given = {"threshold": 0.05, "ternary_weight_networks": False, **quantizer.arguments}
+        limit = 0.7 * ops.mean(ops.abs(wide)) if given["ternary_weight_networks"] else given["threshold"]
+        values = ops.where(ops.abs(wide) <= limit, 0.0, ops.sign(wide))
     else:
         values = ops.where(ops.isnan(wide), wide, ops.where(wide >= 0.0, 1.0, -1.0))
     return ops.cast(values, inputs.dtype)
-
-
-def _ternary(
-    wide: Any, *, threshold: float = 0.05, ternary_weight_networks: bool = False, clip_value: float = 1.0
-) -> Any:
-    del clip_value  # of the gradient
-    ops = keras.ops
-    limit = 0.7 * ops.mean(ops.abs(wide)) if ternary_weight_networks else threshold
-    return ops.where(ops.abs(wide) <= limit, 0.0, ops.sign(wide))
 
 
 class _Float(keras.layers.Layer):

@@ -102,7 +102,9 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
         return Facts(sources, operation.name)
     kind = type(operation).__name__
     is_linear = isinstance(operation, keras.layers.Activation) and operation.activation is keras.activations.linear
-    keeps_sign = is_linear or (kind in SIGN_KEEPING and not _overshoots(operation))
+    # Other interpolations fit curves through their input, which dip below 0 beside a peak.
+    is_straight = getattr(operation, "interpolation", "nearest") in ("nearest", "bilinear")
+    keeps_sign = is_linear or (kind in SIGN_KEEPING and is_straight)
     if not keeps_sign or not facts or any(_may_turn_sign(each) for each in constants):
         return Facts(sources)
     non_negative = facts[0].non_negative if all(each.non_negative for each in facts) else ""
@@ -125,11 +127,6 @@ def is_non_negative(operation: Any) -> bool:
     if type(operation).__name__ == "Relu":
         return not getattr(operation, "negative_slope", 0.0)
     return type(operation).__name__ in NON_NEGATIVE_OPERATIONS
-
-
-def _overshoots(operation: Any) -> bool:
-    """Return whether an operation fits curves through its input, which dip below 0 beside a peak."""
-    return getattr(operation, "interpolation", "nearest") not in ("nearest", "bilinear")
 
 
 def _may_turn_sign(constant: Any) -> bool:
