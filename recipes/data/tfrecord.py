@@ -89,10 +89,13 @@ def tfrecord(
     index = _index_records([file for each in files.values() for file in each], options)
     labels, names, count = _labels(index.labels, options)
     keys = index.digests.view(np.int64)
+    ends = np.cumsum([len(each) for each in files.values()])
+    split_of = np.searchsorted(ends, index.file_of, side="right")
+    parts = {name: np.flatnonzero(split_of == number) for number, name in enumerate(files)}
     return image_data(
         Path(files["train"][0]).stem,
         EncodedImages(labels, partial(_load, index, image_key, form, raw_shape), index.name, form),
-        complete(_own_rows(index, files), labels, options, groups=index.groups, keys=keys),
+        complete(parts, labels, options, groups=index.groups, keys=keys),
         options,
         class_names=names,
         classes=count,
@@ -172,15 +175,6 @@ def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, 
     where = f"data.label_key, less data.first_label={first_label}"
     count = count_classes({where: labels}, len(names) if classes is None and len(names) > 1 else classes)
     return labels, names, count
-
-
-def _own_rows(index: RecordIndex, files: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
-    """Return the rows of each split that has files."""
-    ends = np.cumsum([0, *(len(each) for each in files.values())])
-    return {
-        name: np.flatnonzero((index.file_of >= start) & (index.file_of < stop))
-        for name, start, stop in zip(files, ends[:-1], ends[1:], strict=True)
-    }
 
 
 @dataclass(frozen=True, eq=False)
