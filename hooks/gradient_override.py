@@ -17,16 +17,8 @@ from hookline.hooks.options import check_number, parse_named
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.ops import override_gradient as overrides
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
-from hookline.trainer.ops.override_gradient import (
-    DIFFERENTIATE,
-    Override,
-    apply_override,
-    check_gradients,
-    compute_gradients,
-    declare_override,
-    is_differentiable,
-)
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -198,12 +190,13 @@ def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tens
     def gradients(upstream: Any, given: tuple[tf.Tensor, ...], returned: Any) -> list[Any]:
         seen = (upstream[0], returned[0]) if count == 1 else (upstream, returned)
         found = backward(seen[0], given[count:], seen[1])
-        return [*upstream, *check_gradients(f"The backward pass of '{name}'", found, inputs)]
+        return [*upstream, *overrides.check_gradients(f"The backward pass of '{name}'", found, inputs)]
 
-    second = backward.second_backward if backward.second_backward == DIFFERENTIATE else None
+    second = backward.second_backward if backward.second_backward == overrides.DIFFERENTIATE else None
     tensors = (*outputs, *inputs)
-    made = apply_override(Override(name, forward, gradients, tensors, backward.constants, second_backward=second))
-    declare_override(name, inputs, made, backward.surrogate)
+    override = overrides.Override(name, forward, gradients, tensors, backward.constants, second_backward=second)
+    made = overrides.apply_override(override)
+    overrides.declare_override(name, inputs, made, backward.surrogate)
     return list(made)
 
 
@@ -219,13 +212,13 @@ def _gradients(
     )
     declared: dict[str, Any] = {"constants": backward.constants, "second_backward": backward.second_backward}
     if not backward.modifies:
-        override = Override(name, tf.identity, backward, inputs, **declared)
-        return compute_gradients(override, given, inputs, outputs[0] if len(outputs) == 1 else outputs)
+        override = overrides.Override(name, tf.identity, backward, inputs, **declared)
+        return overrides.compute_gradients(override, given, inputs, outputs[0] if len(outputs) == 1 else outputs)
     own = ordinary_gradients(operation, given)
     floats = [(tensor, gradient) for tensor, gradient in zip(inputs, own, strict=True) if gradient is not None]
     tensors = tuple(tensor for tensor, _ in floats)
-    override = Override(name, tf.identity, backward, tensors, **declared)
-    found = iter(compute_gradients(override, tuple(gradient for _, gradient in floats), tensors, tensors))
+    override = overrides.Override(name, tf.identity, backward, tensors, **declared)
+    found = iter(overrides.compute_gradients(override, tuple(gradient for _, gradient in floats), tensors, tensors))
     return [None if gradient is None else next(found) for gradient in own]
 
 
@@ -261,13 +254,13 @@ def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
         )
     marked = [each for each in created if each.type == op_type]
     if not marked:
-        types = sorted({each.type for each in created if any(map(is_differentiable, each.inputs))})
+        types = sorted({each.type for each in created if any(map(overrides.is_differentiable, each.inputs))})
         raise UserError(
             f"hooks.{name}.op_type={op_type} received, but no such op occurs in the forward pass."
             f"{did_you_mean(op_type, types)} Expected one of: {', '.join(types[:MOST_LISTED])}."
         )
     for operation in marked:
-        declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
+        overrides.declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
 
 
 def _functions(graph: tf.Graph) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hookline.recipes.data.example_rows import INPUTS, TARGETS
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_path
 
 
@@ -97,7 +98,6 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
     return arrays
 
 
-INPUTS, TARGETS = "inputs", "targets"
 KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("train", "validation", "test")]
 """Names that arrays may have, to suggest one."""
 

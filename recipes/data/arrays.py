@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.array_files import (
-    INPUTS,
-    TARGETS,
-    ArrayFiles,
-    NpyRows,
-    find_arrays,
-    open_npy,
-    warn_of_unread,
-)
+from hookline.recipes.data.array_files import ArrayFiles, NpyRows, find_arrays, open_npy, warn_of_unread
+from hookline.recipes.data.example_rows import INPUTS, TARGETS
 from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
 from hookline.recipes.data.splits import PARTS, SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
