@@ -65,8 +65,7 @@ def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
     check_lengths(targets, targets, where)
     if not are_labels(targets):
         raise UserError(
-            f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size], not "
-            "one-hot rows or names."
+            f"{where}: labels of dtype {targets.dtype} {list(targets.shape)}; expected integers, no one-hot rows."
         )
     return targets.reshape(-1).astype(np.int64)
 
@@ -134,8 +133,7 @@ def hold_out(
     if split in NEEDS and (groups if split == "group" else keys) is None:
         name = NEEDS[split]
         raise UserError(
-            f"data.split={split} needs {name}. Set data.{name} to the array that holds them, or give a source of your "
-            f"own an attribute {name}."
+            f"data.split={split} needs {name}. Set data.{name} to their array, or give your source an attribute {name}."
         )
     if split == "group":
         return split_indices(size, held_out, seed, labels, groups=groups)
