@@ -121,7 +121,7 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
         elif given.rank != wanted.rank:
             remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(
-            f"The {of} returns {list(given)}, the targets have {list(wanted)}. loss={loss.name} needs one: {remedy}."
+            f"The {of} returns {list(given)}, the targets have {list(wanted)}. Expected one shape: {remedy}."
         )
 
 
