@@ -138,11 +138,7 @@ def draw_noise(
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one kind.
-
-    Stacked ones are one network, which has them along the first axis of every weight, of its inputs and of its outputs:
-    one matrix product computes all of them, and none sees another.
-    """
+    """Networks of one kind; stacked ones are one network, with them along the first axis of weights and tensors."""
 
     names: tuple[str, ...]  # a single one where they are stacked
     count: int

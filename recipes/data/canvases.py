@@ -255,7 +255,7 @@ def place_on_canvases(
     generator, which NumPy keeps stable.
     """
     if clutter.fragments and len(images) < 2:
-        raise UserError(f"A split has {len(images)} image for fragments of others. Set more examples, or no fragments.")
+        raise UserError(f"A split has {len(images)} image for fragments of others. Set more, or fragments to 0.")
     count, side, size = len(rows), images.shape[1], clutter.fragment_size
     bits = np.random.PCG64(np.random.SeedSequence([seed, stream]))
     top, left = (_below(clutter.canvas - side + 1, count, bits) for _ in range(2))
