@@ -42,7 +42,7 @@ def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
     Raises:
         ValueError: a file with several hooks, or without a purpose in its first line.
     """
-    entries = (_read_entry(path) for path in directory.glob("*.yaml"))
+    entries = (_read_entry(path, path.stat().st_mtime_ns) for path in directory.glob("*.yaml"))
     ours = {entry.name: entry for entry in entries if entry is not None}
     theirs = {entry.name: entry for entry in _of_plugins(directory) if entry.name not in ours}
     return dict(sorted((ours | theirs).items()))
@@ -96,17 +96,13 @@ def _of_plugins(directory: Path) -> Iterator[HookEntry]:
     for plugin in installed_plugins(directory.parent):
         for path in plugin.options(directory.name).values():
             with suppress(ValueError, OSError, YAMLError, OmegaConfBaseException):
-                if (entry := _read_entry(path)) is not None:
+                if (entry := _read_entry(path, path.stat().st_mtime_ns)) is not None:
                     yield replace(entry, plugin=plugin.name)
 
 
-def _read_entry(path: Path) -> HookEntry | None:
-    """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
-    return _read_entry_at(path, path.stat().st_mtime_ns)
-
-
 @cache
-def _read_entry_at(path: Path, modified_ns: int) -> HookEntry | None:
+def _read_entry(path: Path, modified_ns: int) -> HookEntry | None:
+    """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
     content = OmegaConf.to_container(OmegaConf.load(path))
     nodes = content.items() if isinstance(content, dict) else ()
     targets = [

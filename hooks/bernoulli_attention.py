@@ -121,15 +121,18 @@ class BernoulliAttention(GraphHook):
             network: name of the network.
         """
         self.layer = layer
-        self.mode = check_choice("mode", "none" if mode is None else mode, options.MODES)  # YAML's own null
+        mode = "none" if mode is None else mode  # YAML's own null
+        self.mode = check_choice("mode", mode, ("bernoulli", "product", "none"))
         self.eval_mode = check_choice("eval_mode", eval_mode, options.EVAL_MODES)
-        self.join = check_choice("join", join, options.JOINS)
+        self.join = check_choice("join", join, ("replace", "concatenate"))
         self.branch = options.parse_branch(branch)
-        self.branch_input = check_choice("branch_input", branch_input, options.BRANCH_INPUTS)
+        self.branch_input = check_choice("branch_input", branch_input, ("features", "input"))
         self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
-        self.keep_rate = options.parse_keep_rate(keep_rate)
+        self.keep_rate = None if keep_rate is None else options.parse(keep_rate, "keep_rate", options.KeepRate)
         self.entropy = check_number("entropy", entropy)
-        self.supervision = options.parse_supervision(supervision)
+        self.supervision: options.Supervision | None = None
+        if supervision is not None:
+            self.supervision = options.parse(supervision, "supervision", options.Supervision)
         self.network = network
         self.observed_examples = 0 if self.mode == "none" else EXAMPLES
         self._place: Place | None = None
@@ -172,9 +175,7 @@ class BernoulliAttention(GraphHook):
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "bernoulli" and self.eval_mode == "sample":
-            raise UserError(
-                f"hooks.{self.key}.eval_mode=sample draws in every evaluation, which no export does. Expected another."
-            )
+            raise UserError(f"hooks.{self.key}.eval_mode=sample draws in evaluations; no export does. Set another.")
         from hookline.hooks.attention.gate import OWN
 
         return write_out(model, OWN)
@@ -212,7 +213,8 @@ class BernoulliAttention(GraphHook):
         if self.supervision:
             wanted = options.given_map(context.batch, self.supervision.key, tuple(logits.shape[1:3]))
             weight = tf.where(tf.cast(context.step, tf.float64) < self._supervised_steps, self.supervision.weight, 0.0)
-            losses[f"{self._prefix}_supervision"] = weight * options.map_cross_entropy(logits, wanted)
+            entropies = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+            losses[f"{self._prefix}_supervision"] = weight * tf.reduce_mean(entropies, axis=[1, 2, 3])
         return losses
 
     def _logits(self, context: StepContext) -> tf.Tensor:
@@ -227,12 +229,13 @@ class BernoulliAttention(GraphHook):
         """Return measures of A for each example."""
         if self.mode == "none":
             return {}
-        attention, logits = context.taps[f"{self.name}/attention"], self._logits(context)
-        values = {"mean": options.mean_keep_rate(attention), "entropy": options.mean_entropy(logits)}
+        attention, logits = tf.cast(context.taps[f"{self.name}/attention"], tf.float32), self._logits(context)
+        values = {"mean": tf.reduce_mean(attention, axis=[1, 2, 3]), "entropy": options.mean_entropy(logits)}
         key = self.supervision.key if self.supervision else "map"
         if key in context.batch:
             wanted = options.given_map(context.batch, key, tuple(logits.shape[1:3]))
-            values["mass_in_box"] = options.mass_inside(attention, wanted)
+            inside, whole = (tf.reduce_sum(each, axis=[1, 2, 3]) for each in (attention * wanted, attention))
+            values["mass_in_box"] = tf.math.divide_no_nan(inside, whole)
         return {f"{self._prefix}/{name}": value for name, value in values.items()}
 
     def measure(self, context: StepContext) -> Tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,14 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.graphs import write_out
+from hookline.hooks.graphs import call_anew, write_out
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
-from hookline.hooks.options import project_with_average
-from hookline.hooks.quantization.input_quantizers import dropout_advice, insert_input_quantizers, layers_to_precede
+from hookline.hooks.options import check_number, project_with_average
 from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
-from hookline.hooks.quantization.selection import choose_kernel_layers
-from hookline.trainer.errors import UserError, check_number
+from hookline.hooks.quantization.selection import Selection, choose_kernel_layers
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.ops.estimators import stochastic_sign
@@ -108,7 +107,7 @@ class BnnRounding(GraphHook):
         self.all_binary = all_binary
         self.quantize_first_input = quantize_first_input
         self.network = network
-        self._selection: Any = None  # a Selection, once built
+        self._selection: Selection  # once built
         self._kernels: list[Kernel] = []
         self._notes: list[str] = []
         self._check_combination()
@@ -120,9 +119,7 @@ class BnnRounding(GraphHook):
             name = self.kernel_quantizer and self.kernel_quantizer.name
             raise UserError(f"stochastic=true draws -1 or +1. Expected kernel_quantizer=ste_sign. Received: {name}.")
         if self.quantize_first_input and not (self.all_binary and self.input_quantizer):
-            raise UserError(
-                "quantize_first_input=true has no effect here. Expected all_binary=true and an input_quantizer with it."
-            )
+            raise UserError("quantize_first_input=true has no effect. Expected all_binary=true and an input_quantizer.")
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         selection = choose_kernel_layers(model, self.layers, all_binary=self.all_binary)
@@ -174,7 +171,7 @@ class BnnRounding(GraphHook):
         return self.kernel_quantizer
 
     def _scales(self, kernel: Kernel) -> int:
-        own = self._quantizer.scales(tuple(kernel.variable.shape), kernel.channel_axes)
+        own = self._quantizer.scales(kernel.variable.shape, kernel.channel_axes)
         return own or int(self.clip != 1.0)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
@@ -243,8 +240,7 @@ class BnnRounding(GraphHook):
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
-            shapes = {each.name: tuple(each.variable.shape) for each in self._kernels}
-            plain = [each for each in self._kernels if not quantizer.scales(shapes[each.name], each.channel_axes)]
+            plain = [each for each in self._kernels if not quantizer.scales(each.variable.shape, each.channel_axes)]
             lines.append(missing_norm_advice(network.model, plain, self._selection.layers, clip=self.clip, hook=key))
         return [line for line in lines if line]
 
@@ -269,3 +265,61 @@ class BnnRounding(GraphHook):
         reason = "Dense layers and convolutions alone are rounded."
         state = f"in full precision{'' if self.all_binary else ', beside first and last layers'}"
         return left_out_advice(network, self.layers, names, state=state, reason=reason)
+
+
+def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: bool) -> dict[str, keras.Layer]:
+    """Return the selected layers that need an input quantizer: those without an equal one; refuse a useless one."""
+    inputs = selection.inputs
+    if inputs is None:
+        raise UserError("A subclassed model has no graph. Expected a functional one, or input_quantizer=null.")
+    wanted = {path: layer for path, layer in selection.layers.items() if first_too or path not in selection.first}
+    missing = {}
+    for path, layer in wanted.items():
+        calls = inputs.calls.get(path, [])
+        if path in inputs.hidden or not calls:
+            raise UserError(
+                f"No input quantizer can be put before '{path}', inside a layer that is not a functional model. Set "
+                "input_quantizer=null, or leave it out of `layers`."
+            )
+        present = [each.quantizer for each in calls if each.quantizer is not None]
+        if any(config != quantizer.config for config in present):
+            raise UserError(f"The input of '{path}' is quantized by {present[0]} and {quantizer.config}. Expected one.")
+        if len(present) == len(calls):
+            continue
+        cause = next((each.non_negative for each in calls if each.non_negative), "")
+        if cause and quantizer.is_sign:
+            raise UserError(
+                f"The input of layer '{path}' is never negative, because of '{cause}': its sign is always +1. Replace "
+                "that activation (model.activation=hard_tanh), or set input_quantizer to null or {name: dorefa, k_bit: "
+                "2}."
+            )
+        missing[path] = layer
+    return missing
+
+
+def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quantizer) -> list[str]:
+    """Return a line for each dropout whose zeros a sign turns into +1."""
+    if not quantizer.is_sign or selection.inputs is None:
+        return []
+    fed = {facts.dropout: path for path in paths for facts in selection.inputs.calls[path] if facts.dropout}
+    return [
+        f"the dropout layer '{dropout}' feeds {quantizer.name} before layer '{path}': what it drops becomes sign(0) = "
+        "+1, not 0. Put it before the batch norm, or leave it out."
+        for dropout, path in fed.items()
+    ]
+
+
+def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
+    """Return the model with an `InputQuantizer` before each of the layers: the same layers, the same variables."""
+    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+
+    before = {
+        id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)
+        for layer in layers.values()
+    }
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs, *others = args or (kwargs.pop("inputs"),)
+        return layer(before[id(layer)](inputs), *others, **kwargs)
+
+    return call_anew(model, lambda layer: id(layer) in before, call)

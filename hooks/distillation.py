@@ -93,7 +93,7 @@ class Distillation(GraphHook):
         self.features = features or {}
         self.feature_weight = check_number("feature_weight", feature_weight, minimum=0.0)
         self.network = network
-        self._model: keras.Model | None = None
+        self._model: keras.Model  # the teacher, once `rebuild_model` has run
         self._kept: dict[str, tf.Variable] = {}
         self._digest = ""
 
@@ -112,7 +112,7 @@ class Distillation(GraphHook):
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         taps = {}
         for name, own in self.features.items():
-            theirs, ours = _output(self._built, name), _output(model, own)
+            theirs, ours = _output(self._model, name), _output(model, own)
             if theirs.shape != ours.shape:
                 raise UserError(
                     f"hooks.{self.key}.features: the teacher's '{name}' returns {list(theirs.shape)}, and '{own}' "
@@ -123,21 +123,14 @@ class Distillation(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError(
-                f"hooks.{self.key} softens a softmax, and the data has no classes. Expected hooks.{self.key}=null."
-            )
+            raise UserError(f"hooks.{self.key} needs classes, and the data has none. Expected hooks.{self.key}=null.")
         if self.teacher is None:
-            values = {name: v.value for name, v in name_variables(self._built.variables).items()}
+            values = {name: v.value for name, v in name_variables(self._model.variables).items()}
             self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}
 
     def declare(self) -> Declaration:
         outside = {"teacher": self._digest} if self._digest else {}
         return Declaration({f"teacher/{name}": kept for name, kept in self._kept.items()}, outside=outside)
-
-    @property
-    def _built(self) -> keras.Model:
-        assert self._model is not None, "rebuild_model has not run"
-        return self._model
 
     def add_losses(self, context: StepContext) -> Tensors:
         if not context.training:
@@ -147,9 +140,7 @@ class Distillation(GraphHook):
         alone = isinstance(logits, tf.Tensor) and isinstance(teacher, tf.Tensor)
         if not alone or teacher.shape != logits.shape or logits.shape[-1] < 2:  # a softmax of one output is always 1
             shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
-            raise UserError(
-                f"The teacher returns {shapes[0]}, '{self.network}' {shapes[1]}. Expected logits of the same classes."
-            )
+            raise UserError(f"The teacher gives {shapes[0]}, '{self.network}' {shapes[1]}. Expected the same classes.")
         same = tf.equal(tf.argmax(teacher, -1), tf.argmax(logits, -1))
         context.taps[f"{self.key}/agreement"] = _per_example(tf.cast(same, tf.float32))
         context.taps[f"{self.key}/teacher"] = teacher
@@ -166,13 +157,13 @@ class Distillation(GraphHook):
 
     def _taught(self, inputs: Any) -> tuple[Any, Tensors]:
         """Return the teacher's logits and features, without gradients and without writing its variables."""
-        model, activations = take_off(self._built)  # of a model that the user may still need
+        model, activations = take_off(self._model)  # of a model that the user may still need
         try:
             outputs: Any = model
             if self.features:
                 features = {name: _output(model, name) for name in self.features}
                 outputs = keras.Model(model.inputs, [as_functional(model).output, features])
-            values = zip(self._built.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
+            values = zip(self._model.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
             with keras.StatelessScope(list(values)):
                 found = outputs(inputs, training=False)
         finally:

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs, keeps_averages
-from hookline.trainer.errors import UserError, check_number
+from hookline.hooks.options import begin_step, check_epochs, check_number, inner_of
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -84,10 +84,8 @@ class Ema(GraphHook):
         self.network = network
 
     def build(self, context: BuildContext) -> None:
-        if keeps_averages(context.network.optimizer):
-            raise UserError(
-                f"The optimizer keeps averages, too. Expected optimizer.use_ema=false, or hooks.{self.key}=null."
-            )
+        if inner_of(context.network.optimizer).use_ema:
+            raise UserError(f"The optimizer keeps averages. Set optimizer.use_ema=false, or hooks.{self.key}=null.")
         self._begin = begin_step(self.begin_epoch, context)
         self._averages: dict[str, tf.Variable] = {}
         for name, variable in context.network.variables.items():
@@ -108,9 +106,7 @@ class Ema(GraphHook):
             return weights
         values = {**weights, **context.state}
         if any(weights[name] is not read for name, read in context.latent.items()):
-            raise UserError(
-                f"A hook before '{self.name}' changes what evaluations use. Expected hooks.{self.key}.evaluate=false."
-            )
+            raise UserError(f"An earlier hook changes what evaluations use. Set hooks.{self.key}.evaluate=false.")
         averaged = self._next({name: value for name, value in values.items() if name in self._averages})
         for name, average in averaged.items():
             value = values[name]

@@ -16,9 +16,6 @@ from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensor
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
-STOPS = ("weights", "upstream")
-BATCH_NORMS = ("frozen", "running", "inference")
-
 
 class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
@@ -89,18 +86,14 @@ class FreezeLayers(GraphHook):
         """
         self.layers = layers
         self.but = [] if but is None else but
-        self.stop = check_choice("stop", stop, STOPS)
-        self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
+        self.stop = check_choice("stop", stop, ("weights", "upstream"))
+        self.batch_norm = check_choice("batch_norm", batch_norm, ("frozen", "running", "inference"))
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.end_epoch = None if end_epoch is None else check_epochs("end_epoch", end_epoch)
         if self.end_epoch is not None and self.end_epoch <= self.begin_epoch:
-            raise UserError(
-                f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Expected a later end, or null."
-            )
+            raise UserError(f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Set a later end, or null.")
         if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):
-            raise UserError(
-                "batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null with it."
-            )
+            raise UserError("batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null.")
         self.network = network
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
@@ -119,9 +112,7 @@ class FreezeLayers(GraphHook):
             chosen = self._choose(model).values()
             normalizing = [layer for layer in chosen if isinstance(layer, keras.layers.BatchNormalization)]
             if not normalizing:
-                raise UserError(
-                    f"layers={self.layers} has no batch norm for batch_norm=inference. Expected batch_norm=frozen."
-                )
+                raise UserError(f"layers={self.layers} has no batch norm. Expected batch_norm=frozen, not inference.")
             for layer in normalizing:
                 layer.trainable = False
         return model
@@ -132,15 +123,11 @@ class FreezeLayers(GraphHook):
         if self.end_epoch is not None:
             self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
         if self._end <= self._begin:
-            raise UserError(
-                f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. Expected one."
-            )
+            raise UserError(f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}.")
         self._whole_run = self._begin == 0 and self._end == context.total_steps
         frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
         if not frozen:
-            raise UserError(
-                f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected a pattern of layers that have some."
-            )
+            raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers that have some.")
         weights = {name for name, weight in network.weights.items() if id(weight) in frozen}
         self._paths = [path for path, layer in chosen.items() if layer.weights]
         self._latent = [name for name in network.trainable_variables if name in weights]
@@ -226,9 +213,7 @@ class FreezeLayers(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         network, lines = run.networks[self.network], []
         if self._whole_run and len(self._latent) == len(network.trainable_variables):
-            lines.append(
-                f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the layers pattern."
-            )
+            lines.append(f"every weight of '{network.name}' is frozen: nothing in it trains. Narrow the pattern.")
         if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
             lines.append(
                 f"end_epoch={self.end_epoch:g} is not before the end of the run (epoch "

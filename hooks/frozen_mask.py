@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
+from PIL import Image
 
-from hookline.hooks import masking
-from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
-from hookline.hooks.options import begin_step, check_epochs
-from hookline.trainer.errors import UserError, check_choice, check_number
+from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
+from hookline.hooks.options import AVERAGE, begin_step, check_choice, check_epochs, check_number
+from hookline.hooks.pruning.selector import keep_largest
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name, user_path
+from hookline.trainer.files import check_folders
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
+from hookline.trainer.network import Network
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.backward import entry_stop_gradients
+from hookline.trainer.ops.estimators import zero_unless
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.step.context import BuildContext, StepContext
-
-SOURCES = ("magnitude", "file", "zeros", "hook")
-FROZEN_PARTS = ("masked", "survivors")
 
 
 class FrozenMask(GraphHook):
@@ -100,12 +104,12 @@ class FrozenMask(GraphHook):
             network: name of the network.
         """
         self.layers = layers
-        self.masks = check_choice("masks", masks, SOURCES)
-        self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
+        self.masks = check_choice("masks", masks, ("magnitude", "file", "zeros", "hook"))
+        self.freeze = check_choice("freeze", freeze, ("masked", "survivors"))
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.path = masking.check_partner("path", path, masks, users=("file", "zeros"))
-        self.hook = masking.check_partner("hook", hook, masks, users=("hook",))
+        self.path = check_partner("path", path, masks, users=("file", "zeros"))
+        self.hook = check_partner("hook", hook, masks, users=("hook",))
         self.network = network
         if self.hook is not None:
             if freeze == "survivors":
@@ -122,17 +126,17 @@ class FrozenMask(GraphHook):
         self._begin = begin_step(self.begin_epoch, context)
         self._network = network = context.network
         if self.hook is not None:
-            self._followed = masking.followed_masks(context, self.hook, self.name)
+            self._followed = followed_masks(context, self.hook, self.name)
             kind = f"layer with a mask of {self.hook}"
             self._targets = select_targets(network, self.layers, self._followed, kind=kind)
             return
         if self.masks == "file":
-            survives = masking.read_mask_file(str(self.path), network)
+            survives = read_mask_file(str(self.path), network)
             self._targets = select_targets(network, self.layers, survives, kind=f"layer with a mask in {self.path}")
         else:
             self._targets = select_targets(network, self.layers, kernel_names(network), kind="kernel layer")
             names = [target.name for target in self._targets]
-            survives = masking.read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
+            survives = read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
         trains = {name: tf.constant(mask) for name, mask in survives.items()}
         self._known = trains if self.freeze == "masked" else {name: ~mask for name, mask in trains.items()}
         for target in self._targets:
@@ -144,7 +148,7 @@ class FrozenMask(GraphHook):
         """Return the mask that holds from `begin_epoch` on: True where entries train."""
         if target.name in self._known:
             return self._known[target.name]
-        survives = masking.largest_entries(latent, self.fraction)
+        survives = largest_entries(latent, self.fraction)
         return survives if self.freeze == "masked" else tf.logical_not(survives)
 
     def declare(self) -> Declaration:
@@ -187,14 +191,14 @@ class FrozenMask(GraphHook):
     def project(self, context: StepContext) -> None:
         before = self._held
         after = self._read_masks(context) if self._followed else before
-        masking.hold_values(self._targets, before, context.latent)
-        masking.hold_averages(context.network, self._targets, after)
+        hold_values(self._targets, before, context.latent)
+        hold_averages(context.network, self._targets, after)
         changes = [tf.equal(context.step, self._begin)]
         if self._followed:
             changes += [tf.reduce_any(tf.not_equal(before[name], mask)) for name, mask in after.items()]
             # An entry that another hook releases in this very step starts with a slot of 0 as well.
             after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
-        masking.clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
+        clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held
@@ -203,7 +207,7 @@ class FrozenMask(GraphHook):
         return {f"{self.key}/share": 1.0 - trained / entries}
 
     def show(self, observed: Arrays) -> Shown:
-        return Shown(masking.mask_pictures(self._state))
+        return Shown(mask_pictures(self._state))
 
     def advise(self, run: Run) -> Sequence[str]:
         if self.masks not in ("magnitude", "zeros"):
@@ -220,3 +224,131 @@ class FrozenMask(GraphHook):
             "share": sum(row["frozen"] for row in layers) / sum(row["entries"] for row in layers),
             "layers": layers,
         }
+
+
+def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) -> str | None:
+    """Return an option that only some sources of masks need, and these must have."""
+    if masks in users and (not isinstance(value, str) or not value):
+        raise UserError(f"masks={masks} needs {name}=... Received: {name}={value!r}.")
+    if masks not in users and value is not None:
+        raise UserError(f"{name}={value} has no effect with masks={masks}. Expected masks={' or '.join(users)}.")
+    return value
+
+
+def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
+    """Return the masks of an npz file, by variable name: bool, True where an entry survives."""
+    variables, layers = network.trainable_variables, variable_layers(network)
+    masks = {}
+    for name, array in _load_arrays(path).items():
+        if name not in layers:
+            raise unknown_name(f"variable in {path}", name, layers)
+        _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
+        if array.dtype != bool and not np.isin(array, (0, 1)).all():
+            raise UserError(f"Mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives.")
+        masks[name] = array.astype(bool)
+    return masks
+
+
+def _load_arrays(path: str) -> dict[str, np.ndarray]:
+    found = user_path(path, "path")
+    try:
+        with np.load(found, allow_pickle=False) as loaded:  # of one array without a name this is a TypeError
+            return {name: loaded[name] for name in loaded.files}
+    except ARRAY_FAULTS as error:
+        raise UserError(f"The file {path} cannot be read ({error}). Expected an npz of masks by variable.") from error
+
+
+def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return masks from the weights of a run, by variable name: bool, False where a weight is exactly 0."""
+    directory = user_path(path, "path") / "checkpoints"
+    check_folders(directory.parent, "path")
+    if not directory.is_dir():
+        raise UserError(f"path={path} has no checkpoints. Expected the directory of a run whose zeros give the masks.")
+    store = CheckpointStore(directory)
+    tensors = store.load("best" if "best" in store.tags() else "last").tensors
+    masks = {}
+    for name in names:
+        key = f"network/{network.name}/{name}"
+        if key not in tensors:
+            raise UserError(f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected the same network.")
+        _check_shape(f"'{key}' in the run {path}", tensors[key], network.variables[name].shape)
+        masks[name] = np.asarray(tensors[key] != 0)
+    if all(mask.all() for mask in masks.values()):
+        raise UserError(f"No weight in run {path} is 0: it gives no mask. Expected a pruned run, or masks=magnitude.")
+    return masks
+
+
+def _check_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != tuple(shape):
+        raise UserError(f"{what} has the shape {list(array.shape)}. Expected {list(shape)}, the shape of the variable.")
+
+
+def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
+    """Return a mask that is False for exactly round(fraction * size) entries, the smallest; ties in order."""
+    size = math.prod(weights.shape.as_list())
+    backwards = tf.reshape(tf.abs(weights), [size])[::-1]  # of equal entries `keep_largest` keeps the first
+    survives = keep_largest(backwards, size - math.floor(fraction * size + 0.5))
+    return tf.reshape(survives[::-1], weights.shape)
+
+
+def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, tf.Variable]:
+    """Return the masks that another hook offers as state "mask/<variable>", by variable name."""
+    prefix = f"{hook}/mask/"
+    found = {key.removeprefix(prefix): variable for key, variable in context.states.items() if key.startswith(prefix)}
+    if not found:
+        makers = sorted({key.partition("/")[0] for key in context.states if "/mask/" in key})
+        raise UserError(
+            f"The hook '{reader}' follows the masks of '{hook}', but no hook of this run offers the state "
+            f"'{prefix}<variable>'.{did_you_mean(hook, makers)} Expected one of: {', '.join(makers) or 'none'}. "
+            f"Add +hooks={hook}, or choose masks=magnitude, file or zeros."
+        )
+    return found
+
+
+LARGEST = 512  # pixels a side
+
+
+def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    """Return a picture of each mask, named "mask/<variable>": white where entries are kept, black where masked."""
+    pictures = {}
+    for name, mask in masks.items():  # a pixel is an entry, or the kept share of several
+        image = Image.fromarray(mask.numpy().reshape(-1, mask.shape[-1]).astype(np.float32))
+        image = image.resize((min(image.width, LARGEST), min(image.height, LARGEST)), Image.Resampling.BOX)
+        pictures[f"mask/{name}"] = np.clip(np.asarray(image), 0.0, 1.0)[..., np.newaxis]
+    return pictures
+
+
+Masks: TypeAlias = "Mapping[str, tf.Tensor]"
+
+
+def hold_values(targets: Sequence[Target], masks: Masks, latent: Mapping[str, tf.Tensor]) -> None:
+    """Restore frozen entries to their values at the start of the step."""
+    for target in targets:
+        value = target.variable.value
+        value.assign(tf.where(masks[target.name], value, latent[target.name]))
+
+
+def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> None:
+    """Set the optimizer's moving average of a frozen entry, which was taken before the entry was restored."""
+    for target in targets:
+        average = network.optimizer_slots(target.name).get(AVERAGE)
+        if average is not None:
+            average.value.assign(tf.where(masks[target.name], average.value, target.variable.value))
+
+
+def clear_slots(network: Network, targets: Sequence[Target], masks: Masks, *, when: tf.Tensor) -> None:
+    """Set the optimizer's slots to 0 where the mask is False: when masks change, since 0 stays without a gradient."""
+    slots = [
+        (slot.value, masks[target.name])
+        for target in targets
+        for attribute, slot in network.optimizer_slots(target.name).items()
+        if attribute != AVERAGE
+    ]
+
+    def clear() -> tf.Tensor:
+        for slot, mask in slots:
+            slot.assign(zero_unless(mask, slot))
+        return tf.constant(True)
+
+    if slots:
+        tf.cond(when, clear, lambda: tf.constant(False))

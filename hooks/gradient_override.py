@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,16 +17,8 @@ from hookline.hooks.options import parse_named
 from hookline.trainer.errors import UserError, check_number, did_you_mean
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.ops import override_gradient as overrides
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
-from hookline.trainer.ops.override_gradient import (
-    DIFFERENTIATE,
-    Override,
-    apply_override,
-    check_gradients,
-    compute_gradients,
-    declare_override,
-    is_differentiable,
-)
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -101,22 +93,21 @@ class GradientOverride(GraphHook):
                 in Ganin et al. 2016 with 10; 0: the full gradient from the first step on.
             network: name of the network.
         """
-        self.backward = parse_backward(backward)
+        if not isinstance(backward, Backward):
+            name, arguments = parse_named("backward", backward, BACKWARDS)
+            backward = BACKWARDS[name](**arguments)
+        self.backward = backward
         if op_type is not None and not str(op_type).isidentifier():
             raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
         if op_type is None and layers is None:
             raise UserError("Neither layers nor op_type was given. Expected one of them.")
         if op_type is not None and layers not in (None, EVERY_LAYER, [EVERY_LAYER]):
-            raise UserError(
-                f"layers={layers} and op_type={op_type} received. Expected one: an op_type counts in the whole network."
-            )
+            raise UserError(f"layers={layers} and op_type={op_type} given. Expected one: an op_type counts everywhere.")
         self.layers = None if op_type is not None or layers is None else layers
         self.op_type = op_type
         self.rise = check_number("rise", rise, minimum=0.0)
         if self.rise and (self.op_type is not None or not self.backward.modifies):
-            raise UserError(
-                f"rise={rise} received for {self.backward.name}. Expected layers and a backward such as reverse."
-            )
+            raise UserError(f"rise={rise} with {self.backward.name}. Expected layers and a backward such as reverse.")
         self.network = network
         self._chosen: dict[str, keras.Layer] = {}
 
@@ -128,16 +119,18 @@ class GradientOverride(GraphHook):
         model = context.network.model
         if self.layers is None:
             return
-        self._chosen = choose_layers(model, self.layers)
+        if not is_graph(model):
+            raise UserError(f"'{model.name}' has no known graph. Expected a functional or Sequential one, or op_type.")
+        offered = _called_layers(model)
+        self._chosen = select_layers(model, self.layers, accept=lambda layer: id(layer) in offered)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         if self.op_type is not None:
             return override_ops(self.op_type, self.backward, self.key) if context.training else nullcontext()
         backward = self._rising(context.step)
         names = {path: f"{self.key}_{path.replace('/', '_')}" for path in self._chosen}
-        return calls_replaced(
-            [(layer, partial(_call, layer.call, backward, names[path])) for path, layer in self._chosen.items()]
-        )
+        calls = [(each, partial(_call, each.call, backward, names[path])) for path, each in self._chosen.items()]
+        return calls_replaced(calls)
 
     def measure(self, context: StepContext) -> Tensors:
         return {f"{self.key}/rise": self._risen(context.step)} if self.rise else {}
@@ -159,16 +152,6 @@ class GradientOverride(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         return {"backward": self.backward.name, "layers_overridden": list(self._chosen), "op_type": self.op_type}
-
-
-def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
-    """Return the layers that match, by path, of all that a graph calls on float tensors."""
-    if not is_graph(model):
-        raise UserError(
-            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model, or op_type."
-        )
-    offered = _called_layers(model)
-    return select_layers(model, patterns, accept=lambda layer: id(layer) in offered)
 
 
 def _called_layers(model: keras.Model) -> set[int]:
@@ -208,24 +191,16 @@ def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tens
     def gradients(upstream: Any, given: tuple[tf.Tensor, ...], returned: Any) -> list[Any]:
         seen = (upstream[0], returned[0]) if count == 1 else (upstream, returned)
         found = backward(seen[0], given[count:], seen[1])
-        return [*upstream, *check_gradients(f"The backward pass of '{name}'", found, inputs)]
+        return [*upstream, *overrides.check_gradients(f"The backward pass of '{name}'", found, inputs)]
 
-    second = backward.second_backward if backward.second_backward == DIFFERENTIATE else None
+    second = backward.second_backward if backward.second_backward == overrides.DIFFERENTIATE else None
     tensors = (*outputs, *inputs)
-    made = apply_override(Override(name, forward, gradients, tensors, backward.constants, second_backward=second))
-    declare_override(name, inputs, made, backward.surrogate)
+    override = overrides.Override(name, forward, gradients, tensors, backward.constants, second_backward=second)
+    made = overrides.apply_override(override)
+    overrides.declare_override(name, inputs, made, backward.surrogate)
     return list(made)
 
 
-def parse_backward(given: Any) -> Backward:
-    """Return the backward pass that a config names."""
-    if isinstance(given, Backward):
-        return given
-    name, arguments = parse_named("backward", given, BACKWARDS)
-    return BACKWARDS[name](**arguments)
-
-
-MARK = "_gradient_op_type"
 MOST_LISTED = 40
 
 
@@ -238,31 +213,24 @@ def _gradients(
     )
     declared: dict[str, Any] = {"constants": backward.constants, "second_backward": backward.second_backward}
     if not backward.modifies:
-        override = Override(name, tf.identity, backward, inputs, **declared)
-        return compute_gradients(override, given, inputs, outputs[0] if len(outputs) == 1 else outputs)
+        override = overrides.Override(name, tf.identity, backward, inputs, **declared)
+        return overrides.compute_gradients(override, given, inputs, outputs[0] if len(outputs) == 1 else outputs)
     own = ordinary_gradients(operation, given)
     floats = [(tensor, gradient) for tensor, gradient in zip(inputs, own, strict=True) if gradient is not None]
     tensors = tuple(tensor for tensor, _ in floats)
-    override = Override(name, tf.identity, backward, tensors, **declared)
-    found = iter(compute_gradients(override, tuple(gradient for _, gradient in floats), tensors, tensors))
+    override = overrides.Override(name, tf.identity, backward, tensors, **declared)
+    found = iter(overrides.compute_gradients(override, tuple(gradient for _, gradient in floats), tensors, tensors))
     return [None if gradient is None else next(found) for gradient in own]
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
-    inputs = [tf.identity(each) for each in operation.inputs]
-    floats = [each for each in inputs if is_differentiable(each)]
-    gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
-    found = {id(each): gradient for each, gradient in zip(floats, gradients, strict=True) if gradient is not None}
-    return [tf.convert_to_tensor(found[id(each)]) if id(each) in found else None for each in inputs]
+    """Return TensorFlow's own gradients of an op, one for each input, whatever is mapped."""
+    from tensorflow.python.framework import ops  # no public API returns them (TensorFlow 2.21)
 
-
-def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
-    attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
-    dtypes = [each.dtype for each in operation.outputs]
-    graph = tf.compat.v1.get_default_graph()
-    return list(graph.create_op(operation.type, list(inputs), dtypes, attrs=attributes).outputs)
+    function = ops.gradient_registry.lookup(operation.type)
+    found = [None] * len(operation.inputs) if function is None else function(operation, *upstream)
+    each = found if isinstance(found, list | tuple) else [found]
+    return [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in each]
 
 
 @contextmanager
@@ -287,13 +255,13 @@ def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
         )
     marked = [each for each in created if each.type == op_type]
     if not marked:
-        types = sorted({each.type for each in created if any(map(is_differentiable, each.inputs))})
+        types = sorted({each.type for each in created if any(map(overrides.is_differentiable, each.inputs))})
         raise UserError(
             f"hooks.{name}.op_type={op_type} received, but no such op occurs in the forward pass."
             f"{did_you_mean(op_type, types)} Expected one of: {', '.join(types[:MOST_LISTED])}."
         )
     for operation in marked:
-        declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
+        overrides.declare_override(f"{name}, {operation.name}", operation.inputs, operation.outputs, backward.surrogate)
 
 
 def _functions(graph: tf.Graph) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import keras
+import tensorflow as tf
 
 from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
@@ -14,6 +16,7 @@ from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.select import select_layers
 
 Fact = TypeVar("Fact")
+Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
 def nodes_in_order(model: keras.Model) -> Iterator[Any]:
@@ -56,6 +59,30 @@ def calls_replaced(calls: Iterable[tuple[keras.Layer, Callable[..., Any]]]) -> I
             vars(layer).pop("call", None)
             if call is not None:
                 vars(layer)["call"] = call
+
+
+def calls_frozen(layers: Iterable[keras.Layer], frozen: tf.Tensor) -> list[tuple[keras.Layer, Call]]:
+    """Return calls that do what the layers do now, but where `frozen` is True use and keep their moving statistics."""
+    return [(layer, partial(_call_frozen, layer, layer.call, frozen)) for layer in layers]
+
+
+def _call_frozen(
+    layer: keras.Layer, call: Call, frozen: tf.Tensor, inputs: Any, training: bool | None = None, mask: Any = None
+) -> tf.Tensor:
+    if not (training and layer.trainable):
+        return call(inputs, training=training, mask=mask)
+    values = [(variable, tf.convert_to_tensor(variable.value)) for variable in layer.variables]
+    moving = layer.non_trainable_variables
+
+    def run(by_batch: bool) -> list[tf.Tensor]:
+        with keras.StatelessScope(values) as scope:  # what a branch assigns must leave it as a result
+            outputs = call(inputs, training=by_batch, mask=mask)
+            return [outputs, *(tf.identity(scope.get_current_value(each)) for each in moving)]
+
+    outputs, *after = tf.cond(frozen, lambda: run(False), lambda: run(True))
+    for variable, value in zip(moving, after, strict=True):
+        variable.assign(value)
+    return outputs
 
 
 def write_out(model: keras.Model, kinds: type | tuple[type, ...]) -> keras.Model:

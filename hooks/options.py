@@ -42,9 +42,7 @@ def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch")
     step = epoch_start(epoch, context.steps_per_epoch)
     if step >= context.total_steps:
         epochs = context.total_steps / context.steps_per_epoch
-        raise UserError(
-            f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one."
-        )
+        raise UserError(f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Set an earlier one.")
     return step
 
 
@@ -71,21 +69,11 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Va
     inner._exclude_from_weight_decay_cache = {}
 
 
-def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
-    """Return whether the optimizer applies its weight decay to a variable."""
-    return bool(inner_of(optimizer).weight_decay) and inner_of(optimizer)._use_weight_decay(variable)
-
-
-def keeps_averages(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Return whether the optimizer keeps a moving average of every variable (`use_ema`)."""
-    return bool(inner_of(optimizer).use_ema)
-
-
 def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable | None:
     """Return the average that an optimizer with `use_ema` keeps of a variable, or None."""
-    if not keeps_averages(optimizer):
-        return None
     inner = inner_of(optimizer)
+    if not inner.use_ema:
+        return None
     pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
     return next((average for trained, average in pairs if trained is variable), None)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.hooks.frozen_mask import mask_pictures
 from hookline.hooks.kernels import entry_shares, left_out_advice, left_out_weights, select_kernels
-from hookline.hooks.masking import mask_pictures
 from hookline.hooks.options import check_epochs, epoch_start, project_with_average
 from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
-from hookline.hooks.pruning.settings import parse_settings
+from hookline.hooks.pruning.settings import Settings
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
@@ -147,7 +147,7 @@ class Prune(GraphHook):
             network: name of the network.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "network", "rewind_epoch")}
-        self.settings = parse_settings(given)
+        self.settings = Settings(**given)
         self.rewind_epoch = None if rewind_epoch is None else check_epochs("rewind_epoch", rewind_epoch)
         if rewind_epoch is not None:
             self.conflicts = ("incremental_quantization",)  # whose levels it would put back, too
@@ -162,9 +162,8 @@ class Prune(GraphHook):
         self._steps = settings.steps(context.total_steps, context.steps_per_epoch)
         sparsities = layer_sparsities(network, self._kernels, settings, self._steps)
         counts = kept_counts(self._kernels, sparsities, settings.structure, settings.scope)
-        self._selector = MaskSelector(
-            self._kernels, counts, settings.structure, settings.criterion, settings.hysteresis
-        )
+        hysteresis = settings.hysteresis if self._splices else None
+        self._selector = MaskSelector(self._kernels, counts, settings.structure, settings.criterion, hysteresis)
         self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
         self._rewinding: Rewinding | None = None
@@ -186,7 +185,7 @@ class Prune(GraphHook):
     @property
     def _splices(self) -> bool:
         """Return whether pruned entries may come back before the masks are final."""
-        return self.settings.hysteresis is not None
+        return self.settings.schedule == "splicing"
 
     def declare(self) -> Declaration:
         state = {f"mask/{name}": mask for name, mask in self._masks.items()}

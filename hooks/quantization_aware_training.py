@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks import options
-from hookline.hooks.batch_norm import calls_frozen
-from hookline.hooks.graphs import calls_replaced
+from hookline.hooks.graphs import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
     CONVOLUTIONS,
     DEPTHWISE,
@@ -26,17 +25,15 @@ from hookline.hooks.kernels import (
     own_kernels,
     relative_distance,
 )
+from hookline.hooks.quantization import fake
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
-from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights, widest
-from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
-from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
+from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 LEARNED = "learned"
-RANGES = ("average", LEARNED)
 NEVER = 2**62  # steps
 
 
@@ -154,15 +151,15 @@ class QuantizationAwareTraining(GraphHook):
         self.weight_bits = check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
         self.activation_bits = activation_bits
         if activation_bits is not None:
-            self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
-        self.ranges = check_choice("ranges", ranges, RANGES)
+            self.activation_bits = options.check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
+        self.ranges = options.check_choice("ranges", ranges, ("average", LEARNED))
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
         self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
         self.network = network
         self._now = Pass(self.activation_bits or 8)
         self._inserter = Inserter(self._now)
-        self._learned: LearnedSteps | None = None
+        self._learned: fake.LearnedSteps | None = None
         self._batch_norms: list[keras.layers.BatchNormalization] = []
         self._freeze = NEVER
         self._statistics: list[str] = []
@@ -179,7 +176,7 @@ class QuantizationAwareTraining(GraphHook):
             return made
         chosen = select_layers(made, self.layers, accept=is_kernel_layer, kind="kernel layer").values()
         kernels = [(kernel, _step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
-        self._learned = LearnedSteps(kernels, len(self._inserter.names))
+        self._learned = fake.LearnedSteps(kernels, len(self._inserter.names))
         return self._learned.attached(made)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
@@ -193,7 +190,8 @@ class QuantizationAwareTraining(GraphHook):
         self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
         self._axes = {kernel.name: _step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
-        self._norms = folded_by_kernel(self._network, [each for each in self._kernels if not self._axes[each.name]])
+        undivided = [each for each in self._kernels if not self._axes[each.name]]
+        self._norms = fake.folded_by_kernel(self._network, undivided)
         # What ships ends with the softmax inside of such a layer, so its logits are not written.
         self._inserter.leave_out([each.operation.name for each in context.network.final_activations if each.attribute])
         self._begin = options.begin_step(self.begin_epoch, context)
@@ -246,8 +244,8 @@ class QuantizationAwareTraining(GraphHook):
                 values = values * np.asarray(self._folded_by(kernel, shipped, shipped))
             if learned is not None:
                 initial, factors = steps[id(kernel.variable)]
-                scales = (initial * multiples(factors)).numpy()
-            if on_grid(values, self.weight_bits, axes, scales):
+                scales = (initial * fake.multiples(factors)).numpy()
+            if fake.on_grid(values, self.weight_bits, axes, scales):
                 channels = math.prod(values.shape[axis] for axis in axes)
                 stored[kernel.name] = self.weight_bits + 32.0 * channels / kernel.size
                 weights[kernel.name] = self.weight_bits
@@ -270,9 +268,9 @@ class QuantizationAwareTraining(GraphHook):
             for kernel, value in zip(self._kernels, given, strict=True):
                 folded = self._folded_by(kernel, weights, context.state)
                 if steps is None:
-                    found.append(quantize_weights(value, self.weight_bits, self._axes[kernel.name], folded))
+                    found.append(fake.quantize_weights(value, self.weight_bits, self._axes[kernel.name], folded))
                 else:
-                    found.append(weights_by_step(value, *steps[id(kernel.variable)], self.weight_bits, folded))
+                    found.append(fake.weights_by_step(value, *steps[id(kernel.variable)], self.weight_bits, folded))
             return found
 
         made = tf.cond(tf.convert_to_tensor(self._active), rounded, lambda: [tf.identity(each) for each in given])
@@ -285,7 +283,7 @@ class QuantizationAwareTraining(GraphHook):
         """
         if kernel.name not in self._norms:
             return None
-        factors = tf.stop_gradient(self._norms[kernel.name].factors(weights, state))
+        factors = tf.stop_gradient(self._norms[kernel.name](weights, state))
         return factors if self._learned is None else tf.math.divide_no_nan(factors, tf.reduce_mean(tf.abs(factors)))
 
     @contextmanager
@@ -307,13 +305,13 @@ class QuantizationAwareTraining(GraphHook):
 
     def _limits(self, *, shipped: bool = False) -> tf.Tensor:
         """Return the ranges on which values are rounded, float32 [points, 2]; learned factors count in shipped ones."""
-        limits = nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
+        limits = fake.nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
         if self._learned is None or not shipped:
             return limits
         factors = self._factors(self._learned, tf.convert_to_tensor(self._learned.variable.value))
-        return limits * multiples(factors)[:, None]
+        return limits * fake.multiples(factors)[:, None]
 
-    def _factors(self, learned: LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
+    def _factors(self, learned: fake.LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
         """Return what the ranges are multiplied by, float32 [points]; 1 for inputs and where a runtime fixes them."""
         return tf.where(np.logical_or(self._fixed, self._averaged), 1.0, learned.of_points(factors))
 
@@ -323,7 +321,7 @@ class QuantizationAwareTraining(GraphHook):
         if owner is context and seen and self._ranges is not None:
             points = range(len(self._inserter.names))
             unseen = [self._ranges[index] if self._learned is None else tf.zeros([3]) for index in points]
-            rows = [widest(tf.stack(seen.get(index, [unseen[index]]))) for index in points]
+            rows = [fake.widest(tf.stack(seen.get(index, [unseen[index]]))) for index in points]
             context.taps[self._extremes] = tf.stack(rows)[None]
         self._pass = (None, {})
         return {}
@@ -333,7 +331,7 @@ class QuantizationAwareTraining(GraphHook):
         if context.replica.count == 1 or self._extremes not in context.taps:
             return {}
         before, after = context.replica.index, context.replica.count - context.replica.index - 1
-        return {"extremes": tf.pad(widest(context.taps[self._extremes])[None], [[before, after], [0, 0], [0, 0]])}
+        return {"extremes": tf.pad(fake.widest(context.taps[self._extremes])[None], [[before, after], [0, 0], [0, 0]])}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         begun = tf.logical_or(tf.convert_to_tensor(self._active), context.step >= self._begin)
@@ -342,8 +340,8 @@ class QuantizationAwareTraining(GraphHook):
         if seen is not None and self._ranges is not None:
             ranges = tf.convert_to_tensor(self._ranges)
             moves = ~tf.constant(self._fixed)[:, None]
-            seen, average = widest(seen), context.step < self._freeze
-            moved = moved_ranges(ranges, seen[:, :2], self.range_decay)
+            seen, average = fake.widest(seen), context.step < self._freeze
+            moved = fake.moved_ranges(ranges, seen[:, :2], self.range_decay)
             if self._learned is None:
                 moves &= average
             else:
@@ -355,7 +353,7 @@ class QuantizationAwareTraining(GraphHook):
             operations.append(self._learned.initial.assign(self._steps_after(self._learned, begun, context)))
         return operations
 
-    def _steps_after(self, learned: LearnedSteps, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
+    def _steps_after(self, learned: fake.LearnedSteps, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
         """Return the initial steps of kernels after a step, made in the first step that rounds."""
         initial = tf.convert_to_tensor(learned.initial)
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.batch_norm import find_batch_norms, has_own_methods
+from hookline.hooks.fused_batch_norm import find_batch_norms, has_own_methods
 from hookline.hooks.graphs import calls_replaced
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
@@ -79,9 +79,8 @@ class SynchronizedBatchNorm(GraphHook):
             what = _own_statistics(layer)
             if self._replicas > 1 and layer.trainable and what is not None:
                 raise self._refusal(path, what)
-        return calls_replaced(
-            [(layer, partial(self._call, path, context.replica)) for path, layer in self._chosen.items()]
-        )
+        calls = [(layer, partial(self._call, path, context.replica)) for path, layer in self._chosen.items()]
+        return calls_replaced(calls)
 
     def _call(
         self, path: str, replica: Replica, inputs: Any, training: bool | None = None, mask: Any = None

@@ -128,10 +128,7 @@ def slope_penalty(
 def draw_noise(
     forward: ForwardFunction, pairs: int, count: int, size: int, *, kind: str = "normal", use: str = "noise"
 ) -> tf.Tensor:
-    """Return inputs for several generators, each drawn with its own seed: float32 [pairs, count, size].
-
-    "normal" has mean 0 and variance 1; "uniform" lies in [-1, 1).
-    """
+    """Return inputs of generators, each by its own seed, float32 [pairs, count, size]: normal or uniform in [-1, 1)."""
     seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
     if kind == "uniform":
         return tf.stack([tf.random.stateless_uniform([count, size], seed, -1.0, 1.0) for seed in seeds])
@@ -140,11 +137,7 @@ def draw_noise(
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one kind.
-
-    Stacked ones are one network, which has them along the first axis of every weight, of its inputs and of its outputs:
-    one matrix product computes all of them, and none sees another.
-    """
+    """Networks of one kind; stacked ones are one network, with them along the first axis of weights and tensors."""
 
     names: tuple[str, ...]  # a single one where they are stacked
     count: int
@@ -193,8 +186,14 @@ class NetworkBuilder:
         optimizer = self._parts.build_optimizer(learning_rate=rate, updates=updates)
         self.networks.append(Network(name, model, optimizer, final_activations=activations))
 
-    def can_stack(self, count: int) -> str | None:
-        """Return why networks cannot be stacked; None if they can."""
+    def stacks(self, count: int, wanted: bool | str | None) -> bool:
+        """Return whether networks are stacked: where they can be, unless that is not wanted."""
+        reason = None if wanted is False else self._why_apart(count)
+        if reason is not None and wanted is True:
+            raise UserError(f"stacked=true received, but {reason}. Expected task.stacked=false, or auto.")
+        return wanted is not False and reason is None
+
+    def _why_apart(self, count: int) -> str | None:
         optimizer = _inner(self._parts.build_optimizer())
         kind = type(optimizer).__name__
         if kind not in ENTRYWISE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output, several_outputs
@@ -11,6 +13,9 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
 
+if TYPE_CHECKING:
+    from hookline.recipes.losses import Measures
+
 
 class Classification(Objective):
     """Minimise the softmax cross-entropy of a network's logits."""
@@ -19,17 +24,12 @@ class Classification(Objective):
     trains = ("model",)
     class_losses = ("cross_entropy",)
 
-    def __init__(self, *, classes: int, label_smoothing: float = 0.0) -> None:
-        """Set the number of classes, and the share of each target that is spread evenly over them."""
-        self.classes = classes
-        self.label_smoothing = label_smoothing
+    def __init__(self, *, classes: int, label_smoothing: float = 0.0, measures: Measures | None = None) -> None:
+        """Set the number of classes, the share of each target that is spread evenly over them, and further metrics."""
+        self.classes, self.label_smoothing, self.measures = classes, label_smoothing, measures
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy of each example.
-
-        Of mixed examples, which have "target_shares" [batch, classes], the cross-entropy is with these shares, and the
-        accuracy the share of the class that was found.
-        """
+        """Return cross-entropy and accuracy of each example, of mixed ones by "target_shares" [batch, classes]."""
         logits = forward("model", batch["inputs"])
         if not isinstance(logits, tf.Tensor):
             raise several_outputs("model", logits, f"logits [batch, {self.classes}]")
@@ -51,7 +51,13 @@ class Classification(Objective):
             accuracy = tf.gather(targets, found, batch_dims=1)
         else:
             accuracy = tf.cast(tf.equal(found, tf.cast(batch["targets"], tf.int64)), tf.float32)
-        return ObjectiveOutput(losses={"cross_entropy": cross_entropy}, metrics={"accuracy": accuracy}, outputs=logits)
+        output = ObjectiveOutput({"cross_entropy": cross_entropy}, {"accuracy": accuracy}, outputs=logits)
+        if self.measures is not None and not mixed:
+            self.measures.add(output, batch, batch["targets"], logits, training=forward.training)
+        return output
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {} if self.measures is None else self.measures.of_split(collected)
 
 
 def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:

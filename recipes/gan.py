@@ -15,7 +15,6 @@ from hookline.recipes.adversarial import Copies, Discriminate, Game, Generate, N
 from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.copy_network import Slots
 
@@ -102,7 +101,7 @@ def sgan(
     check_choice("messenger_optimizer", messenger_optimizer, get_args(Slots))
     quality = quality_for(parts.data, classifier, parts.plugins)
     builder = NetworkBuilder(parts, settings)
-    stack = _decide(builder, pairs, stacked)
+    stack = builder.stacks(pairs, stacked)
     generators = builder.group(GENERATOR, GENERATOR, pairs, stacked=stack)
     updates = settings.discriminator_updates
     discriminators = builder.group(DISCRIMINATOR, DISCRIMINATOR, pairs, stacked=stack, updates=updates)
@@ -124,12 +123,3 @@ def sgan(
             Discriminate(GLOBAL_DISCRIMINATOR, judged),
         ],
     )
-
-
-def _decide(builder: NetworkBuilder, pairs: int, stacked: bool | str | None) -> bool:
-    if stacked is False:
-        return False
-    reason = builder.can_stack(pairs)
-    if reason is not None and stacked is True:
-        raise UserError(f"stacked=true received, but {reason}. Expected task.stacked=false, or auto.")
-    return reason is None

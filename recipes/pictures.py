@@ -39,10 +39,7 @@ def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.nd
 
 
 def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, radius: float, title: str) -> np.ndarray:
-    """Return a picture of generated points over real ones, with a circle around each mode.
-
-    The frame does not move with the samples, so that pictures of one run make an animation.
-    """
+    """Return a picture of samples over real points, with a circle around each mode; samples do not move the frame."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # not needed to train
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle

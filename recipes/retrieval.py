@@ -57,7 +57,6 @@ class Retrieval(Objective):
         squared: bool = False,
         recall_at: Sequence[int] = (1, 5, 20),
     ) -> None:
-        """Set the loss and the measures; see `retrieval`."""
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -69,16 +68,16 @@ class Retrieval(Objective):
         """
         embeddings = tf.math.l2_normalize(tf.cast(forward("model", batch["inputs"]), tf.float32), axis=-1)
         weights = example_weights(batch)
-        pairs = class_pairs(hard_labels(batch, "The triplet loss"), weights)
+        positive, negative = class_pairs(hard_labels(batch, "The triplet loss"), weights)
         distances = pairwise_distances(embeddings, squared=self.squared)
-        triplets = MININGS[self.mining](distances, pairs)
-        anchors = tf.logical_and(tf.reduce_any(pairs.positive, axis=1), tf.reduce_any(pairs.negative, axis=1))
+        triplets = MININGS[self.mining](distances, positive, negative)
+        anchors = tf.logical_and(_any(positive), _any(negative))
         return ObjectiveOutput(
             losses={"triplet": triplet_loss(triplets, self.margin, over_active=self.mining == "batch_all")},
             metrics={
                 "active_triplets": mean_of(tf.cast(active_triplets(triplets, self.margin), tf.float32), triplets.valid),
-                "positive_distance": mean_of(distances, pairs.positive),
-                "negative_distance": mean_of(distances, pairs.negative),
+                "positive_distance": mean_of(distances, positive),
+                "negative_distance": mean_of(distances, negative),
                 "anchors": tf.cast(anchors, tf.float32),
             },
             outputs=embeddings,
@@ -90,10 +89,7 @@ class Retrieval(Objective):
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return a sheet of some queries with their nearest neighbours, and the embeddings, evenly thinned out.
-
-        Neighbours are framed green where the class is right; embeddings have the class and, of images, a thumbnail.
-        """
+        """Return some queries with their nearest neighbours, and embeddings, evenly thinned out, with thumbnails."""
         if not collected:
             return Shown()
         targets = collected["target"]
@@ -177,22 +173,14 @@ def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Te
     return tf.where(apart, tf.sqrt(tf.where(apart, squares, 1.0)), 0.0)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """The pairs (anchor, other) of a batch: bool [batch, batch]."""
-
-    positive: tf.Tensor  # two different examples of one class
-    negative: tf.Tensor  # examples of two classes
-
-
-def class_pairs(targets: tf.Tensor, weights: tf.Tensor) -> Pairs:
-    """Return the pairs of the real examples."""
+def class_pairs(targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return which (anchor, other) are different examples of one class, and which of two: bool [batch, batch] each."""
     real = weights > 0.0
     both_real = tf.logical_and(real[:, tf.newaxis], real[tf.newaxis, :])
     same = tf.equal(targets[:, tf.newaxis], targets[tf.newaxis, :])
     itself = tf.eye(tf.shape(targets)[0], dtype=tf.bool)
     positive = tf.logical_and(tf.logical_and(same, tf.logical_not(itself)), both_real)
-    return Pairs(positive, tf.logical_and(tf.logical_not(same), both_real))
+    return positive, tf.logical_and(tf.logical_not(same), both_real)
 
 
 def mean_of(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
@@ -202,11 +190,7 @@ def mean_of(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 
 def halves(targets: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
-    """Return the half, 0 or 1, of each example: int32 [examples].
-
-    The examples of each class alternate between the two halves, the first one in half 0. So the halves share no image,
-    and each holds half of every class, to within one example.
-    """
+    """Return the half, 0 or 1, of each example, int32 [examples]: those of a class alternate, the first in half 0."""
     by_order = tf.argsort(order)
     by_class = tf.gather(by_order, tf.argsort(tf.gather(targets, by_order), stable=True))
     sorted_targets = tf.gather(targets, by_class)
@@ -227,41 +211,40 @@ class Triplets:
     valid: tf.Tensor  # bool: False where there is no such triplet; the distances there mean nothing
 
 
-Mining: TypeAlias = "Callable[[tf.Tensor, Pairs], Triplets]"
-"""Called with distances [batch, batch] and the pairs."""
+Mining: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Triplets]"
+"""Called with distances [batch, batch] and the pairs of one class and of two."""
 
 
-def batch_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+def batch_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
     """Return for each anchor its farthest positive and its nearest negative: [batch].
 
     Hermans et al., In Defense of the Triplet Loss for Person Re-Identification, 2017, equation 5.
     """
-    positive = tf.reduce_max(tf.where(pairs.positive, distances, -FAR), axis=1)
-    negative = tf.reduce_min(tf.where(pairs.negative, distances, FAR), axis=1)
-    return Triplets(positive, negative, tf.logical_and(_any(pairs.positive), _any(pairs.negative)))
+    farthest = tf.reduce_max(tf.where(positive, distances, -FAR), axis=1)
+    nearest = tf.reduce_min(tf.where(negative, distances, FAR), axis=1)
+    return Triplets(farthest, nearest, tf.logical_and(_any(positive), _any(negative)))
 
 
-def semi_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+def semi_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
     """Return for each positive pair the nearest negative that is farther than the positive: [batch, batch].
 
     Schroff et al., FaceNet, 2015, section 3.2. If no negative is farther, a case the paper leaves open, the farthest
     negative is used: the least hard of those that are all too hard.
     """
     to_negatives = distances[:, tf.newaxis, :]
-    negative = pairs.negative[:, tf.newaxis, :]
-    farther = tf.logical_and(negative, to_negatives > distances[:, :, tf.newaxis])
+    farther = tf.logical_and(negative[:, tf.newaxis, :], to_negatives > distances[:, :, tf.newaxis])
     nearest = tf.reduce_min(tf.where(farther, to_negatives, FAR), axis=2)
-    farthest = tf.reduce_max(tf.where(pairs.negative, distances, -FAR), axis=1, keepdims=True)
+    farthest = tf.reduce_max(tf.where(negative, distances, -FAR), axis=1, keepdims=True)
     chosen = tf.where(_any(farther), nearest, farthest)
-    return Triplets(distances, chosen, tf.logical_and(pairs.positive, _any(pairs.negative)[:, tf.newaxis]))
+    return Triplets(distances, chosen, tf.logical_and(positive, _any(negative)[:, tf.newaxis]))
 
 
-def batch_all(distances: tf.Tensor, pairs: Pairs) -> Triplets:
+def batch_all(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
     """Return every triplet of the batch: [batch, batch, batch], anchors by positives by negatives.
 
     Hermans et al. 2017, equation 6.
     """
-    valid = tf.logical_and(pairs.positive[:, :, tf.newaxis], pairs.negative[:, tf.newaxis, :])
+    valid = tf.logical_and(positive[:, :, tf.newaxis], negative[:, tf.newaxis, :])
     shape = tf.shape(valid)
     return Triplets(
         tf.broadcast_to(distances[:, :, tf.newaxis], shape), tf.broadcast_to(distances[:, tf.newaxis, :], shape), valid

@@ -125,11 +125,7 @@ TASK = "hookline.recipes.classification.classification"
 
 
 def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> keras.Model:
-    """Return the classifier that a finished run trained, with the weights it is evaluated with at its best checkpoint.
-
-    It maps images to features [n, d], the inputs of the last dense layer, and logits [n, classes]. Random state and
-    Keras's automatic names are not affected by loading it.
-    """
+    """Return the classifier of a finished run, as at its best evaluation, from images to features and logits."""
     try:
         config = read_config(run, plugins)
         task = config.get("task")

@@ -46,24 +46,6 @@ class Head:
     weight: float  # of the loss in the sum of all
 
 
-class ClassLoss(Classification):
-    """Minimise what `recipes.classification` does, and report the metrics that were asked for."""
-
-    def __init__(self, *, classes: int, label_smoothing: float, measures: Measures) -> None:
-        """Set the loss and the metrics."""
-        super().__init__(classes=classes, label_smoothing=label_smoothing)
-        self.measures = measures
-
-    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        output = super().compute(forward, batch)
-        if SOFT_TARGETS not in batch:
-            self.measures.add(output, batch, batch["targets"], output.outputs, training=forward.training)
-        return output
-
-    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return self.measures.of_split(collected)
-
-
 class KerasLoss(Objective):
     """Minimise losses of Keras or of the user's, each of an output of one network."""
 
@@ -137,8 +119,7 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
         elif given.rank != wanted.rank:
             remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(
-            f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
-            f"loss={loss.name}: {remedy}."
+            f"The {of} returns {list(given)}, the targets have {list(wanted)}. Expected one shape: {remedy}."
         )
 
 
@@ -178,7 +159,7 @@ def recipe_of(
         measures = Measures(
             metrics.get(ONE, ()), shapes[ONE], activation=shown, kind=loss.kind, one_hot=one_hot, counted=True
         )
-        own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
+        own = Classification(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
 
     def head(name: str) -> Head:

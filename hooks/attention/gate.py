@@ -41,7 +41,6 @@ class AreaResize(keras.layers.Layer):
     """Resize images [batch, height, width, channels] by area; it has no variables."""
 
     def __init__(self, height: int, width: int, **options: Any) -> None:
-        """Take the size."""
         super().__init__(**options)
         self.height, self.width = height, width
 
@@ -72,7 +71,6 @@ class DilatedConv2D(keras.layers.Conv2D):
     """
 
     def __init__(self, filters: int, kernel_size: Any, **options: Any) -> None:
-        """Set what is convolved."""
         super().__init__(filters, kernel_size, **{**options, "padding": "same", "data_format": "channels_last"})
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -127,7 +125,6 @@ class AttentionMap(keras.layers.Layer):
     """Return A = sigmoid(logits / temperature), in float32: bfloat16 would round all above 0.998 to 1."""
 
     def __init__(self, *, temperature: float = 1.0, **options: Any) -> None:
-        """Set the temperature."""
         super().__init__(**{"dtype": "float32", **options})
         self.temperature = temperature
 
@@ -162,8 +159,7 @@ def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | Non
     found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else type(logits).__name__
     if found != wanted:
         raise UserError(
-            f"The branch '{branch.name}' returns {found}. Expected logits {wanted}: end it with a convolution of one "
-            "unit and no sigmoid."
+            f"The branch '{branch.name}' returns {found}. Expected logits {wanted}: end it with a convolution."
         )
     return logits
 
@@ -178,7 +174,6 @@ class BernoulliGate(keras.layers.Layer):
     def __init__(
         self, *, mode: str = "bernoulli", eval_mode: str = "expectation", seed: int | None = None, **options: Any
     ) -> None:
-        """Set how the mask is made."""
         super().__init__(**{**options, "autocast": False})  # A stays in float32 beside features of lower precision
         self.mode = mode
         self.eval_mode = eval_mode

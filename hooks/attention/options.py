@@ -18,11 +18,6 @@ from hookline.trainer.objective import Batch
 SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
 
 
-def mean_keep_rate(attention: tf.Tensor) -> tf.Tensor:
-    """Return the mean of A over positions: float32 [batch]."""
-    return tf.reduce_mean(tf.cast(attention, tf.float32), axis=[1, 2, 3])
-
-
 def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
     """Return the mean entropy of the draw at a position, in bits: float32 [batch], 0 to 1."""
     logits = tf.cast(logits, tf.float32)
@@ -44,40 +39,20 @@ def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
     )
 
 
-def map_cross_entropy(logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Return the mean cross-entropy of A against a given map, in nats: float32 [batch]."""
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.cast(logits, tf.float32))
-    return tf.reduce_mean(losses, axis=[1, 2, 3])
-
-
-def mass_inside(attention: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Return the share of A that lies inside a given map: float32 [batch]; 0 where A is 0 everywhere."""
-    attention = tf.cast(attention, tf.float32)
-    inside = tf.reduce_sum(attention * wanted, axis=[1, 2, 3])
-    return tf.math.divide_no_nan(inside, tf.reduce_sum(attention, axis=[1, 2, 3]))
-
-
 def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     """Return a map of the batch, resized by area: float32 [batch, height, width, 1]."""
     if key not in batch:
-        raise UserError(
-            f"supervision.key={key} is not in the batch. Expected one of {', '.join(sorted(batch))}, or null."
-        )
+        raise UserError(f"supervision.key={key} is not in the batch. Expected {', '.join(sorted(batch))}, or null.")
     wanted = tf.cast(batch[key], tf.float32)
     wanted = wanted[..., tf.newaxis] if wanted.shape.rank == 3 else wanted
     if wanted.shape.rank != 4 or wanted.shape[-1] != 1 or None in wanted.shape[1:3]:
-        raise UserError(
-            f"'{key}' in the batch has the shape {batch[key].shape}. Expected a map [batch, height, width]."
-        )
+        raise UserError(f"'{key}' of the batch has shape {batch[key].shape}. Expected a map [batch, height, width].")
     from hookline.hooks.attention.gate import area_resize  # beside classes of Keras: not for options
 
     return area_resize(wanted, size)
 
 
-MODES = ("bernoulli", "product", "none")
 EVAL_MODES = ("expectation", "sample", "threshold")
-JOINS = ("replace", "concatenate")
-BRANCH_INPUTS = ("features", "input")
 
 Options = TypeVar("Options")
 
@@ -144,20 +119,10 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
         return value
     if isinstance(value, Mapping) and isinstance(value.get("filters"), Sequence):
         value = {"dilations": [2**depth for depth in range(len(value["filters"]))], **value}
-    return _parse(value, "branch", BranchOptions)
+    return parse(value, "branch", BranchOptions)
 
 
-def parse_keep_rate(value: Any) -> KeepRate | None:
-    """Return the keep rate to aim at."""
-    return None if value is None else _parse(value, "keep_rate", KeepRate)
-
-
-def parse_supervision(value: Any) -> Supervision | None:
-    """Return how the attention map is supervised."""
-    return None if value is None else _parse(value, "supervision", Supervision)
-
-
-def _parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
+def parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
     """Return a dataclass of the values of a mapping whose keys are all fields of it; of "auto" with its defaults."""
     fields = get_type_hints(kind)
     if value != "auto" and not isinstance(value, Mapping):

@@ -27,9 +27,7 @@ class Place:
 def find_place(model: keras.Model, pattern: str | None) -> Place:
     """Return the map to gate: the output of the layer that matches, or the input of the second convolution."""
     if not is_graph(model):
-        raise UserError(
-            f"The graph of '{model.name}' is not known. Expected a functional or Sequential model to put a gate into."
-        )
+        raise UserError(f"The graph of '{model.name}' is not known. Expected a functional or Sequential model.")
     functional = as_functional(model)
     if pattern is None:
         place = _automatic(functional)
@@ -45,7 +43,8 @@ def _automatic(model: keras.Model) -> Place:
     behind: dict[int, Place] = {}  # maps that come from a convolution, with nothing but maps in between
     for node in nodes_in_order(model):
         given = [behind[id(tensor)] for tensor in node.input_tensors if id(tensor) in behind]
-        is_convolution = bool(_convolutions(node.operation))
+        inner = node.operation._flatten_layers() if isinstance(node.operation, keras.Layer) else ()
+        is_convolution = any(is_of(layer, CONVOLUTIONS) for layer in inner)
         if is_convolution and given:
             return given[0]
         for tensor in node.output_tensors:
@@ -60,12 +59,6 @@ def _automatic(model: keras.Model) -> Place:
     )
 
 
-def _convolutions(operation: Any) -> list[keras.Layer]:
-    """Return the 2-D convolutions that an operation is or holds."""
-    inner = operation._flatten_layers() if isinstance(operation, keras.Layer) else ()
-    return [layer for layer in inner if is_of(layer, CONVOLUTIONS)]
-
-
 def _check(place: Place) -> None:
     shape = tuple(place.features.shape)
     if len(shape) != 4 or shape[-1] is None or "float" not in str(place.features.dtype):
@@ -74,9 +67,7 @@ def _check(place: Place) -> None:
             "height, width, channels]: set layer=<pattern>."
         )
     if any(each is place.features for each in place.model.outputs):
-        raise UserError(
-            f"The layer '{place.layer}' gives an output of the model. Expected a layer before it: set layer=<pattern>."
-        )
+        raise UserError(f"'{place.layer}' is an output of the model. Expected a layer before it: set layer=<pattern>.")
     layers = place.model._flatten_layers()
     if any(getattr(layer, "data_format", None) == "channels_first" for layer in layers):
         raise UserError("The model has its channels first. Expected maps [batch, height, width, channels].")

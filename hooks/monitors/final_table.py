@@ -16,7 +16,6 @@ from hookline.trainer.errors import as_typed, check_choice, printable
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 
-MODES = (AUTO, "styled", PLAIN, QUIET)
 MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
 REASON_LENGTH = 300
 FIRST_SCREEN = "http://localhost:6006/#custom_scalars"  # related curves in one chart
@@ -50,7 +49,7 @@ class FinalTable(HostHook):
             mode: "styled" for a terminal's text, "plain" for text without control characters, "quiet" for none; "auto"
                 decides by the output.
         """
-        self._mode = check_choice("mode", mode, MODES)
+        self._mode = check_choice("mode", mode, (AUTO, "styled", PLAIN, QUIET))
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -200,9 +199,7 @@ def show(console: Console, table: TextTable) -> None:
             for name, cell in zip(list(columns)[1:], others, strict=True):
                 console.print(f"  {name} {cell}", soft_wrap=True)
     if missing := [name for name in table.columns if name not in columns]:
-        console.print(
-            f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal
-        )
+        console.print(f"No room for {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal)
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:

@@ -184,9 +184,6 @@ def draw(status: Status, width: int) -> Group:
     return Group(table, Text(printable(status.metrics() or run.recipe), style="dim"))
 
 
-MODES = (AUTO, "bar", PLAIN, QUIET)
-
-
 class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
 
@@ -215,7 +212,7 @@ class Progress(HostHook):
             every_seconds: time between two drawings of the bar; above 0.
             lines: the most plain lines after the first one; at least 1.
         """
-        self._mode = check_choice("mode", mode, MODES)
+        self._mode = check_choice("mode", mode, (AUTO, "bar", PLAIN, QUIET))
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)
         self._lines = check_integer("lines", lines, minimum=1)
         self._status: Status | None = None

@@ -118,10 +118,7 @@ COLORS = np.array([colorsys.hsv_to_rgb(0.618 * number % 1.0, 0.7, 1.0) for numbe
 
 
 def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1].
-
-    Grey images have the color of their class, the first of the labels.
-    """
+    """Return one picture of all images, row by row, their range scaled to [0, 1]; grey ones in the color of a class."""
     low, high = float(images.min()), float(images.max())
     images = (images - low) / ((high - low) or 1.0)
     if images.shape[-1] == 1 and labels:

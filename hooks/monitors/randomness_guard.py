@@ -96,7 +96,8 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
     assert training.augmentation is not None
     augments = training.augmentation.augments
     alone = {each.name: Augmentation([each], classes=training.augmentation.classes) for each in augments}
-    seeds = [_seeds(training, step + number, examples) for number in range(DRAWS)]
+    positions = tf.range(len(examples["index"]), dtype=tf.int64)
+    seeds = [example_seeds(training.seed, step + number, positions) for number in range(DRAWS)]
 
     def change(batch: Batch, seeds: tf.Tensor) -> dict[str, Batch]:
         return {name: each(batch, seeds) for name, each in alone.items()}
@@ -138,10 +139,6 @@ def _varied(traced: Changed, names: set[str], examples: Batch, row: int, seeds: 
             changed = traced(copies, each)
             found |= {name for name in names if len({image.tobytes() for image in changed[name]["inputs"].numpy()}) > 1}
     return found
-
-
-def _seeds(training: TrainingBatches, step: tf.Tensor, examples: Batch) -> tf.Tensor:
-    return example_seeds(training.seed, step, tf.range(len(examples["index"]), dtype=tf.int64))
 
 
 def _differing(first: Batch, second: Batch) -> list[str]:

@@ -9,10 +9,8 @@ from typing import Any
 
 from hookline.trainer.files import open_lock
 
-TRIAL = "HOOKLINE_TRIAL"
-"""The variable that names a process's trial, as JSON: storage, study, and number from 0."""
-PRUNED = "pruned: "
-"""How the reason begins for which a pruner stops a run."""
+TRIAL = "HOOKLINE_TRIAL"  # the variable that names a process's trial, as JSON: storage, study, and number from 0
+PRUNED = "pruned: "  # how the reason begins for which a pruner stops a run
 
 
 def open_storage(place: str) -> Any:

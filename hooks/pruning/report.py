@@ -34,9 +34,7 @@ def layer_targets(network: Network, kernels: Sequence[Kernel], sparsity: Sparsit
         targets |= dict.fromkeys(matched, value)
     missing = [path for path in paths if path not in targets]
     if missing:
-        raise UserError(
-            f"{option} gives no sparsity for {', '.join(missing)}. Expected a pattern for every layer of `layers`."
-        )
+        raise UserError(f"{option} has no sparsity for {', '.join(missing)}. Expected a pattern for each of `layers`.")
     return targets
 
 
@@ -52,9 +50,7 @@ def layer_sparsities(
         sparsities = {path: settings.sparsities(steps, value) for path, value in final.items()}
     for path, values in sparsities.items():
         if sorted(values) != values:
-            raise UserError(
-                f"The sparsity of '{path}' would fall from {values[0]:g} to {values[-1]:g}. Expected a rising one."
-            )
+            raise UserError(f"The sparsity of '{path}' falls from {values[0]:g} to {values[-1]:g}. Expected a rise.")
     return sparsities
 
 
@@ -70,17 +66,11 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
                 f"'{kernel.name}' is a table of embeddings or a depthwise kernel: it sums over no input axis that "
                 f"could hold {n} of {m}. Leave layer '{kernel.layer}' out of `layers`."
             )
-        if (inputs := _input_channels(kernel)) % m:
-            raise UserError(
-                f"{m} does not divide the {inputs} inputs of '{kernel.name}'. Leave '{kernel.layer}' out of `layers`."
-            )
-
-
-def _input_channels(kernel: Kernel) -> int:
-    """Return the length of the last axis that a kernel sums over: of a convolution, the input channels."""
-    rank = len(kernel.variable.shape)
-    inputs = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
-    return int(kernel.variable.shape[max(inputs)]) if inputs else 1
+        rank = len(kernel.variable.shape)
+        axes = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
+        inputs = kernel.variable.shape[max(axes)] if axes else 1  # of a convolution, the input channels
+        if inputs % m:
+            raise UserError(f"{m} does not divide {inputs} inputs of '{kernel.name}'. Leave its layer out of `layers`.")
 
 
 def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer]) -> None:
@@ -95,9 +85,7 @@ def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mappi
                 f"structure=channel prunes dense layers and convolutions, but '{kernel.layer}' is a {kind}. {advice}"
             )
         if kernel.layer in last:
-            raise UserError(
-                f"structure=channel would remove outputs of the network: '{kernel.layer}' is a last layer. {advice}"
-            )
+            raise UserError(f"structure=channel would remove outputs: '{kernel.layer}' is a last layer. {advice}")
 
 
 VALUE_BITS, POINTER_BITS = 32, 32

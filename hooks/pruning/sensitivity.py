@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel
@@ -80,13 +79,9 @@ def pruned(kernels: Sequence[Kernel], sparsity: float) -> Iterator[None]:
     before = [kernel.variable.numpy() for kernel in kernels]
     try:
         for kernel, values in zip(kernels, before, strict=True):
-            kernel.variable.assign(_without_smallest(values, sparsity))
+            kept = keep_largest(tf.reshape(tf.abs(values), [-1]), kept_units(values.size, sparsity))
+            kernel.variable.assign(tf.where(tf.reshape(kept, values.shape), values, 0.0))
         yield
     finally:
         for kernel, values in zip(kernels, before, strict=True):
             kernel.variable.assign(values)
-
-
-def _without_smallest(values: np.ndarray, sparsity: float) -> np.ndarray:
-    mask = keep_largest(tf.reshape(tf.abs(values), [-1]), kept_units(values.size, sparsity))
-    return tf.where(tf.reshape(mask, values.shape), values, 0.0).numpy()

@@ -41,9 +41,7 @@ def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
     sizes = tuple(given[name])
     wanted = 2 if name in SIZED else 0
     if len(given) != 1 or len(sizes) != wanted or min(sizes, default=1) < 1 or (name == "n_m" and sizes[0] >= sizes[1]):
-        raise UserError(
-            f"Invalid structure: {value}. Expected unstructured, channel, {' or '.join(SIZED.values())}, with n < m."
-        )
+        raise UserError(f"structure={value}: expected unstructured, channel, {' or '.join(SIZED.values())}, n < m.")
     return Structure(name, sizes)
 
 
@@ -72,9 +70,6 @@ USERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "hysteresis": (1.1, ("splicing",)),
 }
 """Options that only some schedules use: the default, and which they are."""
-SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
-CRITERIA = ("magnitude", "l2")
-SCOPES = ("per_layer", "global")
 DEFAULT_SPARSITY = 0.5
 
 
@@ -111,30 +106,55 @@ def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
     return max(min(minimum, units), units - round(sparsity * units))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Settings:
-    """Hold checked options under their names."""
+    """Hold the options of `Prune` under their names, checked."""
 
-    layers: str | list[str]
+    layers: str | Sequence[str]
     schedule: str
-    final_sparsity: Sparsity  # of the last masks, one for all layers or by pattern
+    final_sparsity: Any  # once checked a Sparsity: of the last masks, one for all layers or by pattern
     initial_sparsity: float
     begin_epoch: float
     end_epoch: float | None  # None for halfway from the begin to the end of training
     frequency: int
     frequency_growth: float
     power: float
-    stages: list[Sparsity]  # empty unless the schedule is iterative
-    stage_epochs: float
-    hysteresis: float | None  # None if nothing comes back
+    stages: Any  # once checked a list of Sparsity, empty unless the schedule is iterative
+    stage_epochs: float | None
+    hysteresis: float
     scope: str
-    structure: Structure
+    structure: Any  # once checked a Structure
     criterion: str
+
+    def __post_init__(self) -> None:
+        check_choice("schedule", self.schedule, ("one_shot", "constant", "polynomial", "iterative", "splicing"))
+        check_choice("scope", self.scope, ("per_layer", "global"))
+        check_choice("criterion", self.criterion, ("magnitude", "l2"))
+        check_used(self.schedule, vars(self))
+        if self.schedule == "iterative":
+            if not self.stages:
+                raise UserError("schedule=iterative needs stages=..., such as [0.5,0.8,0.9].")
+            check_number("stage_epochs", self.stage_epochs, minimum=0.0, above_minimum=True)
+        self.structure = parse_structure(self.structure)
+        self.stages = [check_layer_sparsity("stages", stage) for stage in self.stages or ()]
+        self.final_sparsity = _final_sparsity(self.final_sparsity, self.stages, self.structure)
+        self.initial_sparsity = check_sparsity("initial_sparsity", self.initial_sparsity)
+        begin, end = check_epochs("begin_epoch", self.begin_epoch), self.end_epoch
+        if end is not None and check_epochs("end_epoch", end) < begin:
+            raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected an end after the begin.")
+        check_integer("frequency", self.frequency)
+        check_number("frequency_growth", self.frequency_growth, minimum=1.0)
+        check_number("power", self.power, minimum=0.0, above_minimum=True)
+        check_number("hysteresis", self.hysteresis, minimum=1.0)
+        if self.scope == "global" and self.structure.name == "n_m":
+            raise UserError("scope=global has no meaning with n_m: every group keeps its share. Set scope=per_layer.")
+        if self.scope == "global" and any(isinstance(each, dict) for each in (self.final_sparsity, *self.stages)):
+            raise UserError("scope=global takes one sparsity for all layers. Expected a number, or scope=per_layer.")
 
     def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
         """Return the steps at which masks change, rising."""
         count = len(self.stages) or 1
-        epochs = [self.begin_epoch + stage * self.stage_epochs for stage in range(count)]
+        epochs = [self.begin_epoch + stage * (self.stage_epochs or 0.0) for stage in range(count)]
         begin, *_ = steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
         if len(set(steps)) < count:
             raise UserError(f"stage_epochs={self.stage_epochs} is less than a step. Expected a longer stage.")
@@ -159,43 +179,6 @@ class Settings:
         return [polynomial_sparsity(step, **curve, initial=initial, final=final, power=self.power) for step in steps]
 
 
-def parse_settings(given: Mapping[str, Any]) -> Settings:
-    """Return the settings of a config."""
-    schedule = check_choice("schedule", given["schedule"], SCHEDULES)
-    check_used(schedule, given)
-    iterative, structure, stages = schedule == "iterative", parse_structure(given["structure"]), given["stages"]
-    if iterative and not stages:
-        raise UserError("schedule=iterative needs stages=..., such as [0.5,0.8,0.9].")
-    stages = [check_layer_sparsity("stages", stage) for stage in stages or ()]
-    begin, end = check_epochs("begin_epoch", given["begin_epoch"]), given["end_epoch"]
-    if end is not None and check_epochs("end_epoch", end) < begin:
-        raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected an end after the begin.")
-    apart = given["stage_epochs"] if iterative else 1.0
-    hysteresis = check_number("hysteresis", given["hysteresis"], minimum=1.0)
-    settings = Settings(
-        layers=given["layers"],
-        schedule=schedule,
-        final_sparsity=_final_sparsity(given["final_sparsity"], stages, structure),
-        initial_sparsity=check_sparsity("initial_sparsity", given["initial_sparsity"]),
-        begin_epoch=begin,
-        end_epoch=end,
-        frequency=check_integer("frequency", given["frequency"]),
-        frequency_growth=check_number("frequency_growth", given["frequency_growth"], minimum=1.0),
-        power=check_number("power", given["power"], minimum=0.0, above_minimum=True),
-        stages=stages,
-        stage_epochs=check_number("stage_epochs", apart, minimum=0.0, above_minimum=True),
-        hysteresis=hysteresis if schedule == "splicing" else None,
-        scope=check_choice("scope", given["scope"], SCOPES),
-        structure=structure,
-        criterion=check_choice("criterion", given["criterion"], CRITERIA),
-    )
-    if settings.scope == "global" and structure.name == "n_m":
-        raise UserError("scope=global has no meaning with n_m: every group keeps its share. Expected scope=per_layer.")
-    if settings.scope == "global" and any(isinstance(each, dict) for each in (settings.final_sparsity, *stages)):
-        raise UserError("scope=global takes one sparsity for all layers. Expected a number, or scope=per_layer.")
-    return settings
-
-
 def _final_sparsity(given: Any, stages: Sequence[Sparsity], structure: Structure) -> Sparsity:
     stated = None if given == "auto" else check_layer_sparsity("final_sparsity", given)
     if stated is not None and stages and stated != stages[-1]:
@@ -206,7 +189,5 @@ def _final_sparsity(given: Any, stages: Sequence[Sparsity], structure: Structure
         return DEFAULT_SPARSITY if chosen is None else chosen
     values = [] if chosen is None else list(chosen.values()) if isinstance(chosen, dict) else [chosen]
     if any(not math.isclose(value, own, abs_tol=1e-6) for value in values):
-        raise UserError(
-            f"A final sparsity of {chosen} contradicts structure={structure.config}. Expected {own:g}, or auto."
-        )
+        raise UserError(f"final_sparsity={chosen} contradicts structure={structure.config}. Expected {own:g}, or auto.")
     return own

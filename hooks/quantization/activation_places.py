@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -13,11 +12,13 @@ import tensorflow as tf
 
 from hookline.hooks.graphs import call_anew, nodes_in_order
 from hookline.hooks.kernels import KERNEL_LAYERS
-from hookline.hooks.quantization.fake import quantize_activations, quantize_averages
-from hookline.hooks.quantization.learned_steps import activations_by_step, magnitudes
+from hookline.hooks.quantization.fake import activations_by_step, magnitudes, quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
 from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
+
+if TYPE_CHECKING:
+    from hookline.hooks.quantization.layers import ActivationQuantizer
 
 RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
 KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
@@ -28,17 +29,6 @@ ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
 WITHIN = ("linear", *FUSED_ACTIVATIONS)
 SWISH = ("silu", "swish")
-
-
-@dataclass(frozen=True)
-class Point:
-    """Say what a quantizer rounds."""
-
-    index: int  # whose range counts
-    observes: bool = True  # whether what comes in moves the range; not so where it is that of the input
-    averages: bool = False  # whether what comes in are means of levels of the range
-    after: str = ""  # the operation whose output it rounds
-    left_out: bool = False  # whether it does nothing
 
 
 @dataclass
@@ -52,29 +42,29 @@ class Pass:
     factors: tf.Tensor | None = None  # float32 [points], of the ranges, where the optimizer trains them
     averaged: Collection[int] = ()  # the points whose ranges are averages all the same
 
-    def __call__(self, point: Point, inputs: tf.Tensor) -> tf.Tensor:
+    def __call__(self, layer: ActivationQuantizer, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded; note their extremes."""
-        if self.active is None or self.ranges is None or point.left_out:
+        if self.active is None or self.ranges is None or layer.left_out:
             return inputs
-        limits, observed = self.ranges[point.index], self.seen is not None and point.observes
-        quantize = quantize_averages if point.averages else quantize_activations
-        if self.factors is None or point.index in self.averaged:
+        limits, observed = self.ranges[layer.point], self.seen is not None and layer.observes
+        quantize = quantize_averages if layer.averages else quantize_activations
+        if self.factors is None or layer.point in self.averaged:
             if observed:
-                self._note(point, magnitudes(inputs, with_mean=self.factors is not None))
+                self._note(layer.point, magnitudes(inputs, with_mean=self.factors is not None))
             return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
-        factor, nothing = self.factors[point.index], tf.zeros([3])
+        factor, nothing = self.factors[layer.point], tf.zeros([3])
         made, seen = tf.cond(  # magnitudes make the initial step, and only that
             tf.logical_and(self.active, limits[1] > limits[0]),
             lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
             lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
         )
         if observed:
-            self._note(point, seen)
+            self._note(layer.point, seen)
         return made
 
-    def _note(self, point: Point, seen: tf.Tensor) -> None:
+    def _note(self, point: int, seen: tf.Tensor) -> None:
         assert self.seen is not None
-        self.seen.setdefault(point.index, []).append(seen)
+        self.seen.setdefault(point, []).append(seen)
 
 
 @dataclass
@@ -88,16 +78,17 @@ class Inserter:
     _linear: dict[int, keras.Layer] = field(default_factory=dict)  # of a layer, the one without its activation
     _layers: list[Any] = field(default_factory=list)
     _first: list[int] = field(default_factory=list)  # of each point, the one whose range it shares, or itself
+    _points: dict[int, int] = field(default_factory=dict)  # of a tensor of the old graphs: whose range it has
+    _fused: set[int] = field(default_factory=set)  # the tensors that a runtime never writes
 
     def rebuilt(self, model: keras.Model, *, outer: bool = True) -> keras.Model:
         """Return the model with quantizers: the same layers, the same variables."""
         graph = as_functional(model)
-        places = _Places(graph)
+        self._fused |= _fused_tensors(graph)
         new: dict[int, Any] = {}
-        points: dict[int, int] = {}  # of a tensor of the old graph: whose range it has
         for tensor in graph.inputs if outer else ():
             if _is_float(tensor):
-                new[id(tensor)] = self._own(tensor, tensor, tensor.name, points)
+                new[id(tensor)] = self._own(tensor, tensor, tensor.name)
         for node in nodes_in_order(graph):
             operation = node.operation
             if is_graph(operation):
@@ -105,16 +96,16 @@ class Inserter:
                     self._inner[id(operation)] = self.rebuilt(operation, outer=False)
                 operation = self._inner[id(operation)]
             args, kwargs = node.arguments.fill_in({id(each): new.get(id(each), each) for each in node.input_tensors})
-            made = keras.tree.flatten(self._called(operation, args, kwargs, points))
+            made = keras.tree.flatten(self._called(operation, args, kwargs))
             for old, tensor in zip(node.output_tensors, made, strict=True):
-                new[id(old)] = self._placed(node, old, tensor, places, points)
+                new[id(old)] = self._placed(node, old, tensor)
         outputs = [new.get(id(tensor), tensor) for tensor in graph.outputs]
         packed = keras.tree.pack_sequence_as(graph._outputs_struct, outputs)
         if outer:
             self._number()
         return keras.Model(graph._inputs_struct, packed, name=model.name)
 
-    def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], points: dict[int, int]) -> Any:
+    def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operation: in parts, with quantizers between them, where runtimes compute it so."""
         name, function = operation.name, inner_activation(operation)
         if function is None and _activation(operation) not in SWISH:
@@ -126,13 +117,13 @@ class Inserter:
             if id(operation) not in self._linear:
                 self._linear[id(operation)] = without_activation(operation)
             x = self._linear[id(operation)](*args, **kwargs)
-            x = self._own(x, x, f"{name}_linear", points)
+            x = self._own(x, x, f"{name}_linear")
         number = len(self._layers) + 1
         if getattr(function, "__name__", "") not in SWISH:
             return keras.layers.Activation(function, name=f"{name}_activation_{number}", **options)(x)
         gate = keras.layers.Activation("sigmoid", name=f"{name}_sigmoid_{number}", **options)
         y = gate(x)
-        y = self._own(y, y, f"{name}_sigmoid", points, _fixed_range(gate, self.now.bits))
+        y = self._own(y, y, f"{name}_sigmoid", _fixed_range(gate, self.now.bits))
         return keras.layers.Multiply(name=f"{name}_product_{number}", **options)([x, y])
 
     def _number(self) -> None:
@@ -142,12 +133,12 @@ class Inserter:
         self.names = [self.names[index] for index in kept]
         self.fixed = {new[index]: limits for index, limits in self.fixed.items()}
         for layer in self._layers:
-            layer.point = replace(layer.point, index=new[self._first[layer.point.index]])
+            layer.point = new[self._first[layer.point]]
 
     def leave_out(self, operations: Collection[str]) -> None:
         """Let the quantizers behind operations do nothing."""
         for layer in self._layers:
-            layer.point = replace(layer.point, left_out=layer.point.after in operations)
+            layer.left_out = layer.after in operations
 
     def _joined(self, given: Sequence[int | None]) -> int | None:
         """Let points share a range, and return the first of them; None where one has no range that could move."""
@@ -157,10 +148,11 @@ class Inserter:
         self._first = [min(firsts) if each in firsts else each for each in self._first]
         return min(firsts)
 
-    def _placed(self, node: Any, old: Any, tensor: Any, places: _Places, points: dict[int, int]) -> Any:
+    def _placed(self, node: Any, old: Any, tensor: Any) -> Any:
         """Return a tensor with the quantizer that its place asks for, if any."""
-        if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old) or _is_input(node.operation):
+        if not _is_float(old) or is_graph(node.operation) or id(old) in self._fused or _is_input(node.operation):
             return tensor
+        points = self._points
         sources = [points.get(id(each)) for each in node.input_tensors]
         given, kind = sources[0] if sources else None, type(node.operation).__name__
         if kind in JOINING and (joined := self._joined(sources)) is not None:
@@ -172,50 +164,44 @@ class Inserter:
             return tensor
         if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
             points[id(old)] = given
-            point = Point(given, observes=False, averages=kind in AVERAGING, after=node.operation.name)
-            return self._layer(point)(tensor)
-        return self._own(old, tensor, node.operation.name, points, _fixed_range(node.operation, self.now.bits))
+            return self._layer(node.operation.name, given, observes=False, averages=kind in AVERAGING)(tensor)
+        return self._own(old, tensor, node.operation.name, _fixed_range(node.operation, self.now.bits))
 
-    def _own(
-        self, old: Any, tensor: Any, name: str, points: dict[int, int], fixed: tuple[float, float] | None = None
-    ) -> Any:
+    def _own(self, old: Any, tensor: Any, name: str, fixed: tuple[float, float] | None = None) -> Any:
         """Return a tensor with a quantizer of a point of its own."""
-        points[id(old)] = len(self.names)
+        point = self._points[id(old)] = len(self.names)
         if fixed is not None:
-            self.fixed[len(self.names)] = fixed
+            self.fixed[point] = fixed
         self.names.append(name)
-        self._first.append(points[id(old)])
-        return self._layer(Point(points[id(old)], observes=fixed is None, after=name))(tensor)
+        self._first.append(point)
+        return self._layer(name, point, observes=fixed is None)(tensor)
 
-    def _layer(self, point: Point) -> keras.Layer:
+    def _layer(self, after: str, point: int, *, observes: bool, averages: bool = False) -> keras.Layer:
         from hookline.hooks.quantization.layers import ActivationQuantizer  # a class of Keras: not for options
 
-        name = f"{point.after}_quantizer_{len(self._layers) + 1}"
-        layer = ActivationQuantizer(point.index, point.observes, point.averages, name=name)
-        layer.now, layer.point = self.now, point
+        layer = ActivationQuantizer(point, observes, averages, name=f"{after}_quantizer_{len(self._layers) + 1}")
+        layer.now, layer.after = self.now, after
         self._layers.append(layer)
         return layer
 
 
-class _Places:
-    """Tell which tensors of a graph are never written by an integer runtime: those inside of what it fuses."""
-
-    def __init__(self, graph: keras.Model) -> None:
-        nodes = list(nodes_in_order(graph))
-        self._taken = Counter(id(each) for node in nodes for each in node.input_tensors)
-        self._taken.update(id(each) for each in graph.outputs)
-        self._takers = {id(each): node.operation for node in nodes for each in node.input_tensors}
-        self._norms = {id(layer): id(norm) for layer, norm in folded_norms(graph)}
-
-    def is_fused(self, node: Any, tensor: Any) -> bool:
-        """Return whether the one operation that takes an output of a node is fused with it."""
-        taker = self._takers.get(id(tensor))
-        if taker is None or self._taken[id(tensor)] != 1:
-            return False
-        if self._norms.get(id(node.operation)) == id(taker) or _is_input(taker):
-            return True
-        begins = is_linear(node.operation) or type(node.operation).__name__ in ADDING
-        return (begins or is_of(node.operation, ["BatchNormalization"])) and _is_relu(taker)
+def _fused_tensors(graph: keras.Model) -> set[int]:
+    """Return the tensors of a graph that an integer runtime never writes: those inside of what it fuses."""
+    takers: dict[int, list[Any]] = {id(each): [None] for each in graph.outputs}
+    for node in nodes_in_order(graph):
+        for each in node.input_tensors:
+            takers.setdefault(id(each), []).append(node.operation)
+    norms, found = {id(layer): id(norm) for layer, norm in folded_norms(graph)}, set[int]()
+    for node in nodes_in_order(graph):
+        made = node.operation
+        begins = is_linear(made) or type(made).__name__ in ADDING or is_of(made, ["BatchNormalization"])
+        for tensor in node.output_tensors:
+            taker, *others = takers.get(id(tensor), [None])
+            if taker is None or others:
+                continue
+            if norms.get(id(made)) == id(taker) or _is_input(taker) or (begins and _is_relu(taker)):
+                found.add(id(tensor))
+    return found
 
 
 def _is_float(tensor: Any) -> bool:
@@ -281,11 +267,10 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
     def call(layer: Any, inputs: Any) -> Any:
-        if ranges is None or isinstance(layer, StepSizes) or layer.point.left_out:
+        if ranges is None or isinstance(layer, StepSizes) or layer.left_out:
             return inputs
-        limits = ranges[layer.point.index]
-        if layer.point.averages:
-            inputs = stretched(inputs, limits, bits, layer.name)
+        limits = ranges[layer.point]
+        inputs = stretched(inputs, limits, bits, layer.name) if layer.averages else inputs
         # By an operation of Keras: its function forgets the bits of a Keras tensor.
         return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, *limits.tolist())
 
@@ -295,5 +280,4 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
 def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
     """Return means stretched as `quantize_averages` does, by a layer of Keras."""
     low, high = limits.tolist()
-    options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
-    return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
+    return keras.layers.Rescaling(1.0 + STRETCH, -STRETCH * middle(low, high, bits), name=f"{name}{STRETCHED}")(inputs)

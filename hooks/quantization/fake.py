@@ -1,4 +1,4 @@
-"""Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients.
+"""Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients; learned steps.
 
 Ranges are float32 [..., 2], a smallest and a largest value. Axes are negative: those with step sizes of their
 own.
@@ -6,17 +6,21 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel
-from hookline.trainer.graph import fold_shape, folded_norms
+from hookline.hooks.kernels import Kernel, mark_added
+from hookline.hooks.quantization.selection import trace_kernel_inputs
+from hookline.trainer.graph import as_functional, fold_shape, folded_norms
 from hookline.trainer.network import Network
 from hookline.trainer.ops.averages import STRETCH, middle
+from hookline.trainer.select import layer_paths
 
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:
@@ -91,29 +95,172 @@ def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndar
     return bool((np.abs(steps - np.round(steps)) < 1e-3).all())
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Name what a batch norm multiplies the channels of a layer by."""
-
-    gamma: str | None  # names of variables
-    variance: str
-    epsilon: float
-    shape: tuple[int, ...]  # in which the factors multiply the kernel
-
-    def factors(self, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
-        """Return gamma / sqrt(variance + epsilon), of the moving statistics."""
-        scale = tf.math.rsqrt(tf.cast(state[self.variance], tf.float32) + self.epsilon)
-        return tf.reshape(scale if self.gamma is None else scale * weights[self.gamma], self.shape)
+Factors: TypeAlias = "Callable[[Mapping[str, Any], Mapping[str, Any]], tf.Tensor]"
+"""Returns what multiplies a kernel, by weights and moving statistics."""
 
 
-def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Norm]:
-    """Return the batch norms that are folded into kernels, by the kernel's name."""
+def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Factors]:
+    """Return the factors gamma / sqrt(variance + epsilon) of batch norms that are folded into kernels, by kernel."""
     names = {id(variable): name for name, variable in network.variables.items()}
     norms = {id(layer.kernel): (layer, norm) for layer, norm in folded_norms(network.model)}
-    found = {}
-    for kernel in (each for each in kernels if id(each.variable) in norms):
+
+    def factors(kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
         layer, norm = norms[id(kernel.variable)]
-        gamma = names[id(norm.gamma)] if norm.scale else None
-        shape = fold_shape(layer, kernel.variable)
-        found[kernel.name] = Norm(gamma, names[id(norm.moving_variance)], norm.epsilon, shape)
-    return found
+        scale = tf.math.rsqrt(tf.cast(state[names[id(norm.moving_variance)]], tf.float32) + norm.epsilon)
+        scale = scale * weights[names[id(norm.gamma)]] if norm.scale else scale
+        return tf.reshape(scale, fold_shape(layer, kernel.variable))
+
+    return {each.name: partial(factors, each) for each in kernels if id(each.variable) in norms}
+
+
+SMALLEST = 0.01  # the share of an initial step that is left at least: none is 0 or negative
+Quantize: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, int], tf.Tensor]"
+
+
+def multiples(factors: tf.Tensor) -> tf.Tensor:
+    """Return what initial steps are multiplied by."""
+    return tf.maximum(factors, SMALLEST)
+
+
+def step_gradients(
+    upstream: tf.Tensor, scaled: tf.Tensor, levels: tf.Tensor, ends: tuple[Any, Any], axes: Sequence[int] | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the gradients of values and of their steps, not yet scaled, by equations 3 and 5 of the paper."""
+    inside = tf.logical_and(scaled > ends[0], scaled < ends[1])
+    errors = levels - tf.where(inside, scaled, 0.0)
+    return tf.where(inside, upstream, 0.0), tf.reduce_sum(upstream * errors, axis=axes, keepdims=axes is not None)
+
+
+def weights_by_step(
+    weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int, folded: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range; or weights * folded."""
+    # Adam moves each number by about its learning rate: trained as a factor from 1 on, a step moves by that share of
+    # itself. The factor's gradient is the paper's divided by the initial step, so that SGD moves the step as there.
+    most = 2.0 ** (bits - 1) - 1.0
+    axes = [axis for axis, size in enumerate(initial.shape) if size == 1]
+    sharing = math.prod(weights.shape) / math.prod(initial.shape)
+
+    @tf.custom_gradient
+    def rounded(given: tf.Tensor, factors: tf.Tensor) -> tuple[tf.Tensor, object]:
+        steps = initial * multiples(factors)
+        scaled = tf.math.divide_no_nan(given, steps)
+        levels = tf.clip_by_value(tf.round(scaled), -most, most)
+
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            of_values, of_steps = step_gradients(upstream, scaled, levels, (-most, most), axes)
+            return of_values, tf.math.divide_no_nan(of_steps / math.sqrt(sharing * most), initial)
+
+        return tf.where(steps > 0.0, levels * steps, given), gradients
+
+    if folded is None:
+        return rounded(weights, factors)
+    return tf.math.divide_no_nan(rounded(weights * folded, factors), folded)
+
+
+def activations_by_step(
+    values: tf.Tensor, limits: tf.Tensor, factor: tf.Tensor, bits: int, quantize: Quantize
+) -> tf.Tensor:
+    """Return values [batch, ...] rounded by `quantize` to 2^bits levels between `limits`, nudged, times a factor."""
+
+    @tf.custom_gradient
+    def rounded(given: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, object]:
+        initial = (limits[1] - limits[0]) / (2.0**bits - 1.0)
+        step = initial * multiples(factor)
+        ends = tf.round(limits / initial)
+        found = quantize(given, ends * step, bits)
+
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            of_values, of_step = step_gradients(upstream, given / step, found / step, (ends[0], ends[1]), None)
+            features = tf.cast(tf.size(given) / tf.shape(given)[0], tf.float32)
+            return of_values, of_step * tf.math.rsqrt(features * ends[1]) / initial
+
+        return found, gradients
+
+    return tf.cast(rounded(tf.cast(values, tf.float32), factor), values.dtype)
+
+
+def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
+    """Return the smallest and the largest value and, if asked for, the mean of |value|: float32 [2] or [3]."""
+    wide = tf.stop_gradient(tf.cast(values, tf.float32))
+    mean = [tf.reduce_mean(tf.abs(wide))] if with_mean else []
+    return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), *mean])
+
+
+def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
+    """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2]."""
+    half = 2.0 ** (bits - 1)
+    lowest = tf.where(unsigned, 0.0, -half)
+    highest = lowest + 2.0**bits - 1.0
+    steps = 2.0 * seen[:, 2] * tf.math.rsqrt(highest)
+    return tf.stack([lowest * steps, highest * steps], axis=-1)
+
+
+class LearnedSteps:
+    """Hold the steps of a network: those of its points, then those of its kernels."""
+
+    initial: tf.Variable  # float32 [steps of kernels], 0 where there is none yet; once built
+    variable: keras.Variable  # the factors in the network; once built
+    name: str  # of that variable
+
+    def __init__(self, kernels: Sequence[tuple[keras.Variable, Sequence[int]]], points: int) -> None:
+        """Take kernels with the negative axes that have steps of their own, and the number of points."""
+        self._shapes = {id(variable): _broadcast(variable.shape, axes) for variable, axes in kernels}
+        self._sizes = [points, *(math.prod(shape) for shape in self._shapes.values())]
+        self._unsigned = np.zeros([points], bool)
+        self.inputs: set[int] = set()  # the points that round inputs of the network: their ranges are averages
+
+    def attached(self, model: keras.Model) -> keras.Model:
+        """Return the model with the factors among its variables, in a layer behind its first output."""
+        from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
+
+        graph = as_functional(model)
+        layers = {path: each for path, each in layer_paths(model).items() if isinstance(each, ActivationQuantizer)}
+        signed, derived, names = set[int](), set[int](), [each.name for each in graph.inputs]
+        for path, calls in trace_kernel_inputs(model, layers).calls.items():
+            point = layers[path].point
+            signed |= set() if all(each.non_negative for each in calls) else {point}
+            derived |= set() if layers[path].after in names else {point}
+        self._unsigned = np.array([point not in signed for point in range(self._sizes[0])], bool)
+        self.inputs = set(range(self._sizes[0])) - derived
+        self._layer = StepSizes(sum(self._sizes), name="step_sizes")
+        mark_added(self._layer, "quantization_aware_training")
+        first, *others = graph.outputs
+        packed = keras.tree.pack_sequence_as(graph._outputs_struct, [self._layer(first), *others])
+        return keras.Model(graph._inputs_struct, packed, name=model.name)
+
+    def build(self, network: Network) -> None:
+        """Find the factors in the network, and create the initial steps."""
+        self.initial = tf.Variable(tf.zeros([sum(self._sizes[1:])]), trainable=False, name="steps")
+        self.variable = self._layer.factors
+        self.name = next(name for name, each in network.trainable_variables.items() if each is self.variable)
+
+    def of_points(self, factors: tf.Tensor) -> tf.Tensor:
+        """Return the factors of points, float32 [points]."""
+        return tf.split(factors, self._sizes)[0]
+
+    def of_kernels(self, factors: tf.Tensor) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
+        """Return initial steps and factors by the identity of the kernel; they broadcast to it."""
+        initial = tf.split(tf.convert_to_tensor(self.initial), self._sizes[1:])
+        pairs = zip(self._shapes.items(), initial, tf.split(factors, self._sizes)[1:], strict=True)
+        return {key: (tf.reshape(own, shape), tf.reshape(factor, shape)) for (key, shape), own, factor in pairs}
+
+    def new_initial(self, kernels: Mapping[int, tf.Tensor], factors: tf.Tensor, bits: int) -> tf.Tensor:
+        """Return initial steps; those that were 0 become 2 mean|w| / sqrt(highest level), over the factor."""
+        means = []
+        for key, shape in self._shapes.items():
+            axes = [axis for axis, size in enumerate(shape) if size == 1]
+            means.append(tf.reshape(tf.reduce_mean(tf.abs(kernels[key]), axis=axes), [-1]))
+        steps = 2.0 / math.sqrt(2.0 ** (bits - 1) - 1.0) * tf.concat(means, axis=0)
+        old = tf.convert_to_tensor(self.initial)
+        return tf.where(old > 0.0, old, steps / multiples(factors[self._sizes[0] :]))
+
+    def new_ranges(self, ranges: tf.Tensor, seen: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
+        """Return initial limits; those that were [0, 0] are made for what was seen, over the factor."""
+        made = initial_limits(seen, tf.constant(self._unsigned), bits) / multiples(self.of_points(factors))[:, None]
+        return tf.where(tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True), made, ranges)
+
+
+def _broadcast(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape with axes of 1, but for those given."""
+    return tuple(size if place - len(shape) in axes else 1 for place, size in enumerate(shape))

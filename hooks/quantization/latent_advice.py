@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.options import decays_weight, first_of, inner_of
+from hookline.hooks.options import first_of, inner_of
 from hookline.hooks.quantization.selection import SIGN_KEEPING
 from hookline.trainer.graph import is_graph
 
@@ -101,8 +101,9 @@ def decay_advice(kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimize
             f"a kernel_regularizer pulls the latent weights {first_of(pulled)} to 0, where every gradient flips their "
             "sign, though their size means nothing. Remove it from binarized layers."
         )
-    decay, name = float(inner_of(optimizer).weight_decay or 0.0), type(inner_of(optimizer)).__name__
-    decays = any(decays_weight(optimizer, each.variable) for each in kernels)
+    inner = inner_of(optimizer)
+    decay, name = float(inner.weight_decay or 0.0), type(inner).__name__
+    decays = any(inner._use_weight_decay(each.variable) for each in kernels)
     if decays and name in BOUNDED and decay * LEAST_WAY * clip > 1.0:
         lines.append(
             f"optimizer.weight_decay={decay:g} equals the steps of {name} at {1.0 / decay:.2g}: it keeps latent "

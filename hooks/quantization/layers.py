@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.quantization.activation_places import Pass, Point
-from hookline.hooks.quantization.input_quantizers import quantize
+from hookline.hooks.quantization.activation_places import Pass
 from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 
 
@@ -22,7 +21,6 @@ class InputQuantizer(keras.layers.Layer):
     """
 
     def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
-        """Take a quantizer."""
         super().__init__(**options)
         parsed = parse_quantizer(quantizer, role="input", option="quantizer")
         assert parsed is not None, "a quantizer is expected"
@@ -46,11 +44,26 @@ class InputQuantizer(keras.layers.Layer):
         return {**super().get_config(), "quantizer": self.quantizer.config}
 
 
+def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
+    """Return quantized inputs, computed by operations of Keras; NaN stays NaN."""
+    ops = keras.ops
+    wide = ops.cast(inputs, "float32")
+    if quantizer.name == "dorefa":
+        steps = float(2**quantizer.bits - 1)
+        values = ops.round(ops.clip(wide, 0.0, 1.0) * steps) * (1.0 / steps)
+    elif quantizer.name == "ste_tern":
+        given = {"threshold": 0.05, "ternary_weight_networks": False, **quantizer.arguments}
+        limit = 0.7 * ops.mean(ops.abs(wide)) if given["ternary_weight_networks"] else given["threshold"]
+        values = ops.where(ops.abs(wide) <= limit, 0.0, ops.sign(wide))
+    else:
+        values = ops.where(ops.isnan(wide), wide, ops.where(wide >= 0.0, 1.0, -1.0))
+    return ops.cast(values, inputs.dtype)
+
+
 class _Float(keras.layers.Layer):
     """Return a tensor of the dtype of the input, which is not cast."""
 
     def __init__(self, **options: Any) -> None:
-        """Take the options of a layer."""
         super().__init__(**{**options, "autocast": False})
         self.supports_masking = True
 
@@ -63,20 +76,20 @@ class _Float(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ActivationQuantizer(_Float):
-    """Return its input, rounded to the range of its point where a hook is at work; it has no variables."""
+    """Return its input, rounded to the range of a point where a hook is at work; it has no variables."""
 
     def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
-        """Take the values of a `Point`."""
+        """Say whose range counts, whether inputs move it, and whether they are means of its levels."""
         super().__init__(**options)
-        self.point = Point(point, observes, averages)
-        self.now = Pass()
+        self.point, self.observes, self.averages = point, observes, averages
+        self.now, self.after, self.left_out = Pass(), "", False  # after: the operation whose output it rounds
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return self.now(self.point, inputs)
+        return self.now(self, inputs)
 
     def get_config(self) -> dict[str, Any]:
-        point = {"point": self.point.index, "observes": self.point.observes, "averages": self.point.averages}
-        return {**super().get_config(), **point}
+        own = {"point": self.point, "observes": self.observes, "averages": self.averages}
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="hookline")
@@ -84,7 +97,6 @@ class StepSizes(_Float):
     """Return its input; hold a factor for each step size, 1 at first, which a hook reads."""
 
     def __init__(self, count: int, **options: Any) -> None:
-        """Take the number of steps."""
         super().__init__(**options)
         self.count = count
 

@@ -14,16 +14,7 @@ import tensorflow as tf
 from hookline.hooks.options import parse_named
 from hookline.trainer.config.schema import fits
 from hookline.trainer.errors import UserError
-from hookline.trainer.ops.estimators import (
-    MAX_BITS,
-    approx_sign,
-    binary_tanh,
-    dorefa,
-    magnitude_aware_sign,
-    ste_sign,
-    ste_tern,
-    swish_sign,
-)
+from hookline.trainer.ops import estimators
 
 
 def most_values(values: np.ndarray, channel_axes: Sequence[int] = ()) -> int:
@@ -68,17 +59,15 @@ def round_to_levels(weights: tf.Tensor, exponents: tf.Tensor) -> tf.Tensor:
 
 Role = Literal["kernel", "input"]
 
-FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
-    each.__name__: each
-    for each in (approx_sign, binary_tanh, dorefa, magnitude_aware_sign, ste_sign, ste_tern, swish_sign)
-}
+NAMES = ("approx_sign", "binary_tanh", "dorefa", "magnitude_aware_sign", "ste_sign", "ste_tern", "swish_sign")
+FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {name: getattr(estimators, name) for name in NAMES}
 KERNEL_ONLY = {"magnitude_aware_sign"}  # a scale per channel of a batch would differ from batch to batch
 SET_BY_ROLE = {"x", "mode", "channel_axes"}
 RANGES = {
     "clip_value": (lambda value: value > 0, "a number above 0"),
     "beta": (lambda value: 0 < value < math.inf, "a number above 0"),
     "threshold": (lambda value: 0 <= value < math.inf, "a number of 0 or more"),
-    "k_bit": (lambda value: 1 <= value <= MAX_BITS, f"a whole number from 1 to {MAX_BITS}"),
+    "k_bit": (lambda value: 1 <= value <= estimators.MAX_BITS, f"a whole number from 1 to {estimators.MAX_BITS}"),
     "ternary_weight_networks": (lambda value: True, "true or false"),
 }
 
@@ -131,7 +120,7 @@ class Quantizer:
             return {"op": "sign"}
         if self.arguments.get("ternary_weight_networks", False):
             return None
-        default = inspect.signature(ste_tern).parameters["threshold"].default
+        default = inspect.signature(FUNCTIONS["ste_tern"]).parameters["threshold"].default
         return {"op": "ternary", "threshold": float(self.arguments.get("threshold", default))}
 
     def scales(self, shape: tuple[int, ...], channel_axes: tuple[int, ...]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -62,7 +62,7 @@ class KernelInputs:
 
 
 def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.Layer]) -> KernelInputs:
-    """Return what reaches the kernel layers of a model."""
+    """Return what reaches the kernel layers of a model, or other layers that are given."""
     found = KernelInputs()
     paths = {id(layer): path for path, layer in kernel_layers.items()}
 
@@ -81,23 +81,6 @@ def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.La
     return found
 
 
-def trace_inputs(model: keras.Model, is_wanted: Callable[[Any], bool]) -> list[tuple[Any, Facts]]:
-    """Return the operations that are wanted, each of which passes its input on, with facts about that of each call.
-
-    Only where the input is the model's own, its source is MODEL_INPUT.
-    """
-    found: list[tuple[Any, Facts]] = []
-
-    def visit(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
-        if is_wanted(operation):
-            found.append((operation, facts[0]))
-            return facts[0]
-        return replace(_next_facts(operation, facts, constants), sources=frozenset())
-
-    walk(model, Facts(), visit)
-    return found
-
-
 def _sources(facts: list[Facts]) -> frozenset[str]:
     return frozenset[str]().union(*(each.sources for each in facts))
 
@@ -105,8 +88,10 @@ def _sources(facts: list[Facts]) -> frozenset[str]:
 def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
     """Return facts about the output of one operation; sources pass through."""
     from hookline.hooks.attention.gate import BernoulliGate
-    from hookline.hooks.quantization.layers import InputQuantizer
+    from hookline.hooks.quantization.layers import ActivationQuantizer, InputQuantizer
 
+    if isinstance(operation, ActivationQuantizer):
+        return facts[0]
     if isinstance(operation, BernoulliGate):
         # What follows comes from the features; the branch beside them only says where. Zeros join the quantized values.
         return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
@@ -117,7 +102,9 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
         return Facts(sources, operation.name)
     kind = type(operation).__name__
     is_linear = isinstance(operation, keras.layers.Activation) and operation.activation is keras.activations.linear
-    keeps_sign = is_linear or (kind in SIGN_KEEPING and not _overshoots(operation))
+    # Other interpolations fit curves through their input, which dip below 0 beside a peak.
+    is_straight = getattr(operation, "interpolation", "nearest") in ("nearest", "bilinear")
+    keeps_sign = is_linear or (kind in SIGN_KEEPING and is_straight)
     if not keeps_sign or not facts or any(_may_turn_sign(each) for each in constants):
         return Facts(sources)
     non_negative = facts[0].non_negative if all(each.non_negative for each in facts) else ""
@@ -140,11 +127,6 @@ def is_non_negative(operation: Any) -> bool:
     if type(operation).__name__ == "Relu":
         return not getattr(operation, "negative_slope", 0.0)
     return type(operation).__name__ in NON_NEGATIVE_OPERATIONS
-
-
-def _overshoots(operation: Any) -> bool:
-    """Return whether an operation fits curves through its input, which dip below 0 beside a peak."""
-    return getattr(operation, "interpolation", "nearest") not in ("nearest", "bilinear")
 
 
 def _may_turn_sign(constant: Any) -> bool:

@@ -62,27 +62,19 @@ def _ranges(middle: tf.Tensor, extent: tf.Tensor, size: int) -> tf.Tensor:
     return tf.logical_and(places >= first, places < first + extent[:, None])
 
 
-class _Mixing(Augment):
-    """Mix each example with another of its batch, by a weight of its own: w ~ Beta(alpha, alpha)."""
-
-    mixes = True
-
-    def __init__(self, *, alpha: float, probability: float) -> None:
-        self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
-        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
-
-
-class Mixup(_Mixing):
+class Mixup(Augment):
     """Mix each example with another of its batch: w x + (1 - w) x', and its target likewise, w ~ Beta(alpha, alpha).
 
     The weights are drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2
     and section 3.
     """
 
+    mixes = True
     priority = 80
 
     def __init__(self, *, alpha: float = 0.2, probability: float = 1.0) -> None:
-        super().__init__(alpha=alpha, probability=probability)
+        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
+        self.probability = check_number("probability", probability, 0, 1, open_below=True)
 
     def check(self, batch: Batch) -> None:
         check_floating(batch)
@@ -98,7 +90,7 @@ class Mixup(_Mixing):
         return changed
 
 
-class Cutmix(_Mixing):
+class Cutmix(Augment):
     """Paste a rectangle of another image of the batch into each image; targets mix by the share of the pixels.
 
     The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
@@ -106,10 +98,12 @@ class Cutmix(_Mixing):
     Train Strong Classifiers with Localizable Features", equations 1 and 2.
     """
 
+    mixes = True
     priority = 90
 
     def __init__(self, *, alpha: float = 1.0, probability: float = 0.5) -> None:
-        super().__init__(alpha=alpha, probability=probability)
+        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
+        self.probability = check_number("probability", probability, 0, 1, open_below=True)
 
     def check(self, batch: Batch) -> None:
         image_inputs(batch)

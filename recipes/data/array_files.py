@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hookline.recipes.data.example_rows import INPUTS, TARGETS
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_path
 
 
@@ -97,7 +98,6 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
     return arrays
 
 
-INPUTS, TARGETS = "inputs", "targets"
 KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("train", "validation", "test")]
 """Names that arrays may have, to suggest one."""
 
@@ -123,9 +123,7 @@ class ArrayFiles:
         """Return an array, read into memory."""
         from hookline.recipes.data.input_form import check_fits  # imports TensorFlow; `read_npz` works without it
 
-        remedy = (
-            f"Write {name}.npy and the others into a folder, and give it." if self.is_npz else "Set data.cache=none."
-        )
+        remedy = f"Give a folder of {name}.npy and the others." if self.is_npz else "Set data.cache=none."
         check_fits(self.sizes[name], self.label(name), remedy)
         return read_npz(str(self.path), [name])[name] if self.is_npz else np.array(open_npy(self.files[name]))
 
@@ -168,8 +166,7 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
     files = {file.stem: file for file in sorted(given.glob("*.npy")) if file.is_file()}
     if not files:
         raise UserError(
-            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy and so on. For a folder of "
-            "images, set data=image_folder."
+            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy; for images data=image_folder."
         )
     return _of_npy(given, files)
 

@@ -9,27 +9,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.array_files import (
-    INPUTS,
-    TARGETS,
-    ArrayFiles,
-    NpyRows,
-    find_arrays,
-    open_npy,
-    warn_of_unread,
-)
+from hookline.recipes.data.array_files import ArrayFiles, NpyRows, find_arrays, open_npy, warn_of_unread
+from hookline.recipes.data.example_rows import INPUTS, TARGETS
 from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
-from hookline.recipes.data.splits import PARTS, TRAIN, check_split, data_of_parts, hold_out, read_targets
+from hookline.recipes.data.splits import PARTS, SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import ArraySource, Data, Source, check_lengths, check_shape
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
-WEIGHTS = "sample_weight"
-"""Base name of such an array, followed by "_train" and so on."""
+WEIGHTS = "sample_weight"  # base name of such an array, followed by "_train" and so on
 LETTERS = {INPUTS: "x", TARGETS: "y"}
-ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 Columns = dict[str, str]
 """The name of the array of each column: "inputs" or several "inputs/<name>", likewise "targets", "sample_weights"."""
 
@@ -102,7 +93,7 @@ def _columns(files: ArrayFiles) -> dict[str, Columns]:
         _require(files, INPUTS, TARGETS)
         return {TRAIN: {INPUTS: INPUTS, TARGETS: TARGETS} | _weights(files, WEIGHTS)}
     columns: dict[str, Columns] = {}
-    for part, aliases in ALIASES.items():
+    for part, aliases in SPELLINGS.items():
         alias, own = next(((each, found) for each in aliases if (found := _called(files, each))), (part, {}))
         if not own and part != TRAIN:
             continue
@@ -188,8 +179,7 @@ def _sources(
     if (files.is_npz or several) and options["cache"] == "none":
         what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
         raise UserError(
-            f"data.cache=none received for '{files.path}', {what}; expected a folder of x_train.npy and y_train.npy, "
-            "or data.cache=auto."
+            f"data.cache=none received for '{files.path}', {what}; expected a folder of npy files, or data.cache=auto."
         )
     inputs = [column for column in columns[TRAIN] if column.partition("/")[0] == INPUTS]
     size = sum(files.sizes[own[column]] for own in columns.values() for column in inputs)

@@ -115,7 +115,6 @@ def _cluttered(
         rows = np.concatenate([rows, split_indices(size, {"chosen": rest / size}, seeds[0], labels)["chosen"]])
     pool, places = np.unique(rows, return_inverse=True)
     images = grey_values(split, pool, peak)
-    _check_pool(split.name, images, clutter)
     canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
     arrays, transform = {"inputs": canvases[..., None]}, centered_pixels(peak)
     if targets == MASK:
@@ -126,11 +125,6 @@ def _cluttered(
         arrays |= {"targets": labels[rows], "box": boxes}
         transform = _with_map(peak, clutter.canvas)
     return Split(split.name, ArraySource(arrays, transform), np.arange(len(rows)))
-
-
-def _check_pool(split: str, images: np.ndarray, clutter: Clutter) -> None:
-    if clutter.fragments and len(images) < 2:
-        raise UserError(f"{len(images)} {split} image for fragments of others. Set more examples, or fragments to 0.")
 
 
 def _with_map(peak: int, canvas: int) -> Callable[[Batch], Batch]:
@@ -193,7 +187,6 @@ def pair_domains(
     canvases = []
     for number, (own, look) in enumerate(zip(halves, looks, strict=True), start=1):
         images = grey_values(split, own[: rows.max() + 1], peak)  # fragments come only from those that appear
-        _check_pool(split.name, images, look)
         made, _ = place_on_canvases(images, rows, look, seed, stream + number)
         canvases.append((peak - made if look.inverted else made)[..., None])
     arrays = {"inputs": canvases[0], "targets": split.labels[halves[0][rows]], TARGET_IMAGES: canvases[1]}
@@ -259,6 +252,8 @@ def place_on_canvases(
     fragments are. It is the same on every machine and NumPy version, from whole numbers and the raw stream of the bit
     generator, which NumPy keeps stable.
     """
+    if clutter.fragments and len(images) < 2:
+        raise UserError(f"A split has {len(images)} image for fragments of others. Set more, or fragments to 0.")
     count, side, size = len(rows), images.shape[1], clutter.fragment_size
     bits = np.random.PCG64(np.random.SeedSequence([seed, stream]))
     top, left = (_below(clutter.canvas - side + 1, count, bits) for _ in range(2))

@@ -22,9 +22,8 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     inputs, targets = (((whole - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for whole, own in known)
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows) for name, rows in parts.items()}
-    shape = (inputs.shape[1],)
-    form = Preparation(shape, axes="last")
-    return Data("diabetes", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
+    form = Preparation(inputs.shape[1:], axes="last")
+    return Data("diabetes", **splits, input_shape=form.shape, classes=0, class_names=(), preparation=form)
 
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:

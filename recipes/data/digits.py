@@ -29,10 +29,7 @@ def sklearn_table(name: str, delimiter: str | None = None) -> np.ndarray:
 
 
 def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
-    """Return a transform that scales "inputs" from 0 .. peak to [-1, 1] in float32 and leaves the rest.
-
-    The range is symmetric, so a sign splits it in the middle.
-    """
+    """Return a transform of "inputs" from 0 .. peak to float32 in [-1, 1], which a sign splits in the middle."""
 
     def transform(batch: Batch) -> Batch:
         return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / peak) - 1.0}

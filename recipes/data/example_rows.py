@@ -26,11 +26,9 @@ from hookline.trainer.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
 LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
-_own: list[Any] = []
-"""The object that this process reads, if it is a worker."""
+_own: list[Any] = []  # the object that this process reads, if it is a worker
 
-Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"
-"""dtype and shape of one row, by name."""
+Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"  # dtype and shape of one row, by name
 
 
 def processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:
@@ -70,10 +68,7 @@ def is_batched(examples: Any) -> bool:
 
 
 def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
-    """Return rows of an object as new arrays [n, ...] by name.
-
-    They are checked against the formats of row 0, once these are known; `alike` says how to fix rows that differ.
-    """
+    """Return rows of an object as new arrays [n, ...] by name, in the formats of row 0 once these are known."""
     if not is_batched(examples):
         found = []
         for row in rows.tolist():

@@ -19,7 +19,6 @@ from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.data import Data
 
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
-MODES = ("auto", "RGB", "L")
 SPLITS = ("auto", "stratified", "random")
 GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
 """Modes of Pillow: grey, and numbers that are not pixels from 0 to 255."""
@@ -32,7 +31,7 @@ def _check(split: str, streaming: Any, examples: Any, mode: str) -> None:
         check_integer("data.examples", examples, 1)
     elif streaming:
         raise UserError("data.streaming=true needs data.examples: a stream is read once, into memory. Set how many.")
-    check_choice("data.mode", mode, MODES)
+    check_choice("data.mode", mode, ("auto", "RGB", "L"))
 
 
 @prechecked(_check)

@@ -18,7 +18,7 @@ import numpy as np
 from hookline.recipes.data.image_source import EncodedImages, check_holding, file_stamp, image_data, report_faults
 from hookline.recipes.data.images import FORMATS, SUFFIXES, UnreadableImage, check_beginning, decode_image, image_form
 from hookline.recipes.data.input_form import map_in_chunks
-from hookline.recipes.data.splits import check_split, complete
+from hookline.recipes.data.splits import SPELLINGS, check_split, complete
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_number, user_path
 from hookline.trainer.files import open_file
@@ -27,8 +27,6 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
 THREADS = 8  # threads that mostly wait for a disk
-DUPLICATES = ("refuse", "drop")
-SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
 LITTER = ("thumbs.db", "desktop.ini", "__macosx")
 
@@ -38,8 +36,8 @@ def _check(**options: Any) -> None:
     image_form(options["image_size"], options["fit"], options["channels"])
     check_holding(options)
     check_split(options["split"], group_pattern=("group", options["group_pattern"]))
-    check_choice("data.duplicates", options["duplicates"], DUPLICATES)
-    check_number("data.train_share", options["train_share"], 0, 1, above_minimum=True)
+    check_choice("data.duplicates", options["duplicates"], ("refuse", "drop"))
+    check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
     existing_folder(options["path"])
 
 
@@ -152,11 +150,11 @@ def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
     """Return the folders of the splits; the folder itself as "train" where it holds class folders."""
     folders = {each.name: each for each in _entries(folder)[0]}
     if "train" not in folders or not _entries(folders["train"])[0]:
-        if folders and folders.keys() <= {spelling for each in SPLIT_FOLDERS.values() for spelling in each}:
+        if folders and folders.keys() <= {spelling for each in SPELLINGS.values() for spelling in each}:
             raise UserError(f"'{folder}' holds {', '.join(folders)}, but train holds no folders. Expected {LAYOUTS}.")
         return {"train": folder}
     found: dict[str, Path] = {}
-    for name, spellings in SPLIT_FOLDERS.items():
+    for name, spellings in SPELLINGS.items():
         if spelling := next((each for each in spellings if each in folders), None):
             found[name] = folders.pop(spelling)
     skipped += [str(each) for each in folders.values()]

@@ -27,12 +27,10 @@ from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in
 from hookline.recipes.data.splits import PARTS, check_every_class
 from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.files import write_whole
-from hookline.trainer.input.data import ArraySource, Data, Source, Split
-from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
+from hookline.trainer.input.source import ArraySource, Source
 
-CACHES = ("memory", "disk", "none")
-CORRUPT = ("stop", "skip")
-PEAK = 255
 WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
 DECODER = 2  # increased when the same file is decoded to other pixels, or the cache file has another form
@@ -78,7 +76,7 @@ class EncodedImages:
 
 def check_holding(options: Mapping[str, Any]) -> None:
     """Check how images are held, and what becomes of those that cannot be decoded."""
-    for name, known in (("cache", CACHES), ("corrupt", CORRUPT)):
+    for name, known in (("cache", ("memory", "disk", "none")), ("corrupt", ("stop", "skip"))):
         check_choice(f"data.{name}", options[name], known)
 
 
@@ -128,7 +126,7 @@ def _open(
     images: EncodedImages, options: Mapping[str, Any], name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, dict[int, str]]:
     """Return a source of the images, and why some of them, by row, cannot be decoded: these are black, or unread."""
-    transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
+    transform, specs = centered_pixels(PIXEL_PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
         size, form, done = len(images.labels), images.form, 0

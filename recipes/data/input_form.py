@@ -20,13 +20,9 @@ from hookline.trainer.input.data import HOST, as_pixels, check_finite, labels_of
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.objective import Batch
 
-CACHES = ("auto", "memory", "none")
-SCALES = ("auto", "pixels", "unit", "none")
-CHANNELS = ("auto", "last", "first", "none")
 FEW_CHANNELS = (1, 3)
 PEAK = 255
-AUTO_BYTES = 2**30
-"""Cache "auto" holds data up to this size."""
+AUTO_BYTES = 2**30  # cache "auto" holds data up to this size
 TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
 SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow copies them once
 
@@ -37,7 +33,7 @@ ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 def is_held(cache: str, size: int) -> bool:
     """Return whether examples are held in memory."""
-    check_choice("data.cache", cache, CACHES)
+    check_choice("data.cache", cache, ("auto", "memory", "none"))
     return size <= AUTO_BYTES if cache == "auto" else cache == "memory"
 
 
@@ -58,8 +54,8 @@ def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], i
 
 def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> Preparation:
     """Return what becomes of stored inputs: integers from 0 to 255 are pixels, unless they are to stay as they are."""
-    check_choice("data.scale", scale, SCALES)
-    check_choice("data.channels", channels, CHANNELS)
+    check_choice("data.scale", scale, ("auto", "pixels", "unit", "none"))
+    check_choice("data.channels", channels, ("auto", "last", "first", "none"))
     if dtype.kind not in "iuf" or dtype.itemsize > LARGEST_NUMBER:
         raise UserError(f"{where}: inputs of dtype {dtype}; expected numbers of up to 64 bits. Convert them.")
     if not stored or not all(stored):

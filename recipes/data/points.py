@@ -25,7 +25,7 @@ def toy_points(
     """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
     points = np.random.default_rng(seed).normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
-    splits = _splits(points, labels, {"validation": validation_fraction, "test": test_fraction}, seed)
+    splits = _splits(points, labels, (validation_fraction, test_fraction), seed)
     return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
 
 
@@ -46,8 +46,7 @@ def ring(
     """
     angles = 2.0 * np.pi * np.arange(modes) / modes
     centers = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    shares = {"validation": validation_fraction, "test": test_fraction}
-    return _mixture("ring", centers, deviation, examples, shares, seed)
+    return _mixture("ring", centers, deviation, examples, (validation_fraction, test_fraction), seed)
 
 
 def grid(
@@ -67,12 +66,11 @@ def grid(
     """
     places = spacing * (np.arange(side) - (side - 1) / 2.0)
     centers = np.stack(np.meshgrid(places, places, indexing="ij"), axis=-1).reshape(-1, 2)
-    shares = {"validation": validation_fraction, "test": test_fraction}
-    return _mixture("grid", centers, deviation, examples, shares, seed)
+    return _mixture("grid", centers, deviation, examples, (validation_fraction, test_fraction), seed)
 
 
 def _mixture(
-    name: str, centers: np.ndarray, deviation: float, examples: int, shares: dict[str, float], seed: int
+    name: str, centers: np.ndarray, deviation: float, examples: int, shares: tuple[float, float], seed: int
 ) -> MixtureData:
     labels = np.arange(examples, dtype=np.int64) % len(centers)
     noise = np.random.default_rng(seed).normal(scale=deviation, size=(examples, 2))
@@ -89,7 +87,7 @@ def _mixture(
     )
 
 
-def _splits(points: np.ndarray, labels: np.ndarray, shares: dict[str, float], seed: int) -> dict[str, Split]:
+def _splits(points: np.ndarray, labels: np.ndarray, shares: tuple[float, float], seed: int) -> dict[str, Split]:
     source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
-    parts = split_indices(len(points), shares, seed, labels)
+    parts = split_indices(len(points), dict(zip(("validation", "test"), shares, strict=True)), seed, labels)
     return {name: Split(name, source, indices) for name, indices in parts.items()}

@@ -16,6 +16,7 @@ from hookline.trainer.input.split import split_indices
 MOST_CLASSES = 2**31
 TRAIN = "train"
 PARTS = (TRAIN, "validation", "test")
+SPELLINGS = {TRAIN: (TRAIN,), "validation": ("validation", "val", "valid"), "test": ("test",)}
 SPLITS = ("auto", "stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}  # the columns that identify examples, by the way to split that needs them
 
@@ -61,8 +62,7 @@ def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
     check_lengths(targets, targets, where)
     if not are_labels(targets):
         raise UserError(
-            f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size], not "
-            "one-hot rows or names."
+            f"{where}: labels of dtype {targets.dtype} {list(targets.shape)}; expected integers, no one-hot rows."
         )
     return targets.reshape(-1).astype(np.int64)
 
@@ -124,17 +124,13 @@ def hold_out(
     groups: np.ndarray | None,
     keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those that are held out.
-
-    A split of "auto" is stratified where there are labels, and random where targets are not classes.
-    """
+    """Return rows by part: "train", and those that are held out; "auto" is stratified where there are labels."""
     if not held_out:
         return {TRAIN: np.arange(size, dtype=np.int64)}
     if split in NEEDS and (groups if split == "group" else keys) is None:
         name = NEEDS[split]
         raise UserError(
-            f"data.split={split} needs {name}. Set data.{name} to the array that holds them, or give a source of your "
-            f"own an attribute {name}."
+            f"data.split={split} needs {name}. Set data.{name} to their array, or give your source an attribute {name}."
         )
     if split == "group":
         return split_indices(size, held_out, seed, labels, groups=groups)

@@ -40,10 +40,8 @@ from hookline.trainer.files import write_whole
 from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.input.preparation import Preparation
 
-ENCODINGS = ("image", "raw")
 FORM = 1  # increased when the format of index files changes
-BEFORE, AFTER = 12, 4
-"""Bytes around the data of a record: its length with a checksum, and a checksum."""
+BEFORE, AFTER = 12, 4  # bytes around the data of a record: its length with a checksum, and a checksum
 BATCH = 64
 
 
@@ -89,10 +87,13 @@ def tfrecord(
     index = _index_records([file for each in files.values() for file in each], options)
     labels, names, count = _labels(index.labels, options)
     keys = index.digests.view(np.int64)
+    ends = np.cumsum([len(each) for each in files.values()])
+    split_of = np.searchsorted(ends, index.file_of, side="right")
+    parts = {name: np.flatnonzero(split_of == number) for number, name in enumerate(files)}
     return image_data(
         Path(files["train"][0]).stem,
         EncodedImages(labels, partial(_load, index, image_key, form, raw_shape), index.name, form),
-        complete(_own_rows(index, files), labels, options, groups=index.groups, keys=keys),
+        complete(parts, labels, options, groups=index.groups, keys=keys),
         options,
         class_names=names,
         classes=count,
@@ -120,7 +121,7 @@ def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...
 
 
 def _raw_shape(encoding: str, shape: Sequence[int] | None) -> tuple[int, ...] | None:
-    check_choice("data.encoding", encoding, ENCODINGS)
+    check_choice("data.encoding", encoding, ("image", "raw"))
     if encoding == "image":
         return None
     sides = tuple(shape or ())
@@ -174,15 +175,6 @@ def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, 
     return labels, names, count
 
 
-def _own_rows(index: RecordIndex, files: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
-    """Return the rows of each split that has files."""
-    ends = np.cumsum([0, *(len(each) for each in files.values())])
-    return {
-        name: np.flatnonzero((index.file_of >= start) & (index.file_of < stop))
-        for name, start, stop in zip(files, ends[:-1], ends[1:], strict=True)
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class RecordIndex:
     """Where records lie, row by row: arrays [size]."""
@@ -208,10 +200,7 @@ class RecordIndex:
 
 
 def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIndex:
-    """Return the index of files, from an earlier run where none of them has changed since.
-
-    Making it reads every record once, checks both checksums of each, and that it holds the features.
-    """
+    """Return the index of files, from an earlier run where none has changed since; else every record is checked."""
     keys = {option: options[option] for option in ("image_key", "label_key", "group_key")}
     try:
         stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys)
@@ -227,7 +216,7 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             parts = list(pool.map(lambda file: _index_file(file, keys), files))
-        arrays = {name: _joined([part[name] for part in parts], name) for name in parts[0]}
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, stamp=np.array(stamp), **arrays)
@@ -240,8 +229,8 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     return RecordIndex(tuple(files), **arrays)
 
 
-def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any]]:
-    """Return the lists of one file by name."""
+def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+    """Return the arrays of one file by name; labels and groups are integers or texts."""
     found: dict[str, list[Any]] = {"offsets": [], "lengths": [], "digests": [], "labels": []}
     if keys["group_key"] is not None:
         found["groups"] = []
@@ -271,7 +260,7 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, list[Any
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
-    return found
+    return {name: np.array(each, np.uint64 if name == "digests" else None) for name, each in found.items()}
 
 
 def _single_value(
@@ -290,20 +279,11 @@ def _single_value(
     values = getattr(feature, f"{kind}_list").value if kind != "no" else []
     if kind not in kinds or len(values) != 1:
         raise UserError(
-            f"{where}: feature '{key}' holds {len(values)} {kind} values; expected one of {' or '.join(kinds)}. Set "
-            f"data.{option}."
+            f"{where}: '{key}' holds {len(values)} {kind} values; expected one of {' or '.join(kinds)}. Set data.{option}."
         )
     if kind == "bytes" and "int64" in kinds:
         return values[0].decode(errors="backslashreplace")
     return values[0]
-
-
-def _joined(parts: list[list[Any]], name: str) -> np.ndarray:
-    """Return the values of all files in one array: integers, or texts."""
-    values = [value for part in parts for value in part]
-    if name == "digests":
-        return np.array(values, np.uint64)
-    return np.array(values, np.int64 if isinstance(values[0], int) else None)
 
 
 def _digest(data: bytes) -> int:

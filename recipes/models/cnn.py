@@ -11,7 +11,6 @@ import keras
 from hookline.recipes.models import check_images
 from hookline.trainer.errors import check_choice, check_integer
 
-HEADS = ("global_pooling", "flatten")
 FEWER = "fewer filters, such as model.filters=[16,32]"
 
 
@@ -32,8 +31,8 @@ def plain_cnn(
     For photographs of 96x96x3 with the default filters and a first stride of 2, an image takes 17 million
     multiplications; with a first stride of 1, 70 million.
     """
-    check_integer("first_stride", first_stride, 1, 2)
-    check_choice("head", head, HEADS)
+    check_whole("first_stride", first_stride, 1, 2)
+    check_choice("head", head, ("global_pooling", "flatten"))
     shape = check_images("plain_cnn", input_shape, first_stride * 2 ** len(filters), FEWER)
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = x = keras.Input(shape, name="image")

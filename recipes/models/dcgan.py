@@ -11,7 +11,6 @@ import keras
 from hookline.recipes.models import GENERATOR, check_role
 from hookline.trainer.errors import UserError, check_choice
 
-NORMALIZED = ("both", "generator", "none")
 BatchNorm: TypeAlias = "partial[keras.layers.BatchNormalization] | None"
 
 
@@ -39,7 +38,7 @@ def dcgan(
     latent = check_role("dcgan", role, latent_size)
     if stacked is not None:
         raise UserError("dcgan cannot be stacked: grouped convolutions lack a CPU gradient. Set task.stacked=false.")
-    check_choice("batch_norm", batch_norm, NORMALIZED)
+    check_choice("batch_norm", batch_norm, ("both", "generator", "none"))
     shape, step = tuple(input_shape), 2 ** len(filters)
     if len(shape) != 3 or any(side % step for side in shape[:2]):
         raise UserError(

@@ -13,8 +13,6 @@ import keras
 from hookline.recipes.models import check_images
 from hookline.trainer.errors import check_choice
 
-SHORTCUTS = ("block", "convolution")
-
 
 def resnet(
     input_shape: Sequence[int],
@@ -40,7 +38,7 @@ def resnet(
     convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu et al. 2018,
     Bi-Real Net, arXiv 1808.00278).
     """
-    check_choice("shortcuts", shortcuts, SHORTCUTS)
+    check_choice("shortcuts", shortcuts, ("block", "convolution"))
     strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]
     shape = check_images("resnet", input_shape, 2 ** strides.count(2), "fewer filters")
     norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)

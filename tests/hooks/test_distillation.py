@@ -130,12 +130,12 @@ def test_what_cannot_teach_is_refused() -> None:
     network = student()
     with pytest.raises(UserError, match="would move with it"):
         hooked(network, Distillation(teacher=network.model))
-    with pytest.raises(UserError, match="logits of the same classes"):
+    with pytest.raises(UserError, match="the same classes"):
         hooked(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
-    with pytest.raises(UserError, match="logits of the same classes"):
+    with pytest.raises(UserError, match="the same classes"):
         hooked(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
-    with pytest.raises(UserError, match="softens a softmax"):  # several labels are no distribution
+    with pytest.raises(UserError, match="needs classes"):  # several labels are no distribution
         Distillation().build(build_context(student()))
     for options in ({"alpha": 1.5}, {"temperature": 0}):
         with pytest.raises(UserError, match="Expected"):

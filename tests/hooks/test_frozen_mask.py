@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hookline.hooks.frozen_mask import FrozenMask
-from hookline.hooks.masking import AVERAGE
+from hookline.hooks.options import AVERAGE
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore

@@ -9,8 +9,7 @@ import pytest
 
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.kernels import is_kernel_layer
-from hookline.hooks.quantization.input_quantizers import quantize
-from hookline.hooks.quantization.layers import InputQuantizer
+from hookline.hooks.quantization.layers import InputQuantizer, quantize
 from hookline.hooks.quantization.quantizers import parse_quantizer
 from hookline.hooks.quantization.selection import Facts, trace_kernel_inputs
 from hookline.trainer.errors import UserError

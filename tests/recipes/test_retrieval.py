@@ -116,7 +116,7 @@ def traced(mining, margin):
     """Return a function of points, targets and weights, traced once for batches of any size."""
 
     def compute(points, targets, weights):
-        triplets = MININGS[mining](pairwise_distances(points), class_pairs(targets, weights))
+        triplets = MININGS[mining](pairwise_distances(points), *class_pairs(targets, weights))
         loss = triplet_loss(triplets, margin, over_active=mining == "batch_all")
         mined = triplets.positive, triplets.negative, triplets.valid
         return *mined, active_triplets(triplets, margin), loss, tf.gradients(loss, points)[0]

@@ -1,11 +1,16 @@
 """Options of Bernoulli attention that are mappings: what is taken, and what is refused in one line."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.hooks.attention import options
 from hookline.trainer.errors import UserError
+
+KEEP_RATE = partial(options.parse, option="keep_rate", kind=options.KeepRate)
+SUPERVISION = partial(options.parse, option="supervision", kind=options.Supervision)
 
 
 def test_wrong_values_are_refused_by_name():
@@ -15,17 +20,16 @@ def test_wrong_values_are_refused_by_name():
         (options.parse_branch, {"filters": [3], "dilations": [1, 2]}, "branch.dilations"),
         (options.parse_branch, {"activation": "rellu"}, "branch.activation"),
         (options.parse_branch, {"initial_keep_rate": 1.0}, "branch.initial_keep_rate"),
-        (options.parse_keep_rate, {"weight": 0.0}, "keep_rate.weight"),
-        (options.parse_supervision, "map", "supervision"),
-        (options.parse_supervision, {"epochs": 0}, "supervision.epochs"),
+        (KEEP_RATE, {"weight": 0.0}, "keep_rate.weight"),
+        (SUPERVISION, "map", "supervision"),
+        (SUPERVISION, {"epochs": 0}, "supervision.epochs"),
     ):
         with pytest.raises(UserError, match=word):
             parse(value)
 
 
 def test_by_default_a_keep_rate_of_a_half_is_aimed_at():
-    assert options.parse_keep_rate("auto") == options.KeepRate(0.5, 0.1)
-    assert options.parse_keep_rate(None) is None
+    assert KEEP_RATE("auto") == options.KeepRate(0.5, 0.1)
 
 
 def gradient(function, logits: np.ndarray) -> np.ndarray:

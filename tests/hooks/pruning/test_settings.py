@@ -20,7 +20,7 @@ OPTIONS = {"layers": "*", "final_sparsity": "auto", "begin_epoch": 0.0, "scope":
 
 
 def schedule(name: str = "polynomial", **changes) -> settings.Settings:
-    return settings.parse_settings({"schedule": name, "structure": "unstructured", **OPTIONS, **DEFAULTS, **changes})
+    return settings.Settings(**{"schedule": name, "structure": "unstructured", **OPTIONS, **DEFAULTS, **changes})
 
 
 @given(

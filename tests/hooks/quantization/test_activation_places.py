@@ -77,7 +77,7 @@ def test_what_is_joined_has_one_range() -> None:
     names, rebuilt, inserter = inserted(keras.Model(inputs, layers.Concatenate(name="fixed")([tanh, inputs])))
     assert names == ["image", "conv", "last", "tanh", "fixed"]
     assert inserter.fixed == {3: (-1.0, 127 / 128)}
-    points = [each.point.index for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
+    points = [each.point for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
     assert sorted(points) == [0, 1, 1, 2, 3, 4]
 
 
@@ -86,9 +86,9 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
     x = layers.AveragePooling2D(2, name="average")(layers.Conv2D(4, 3, activation="relu", name="conv")(x))
     names, rebuilt, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(x)))
     assert names == ["image", "conv", "mean"]
-    points = [each.point for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
+    points = [each for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
     expected = [(0, True, False), (1, True, False), (1, False, True), (2, True, False)]
-    assert [(each.index, each.observes, each.averages) for each in points] == expected
+    assert [(each.point, each.observes, each.averages) for each in points] == expected
 
 
 def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:

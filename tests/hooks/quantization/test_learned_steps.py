@@ -6,8 +6,14 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.quantization.activation_places import Inserter, Pass
-from hookline.hooks.quantization.fake import nudged, quantize_activations
-from hookline.hooks.quantization.learned_steps import LearnedSteps, activations_by_step, initial_limits, weights_by_step
+from hookline.hooks.quantization.fake import (
+    LearnedSteps,
+    activations_by_step,
+    initial_limits,
+    nudged,
+    quantize_activations,
+    weights_by_step,
+)
 
 layers = keras.layers
 

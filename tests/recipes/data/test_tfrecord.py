@@ -192,7 +192,7 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
 def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
     for change, settings, expected in (
         ({}, {"label_key": "lable"}, "record 0 has no feature 'lable'"),
-        ({"image/class/label": 0.5}, {}, "record 4: feature 'image/class/label' holds 1 float"),
+        ({"image/class/label": 0.5}, {}, "record 4: 'image/class/label' holds 1 float"),
         ({"image/class/label": [1, 2]}, {}, "holds 2 int64"),
         ({"image/encoded": 3}, {}, "feature 'image/encoded'"),
     ):

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorboard.plugins.histogram import summary_v2
 from tensorboard.util import tensor_util
 
-from hookline.hooks.monitors.dashboard.records import histogram, histogram_summary, hyperparameters, reached_values
+from hookline.hooks.monitors.records import histogram, histogram_summary, hyperparameters, reached_values
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight
 

@@ -70,12 +70,10 @@ def _is_part(key: str, keys: set[str]) -> bool:
 
 
 def start_summary(values: Mapping[str, Value]) -> Summary:
-    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name.
-
-    TensorBoard sorts them by name, capitals first, and shows five: those in FIRST, unless others differ between runs.
-    """
+    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
     from tensorboard.plugins.hparams.summary import session_start_pb  # it uses TensorFlow when it is imported
 
+    # TensorBoard sorts them by name, capitals first, and shows five: those in FIRST, unless others differ between runs.
     values = {name.capitalize().replace("_", " ") if name in FIRST else name: value for name, value in values.items()}
     return Summary.FromString(session_start_pb(values).SerializeToString())
 

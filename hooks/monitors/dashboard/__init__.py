@@ -1,1 +1,0 @@
-"""The dashboard of a run: a module for each kind of record, and the event files that hold them."""
