@@ -65,7 +65,7 @@ class Shipped:
         """Return the plain model of a network."""
         step, checksum = self.state.step, 0
         for variable in self.state.trainer.networks[network].variables.values():
-            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).view(np.uint8), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), checksum)
         if self._models.get(network, (None,))[0] != (step, checksum):
             loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
             run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from hookline.hooks.graphs import call_anew, write_out
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
-from hookline.hooks.options import check_number, project_with_average
+from hookline.hooks.options import project_with_average
 from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import Selection, choose_kernel_layers
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.ops.estimators import stochastic_sign

@@ -11,13 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.graphs import select_layer
-from hookline.hooks.options import check_epochs, check_number, epoch_start
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import check_epochs, epoch_start
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
-from hookline.trainer.objective import Embedding, Shown, hard_labels
+from hookline.trainer.objective import Embedding, Shown, hard_labels, thumbnails
 from hookline.trainer.ops.centers import center_change, center_sums, class_distances, known_labels, mean_pair_distance
-from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
@@ -129,7 +128,9 @@ class CenterLoss(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError(f"The data does not state its classes. Expected data that does, or hooks.{self.key}=null.")
+            raise UserError(
+                f"The data does not say how many classes there are. Expected data that does, or hooks.{self.key}=null."
+            )
         width = context.network.taps[self._tap].shape[-1]
         self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
@@ -153,7 +154,9 @@ class CenterLoss(GraphHook):
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
         labels = hard_labels(context.batch, f"hooks.{self.name}")
         if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
-            raise UserError(f"Targets are {labels.dtype.name} {labels.shape}. Expected class labels: integers [batch].")
+            raise UserError(
+                f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
+            )
         features = context.taps[self._tap]
         if not features.shape[:1].is_compatible_with(labels.shape):  # a generator may draw any number of samples
             raise UserError(

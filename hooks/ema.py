@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs, check_number, inner_of
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import begin_step, check_epochs, inner_of
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 

@@ -11,9 +11,17 @@ import tensorflow as tf
 from PIL import Image
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
-from hookline.hooks.options import AVERAGE, begin_step, check_choice, check_epochs, check_number
+from hookline.hooks.options import AVERAGE, begin_step, check_epochs
 from hookline.hooks.pruning.selector import keep_largest
-from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name, user_path
+from hookline.trainer.errors import (
+    ARRAY_FAULTS,
+    UserError,
+    check_choice,
+    check_number,
+    did_you_mean,
+    unknown_name,
+    user_path,
+)
 from hookline.trainer.files import check_folders
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
@@ -255,7 +263,9 @@ def _load_arrays(path: str) -> dict[str, np.ndarray]:
         with np.load(found, allow_pickle=False) as loaded:  # of one array without a name this is a TypeError
             return {name: loaded[name] for name in loaded.files}
     except ARRAY_FAULTS as error:
-        raise UserError(f"The file {path} cannot be read ({error}). Expected an npz of masks by variable.") from error
+        raise UserError(
+            f"The mask file {path} cannot be read ({error}). Expected an npz file with a mask for each variable."
+        ) from error
 
 
 def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str, np.ndarray]:
@@ -270,7 +280,9 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str,
     for name in names:
         key = f"network/{network.name}/{name}"
         if key not in tensors:
-            raise UserError(f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected the same network.")
+            raise UserError(
+                f"The run {path} has no '{key}'.{did_you_mean(key, tensors)} Expected a run of the same network."
+            )
         _check_shape(f"'{key}' in the run {path}", tensors[key], network.variables[name].shape)
         masks[name] = np.asarray(tensors[key] != 0)
     if all(mask.all() for mask in masks.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -201,6 +201,7 @@ def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tens
     return list(made)
 
 
+MARK = "_gradient_op_type"
 MOST_LISTED = 40
 
 
@@ -224,13 +225,20 @@ def _gradients(
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return TensorFlow's own gradients of an op, one for each input, whatever is mapped."""
-    from tensorflow.python.framework import ops  # no public API returns them (TensorFlow 2.21)
+    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
+    inputs = [tf.identity(each) for each in operation.inputs]
+    floats = [each for each in inputs if overrides.is_differentiable(each)]
+    gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
+    found = {id(each): gradient for each, gradient in zip(floats, gradients, strict=True) if gradient is not None}
+    return [tf.convert_to_tensor(found[id(each)]) if id(each) in found else None for each in inputs]
 
-    function = ops.gradient_registry.lookup(operation.type)
-    found = [None] * len(operation.inputs) if function is None else function(operation, *upstream)
-    each = found if isinstance(found, list | tuple) else [found]
-    return [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in each]
+
+def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
+    attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
+    dtypes = [each.dtype for each in operation.outputs]
+    graph = tf.compat.v1.get_default_graph()
+    return list(graph.create_op(operation.type, list(inputs), dtypes, attrs=attributes).outputs)
 
 
 @contextmanager

@@ -98,9 +98,9 @@ class IncrementalQuantization(GraphHook):
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
-            self.step_epochs = options.check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
-        self.bits = options.check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
-        self.criterion = options.check_choice("criterion", criterion, ("magnitude", "random"))
+            self.step_epochs = check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)
+        self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
+        self.criterion = check_choice("criterion", criterion, ("magnitude", "random"))
         self.network = network
 
     def build(self, context: BuildContext) -> None:

@@ -90,7 +90,9 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
     for path, layer in layers.items():
         for variable in own_kernels(layer):
             if id(variable) not in names:
-                raise UserError(f"The kernel of '{path}' is frozen, so it cannot be {doing}. Leave it out of `layers`.")
+                raise UserError(
+                    f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of `layers`."
+                )
             kernels.append(Kernel(names[id(variable)], path, variable, channel_axes(layer, variable)))
     return kernels
 

@@ -27,7 +27,7 @@ from hookline.hooks.kernels import (
 )
 from hookline.hooks.quantization import fake
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.select import layer_paths, select_layers
@@ -151,8 +151,8 @@ class QuantizationAwareTraining(GraphHook):
         self.weight_bits = check_integer("weight_bits", weight_bits, minimum=2, maximum=8)
         self.activation_bits = activation_bits
         if activation_bits is not None:
-            self.activation_bits = options.check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
-        self.ranges = options.check_choice("ranges", ranges, ("average", LEARNED))
+            self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
+        self.ranges = check_choice("ranges", ranges, ("average", LEARNED))
         self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
         self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
         self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)

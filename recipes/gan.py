@@ -15,6 +15,7 @@ from hookline.recipes.adversarial import Copies, Discriminate, Game, Generate, N
 from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import quality_for
 from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import check_choice, check_integer
 from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.copy_network import Slots
 

@@ -119,7 +119,8 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
         elif given.rank != wanted.rank:
             remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(
-            f"The {of} returns {list(given)}, the targets have {list(wanted)}. Expected one shape: {remedy}."
+            f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
+            f"loss={loss.name}: {remedy}."
         )
 
 
@@ -155,7 +156,7 @@ def recipe_of(
         check_logits(model, data)
         classes = int(shapes[ONE][1] or 0)
         one_hot = classes if loss.kind == ONE_HOT else None
-        shown = ends.get(ONE) or (None if loss.from_logits else ENDS[loss.kind])
+        shown = ends.get(ONE) or (ENDS[loss.kind] if loss.kind and not loss.from_logits else None)
         measures = Measures(
             metrics.get(ONE, ()), shapes[ONE], activation=shown, kind=loss.kind, one_hot=one_hot, counted=True
         )

@@ -159,7 +159,8 @@ def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | Non
     found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else type(logits).__name__
     if found != wanted:
         raise UserError(
-            f"The branch '{branch.name}' returns {found}. Expected logits {wanted}: end it with a convolution."
+            f"The branch '{branch.name}' returns {found}. Expected logits {wanted}: end it with a convolution of one "
+            "unit and no sigmoid."
         )
     return logits
 

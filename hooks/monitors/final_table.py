@@ -199,7 +199,9 @@ def show(console: Console, table: TextTable) -> None:
             for name, cell in zip(list(columns)[1:], others, strict=True):
                 console.print(f"  {name} {cell}", soft_wrap=True)
     if missing := [name for name in table.columns if name not in columns]:
-        console.print(f"No room for {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal)
+        console.print(
+            f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal
+        )
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:

@@ -20,7 +20,6 @@ from hookline.hooks import technique_hooks
 from hookline.hooks.monitors.metrics_jsonl import FILE_NAME, lines_until
 from hookline.hooks.monitors.pictures import DIRECTORY_NAME
 from hookline.hooks.monitors.records import hyperparameters, reached_values
-from hookline.hooks.options import check_number
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, check_number, one_line
 from hookline.trainer.files import parse_json, read_json, write_whole

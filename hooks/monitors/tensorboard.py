@@ -20,6 +20,7 @@ from hookline.hooks.monitors import records
 from hookline.hooks.monitors.final_table import as_markdown, network_tables
 from hookline.hooks.monitors.pictures import is_due
 from hookline.trainer.config.stored import read_overrides
+from hookline.trainer.errors import check_integer
 from hookline.trainer.files import make_folder, read_bytes
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.directory import ENVIRONMENT

@@ -50,7 +50,9 @@ def layer_sparsities(
         sparsities = {path: settings.sparsities(steps, value) for path, value in final.items()}
     for path, values in sparsities.items():
         if sorted(values) != values:
-            raise UserError(f"The sparsity of '{path}' falls from {values[0]:g} to {values[-1]:g}. Expected a rise.")
+            raise UserError(
+                f"The sparsity of '{path}' would fall from {values[0]:g} to {values[-1]:g}. Expected a rising one."
+            )
     return sparsities
 
 

@@ -73,8 +73,8 @@ class Mixup(Augment):
     priority = 80
 
     def __init__(self, *, alpha: float = 0.2, probability: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
-        self.probability = check_number("probability", probability, 0, 1, open_below=True)
+        self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
+        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
     def check(self, batch: Batch) -> None:
         check_floating(batch)
@@ -102,8 +102,8 @@ class Cutmix(Augment):
     priority = 90
 
     def __init__(self, *, alpha: float = 1.0, probability: float = 0.5) -> None:
-        self.alpha = check_number("alpha", alpha, 0, 100, open_below=True)
-        self.probability = check_number("probability", probability, 0, 1, open_below=True)
+        self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
+        self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
     def check(self, batch: Batch) -> None:
         image_inputs(batch)

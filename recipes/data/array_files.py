@@ -166,7 +166,8 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
     files = {file.stem: file for file in sorted(given.glob("*.npy")) if file.is_file()}
     if not files:
         raise UserError(
-            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy; for images data=image_folder."
+            f"data.path '{given}' holds no npy file; expected x_train.npy, y_train.npy and so on. For a "
+            "folder of images, set data=image_folder."
         )
     return _of_npy(given, files)
 

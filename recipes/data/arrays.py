@@ -179,7 +179,8 @@ def _sources(
     if (files.is_npz or several) and options["cache"] == "none":
         what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
         raise UserError(
-            f"data.cache=none received for '{files.path}', {what}; expected a folder of npy files, or data.cache=auto."
+            f"data.cache=none received for '{files.path}', {what}; expected a folder of x_train.npy and "
+            "y_train.npy, or data.cache=auto."
         )
     inputs = [column for column in columns[TRAIN] if column.partition("/")[0] == INPUTS]
     size = sum(files.sizes[own[column]] for own in columns.values() for column in inputs)

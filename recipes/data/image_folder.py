@@ -37,7 +37,7 @@ def _check(**options: Any) -> None:
     check_holding(options)
     check_split(options["split"], group_pattern=("group", options["group_pattern"]))
     check_choice("data.duplicates", options["duplicates"], ("refuse", "drop"))
-    check_number("data.train_share", options["train_share"], 0, 1, open_below=True)
+    check_number("data.train_share", options["train_share"], 0, 1, above_minimum=True)
     existing_folder(options["path"])
 
 

@@ -27,9 +27,8 @@ from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in
 from hookline.recipes.data.splits import PARTS, check_every_class
 from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.files import write_whole
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import ArraySource, Data, Source, Split
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
-from hookline.trainer.input.source import ArraySource, Source
 
 WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."

@@ -62,7 +62,8 @@ def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
     check_lengths(targets, targets, where)
     if not are_labels(targets):
         raise UserError(
-            f"{where}: labels of dtype {targets.dtype} {list(targets.shape)}; expected integers, no one-hot rows."
+            f"{where}: labels of dtype {targets.dtype} {list(targets.shape)}; expected integers [size], not "
+            "one-hot rows or names."
         )
     return targets.reshape(-1).astype(np.int64)
 

@@ -31,7 +31,7 @@ def plain_cnn(
     For photographs of 96x96x3 with the default filters and a first stride of 2, an image takes 17 million
     multiplications; with a first stride of 1, 70 million.
     """
-    check_whole("first_stride", first_stride, 1, 2)
+    check_integer("first_stride", first_stride, 1, 2)
     check_choice("head", head, ("global_pooling", "flatten"))
     shape = check_images("plain_cnn", input_shape, first_stride * 2 ** len(filters), FEWER)
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)

@@ -284,7 +284,8 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     priority = f"by priority {cls.priority}, from 0 (first) to 100 (last)"
     yield "order", "; ".join([*order, f"otherwise {priority}" if order else priority])
-    others = [name for name in catalogue() if hook.name in load(name).conflicts]  # a pair is refused if one declares it
+    classes: dict[str, Any] = {name: load(name) for name in catalogue()}
+    others = [name for name, each in classes.items() if hook.name in each.conflicts]  # one declaration refuses a pair
     rows = {"conflicts with": sorted({*cls.conflicts, *others}), **hook.declared}
     yield from ((label, _names(names)) for label, names in rows.items() if names)
 

@@ -9,14 +9,7 @@ import tensorflow as tf
 
 from hookline import hooks
 from hookline.hooks.ema import Ema
-from hookline.hooks.options import (
-    check_choice,
-    check_integer,
-    check_number,
-    epoch_start,
-    moving_average,
-    project_with_average,
-)
+from hookline.hooks.options import epoch_start, moving_average, project_with_average
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from tests.support.toy import toy_network

@@ -58,7 +58,7 @@ def test_a_table_has_fewer_columns_on_a_narrow_terminal_and_whole_numbers_on_any
         stream = io.StringIO()
         show(Console(file=stream, width=width), TextTable("model", tuple(COLUMNS), rows, LEFT_OUT_FIRST))
         text = stream.getvalue()
-        dropped = re.findall(r"No room for (.*)\.", text)
+        dropped = re.findall(r"Not shown for lack of room: (.*)\.", text)
         shown = [name for name in COLUMNS if name not in ", ".join(dropped).split(", ")]
         assert len(shown) >= least
         assert "\u2026" not in text
