@@ -138,7 +138,7 @@ def test_a_target_that_is_no_class_withholds_the_step() -> None:
 def test_what_does_not_fit_is_refused_by_name() -> None:
     network, hook = feature_network(), CenterLoss()
     network.taps |= hook.request_taps(network.model)
-    with pytest.raises(UserError, match="state its classes"):
+    with pytest.raises(UserError, match="how many classes"):
         hook.build(build_context(network))
 
     class Own(ToyObjective):
