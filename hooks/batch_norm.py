@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.ops.batch_norm import FUSED_DTYPES, SMALLEST_EPSILON, fused_batch_norm, fused_scale_and_shift
 from hookline.trainer.ops.graph_walk import with_outer_graphs
-from hookline.trainer.select import layer_paths, select_layers
 
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 

@@ -30,9 +30,8 @@ from hookline.hooks.quantization.activation_places import Inserter, Pass, write_
 from hookline.hooks.quantization.fake import folded_by_kernel, moved_ranges, nudged, on_grid, quantize_weights, widest
 from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
-from hookline.trainer.graph import is_graph, is_of
+from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 LEARNED = "learned"
