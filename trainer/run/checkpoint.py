@@ -105,9 +105,8 @@ class CheckpointStore:
         self.wait()
         self._unwritten = []
         checkpoint = self._first_sound()
-        written = disk.checkpoint_names(self.directory) or disk.set_aside(self.directory)
-        written = written or (self.directory / disk.INDEX).exists()
-        if checkpoint is None and written:
+        names, aside = disk.checkpoint_names(self.directory), disk.set_aside(self.directory)
+        if checkpoint is None and (names or aside or (self.directory / disk.INDEX).exists()):
             raise UserError(
                 f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected one "
                 "at least: copy one back from elsewhere, or start a new run."
