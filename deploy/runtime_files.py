@@ -19,7 +19,7 @@ from hookline.deploy.integer import write_integer, write_qdq
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError
-from hookline.trainer.select import layer_paths
+from hookline.trainer.graph import layer_paths
 from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:

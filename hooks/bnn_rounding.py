@@ -17,10 +17,10 @@ from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import Selection, choose_kernel_layers
 from hookline.trainer.errors import UserError, check_number
+from hookline.trainer.graph import layer_paths
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.ops.estimators import stochastic_sign
-from hookline.trainer.select import layer_paths
 from hookline.trainer.step.context import BuildContext, StepContext
 
 STOCHASTIC = ("ste_sign", "binary_tanh")

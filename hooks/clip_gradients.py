@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.trainer.errors import check_choice, check_number
+from hookline.trainer.graph import select_layers
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
-from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 NORM, VARIABLE_NORM, VALUE = WAYS = ("norm", "variable_norm", "value")

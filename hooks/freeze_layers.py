@@ -12,8 +12,8 @@ import tensorflow as tf
 from hookline.hooks.graphs import with_inner_layers, with_upstream_layers
 from hookline.hooks.options import AVERAGE, begin_step, check_epochs, epoch_start
 from hookline.trainer.errors import UserError, check_choice
+from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensors
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 

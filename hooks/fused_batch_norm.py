@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from hookline.hooks.graphs import calls_replaced
 from hookline.trainer.errors import check_integer
+from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.ops.batch_norm import FUSED_DTYPES, SMALLEST_EPSILON, fused_batch_norm, fused_scale_and_shift
 from hookline.trainer.ops.graph_walk import with_outer_graphs
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 

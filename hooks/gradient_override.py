@@ -15,11 +15,10 @@ import tensorflow as tf
 from hookline.hooks.graphs import calls_replaced, nodes_in_order
 from hookline.hooks.options import parse_named
 from hookline.trainer.errors import UserError, check_number, did_you_mean
-from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.graph import as_functional, is_graph, select_layers
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops import override_gradient as overrides
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
-from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 EVERY_LAYER = "*"

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph
-from hookline.trainer.select import select_layers
+from hookline.trainer.graph import as_functional, is_graph, select_layers
 
 Fact = TypeVar("Fact")
 Call: TypeAlias = "Callable[..., tf.Tensor]"

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_of
+from hookline.trainer.graph import is_of, layer_paths, select_layers
 from hookline.trainer.network import Network
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import StepContext
 
 MARK = "_added_by_hook"

@@ -28,9 +28,8 @@ from hookline.hooks.kernels import (
 from hookline.hooks.quantization import fake
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
-from hookline.trainer.graph import is_graph, is_of
+from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
-from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 LEARNED = "learned"

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.select import unique_name
+from hookline.trainer.graph import unique_name
 
 if TYPE_CHECKING:
     from hookline.trainer.final_activation import FinalActivation

@@ -17,9 +17,8 @@ from hookline.hooks.pruning.selector import matrix_shape
 from hookline.hooks.pruning.settings import Settings, Sparsity, Structure
 from hookline.hooks.quantization.selection import trace_kernel_inputs
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_graph
+from hookline.trainer.graph import is_graph, layer_paths, select_layers
 from hookline.trainer.network import Network
-from hookline.trainer.select import layer_paths, select_layers
 
 
 def layer_targets(network: Network, kernels: Sequence[Kernel], sparsity: Sparsity, option: str) -> dict[str, float]:

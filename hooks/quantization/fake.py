@@ -17,10 +17,9 @@ import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel, mark_added
 from hookline.hooks.quantization.selection import trace_kernel_inputs
-from hookline.trainer.graph import as_functional, fold_shape, folded_norms
+from hookline.trainer.graph import as_functional, fold_shape, folded_norms, layer_paths
 from hookline.trainer.network import Network
 from hookline.trainer.ops.averages import STRETCH, middle
-from hookline.trainer.select import layer_paths
 
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:

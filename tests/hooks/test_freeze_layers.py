@@ -7,8 +7,8 @@ import pytest
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.hooks.graphs import with_upstream_layers
 from hookline.trainer.errors import UserError
+from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.network import Network
-from hookline.trainer.select import layer_paths, select_layers
 from tests.support.toy import build_context, toy_loop, toy_model, toy_network, values_of
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]

@@ -13,7 +13,7 @@ from hookline.hooks.quantization.layers import InputQuantizer, quantize
 from hookline.hooks.quantization.quantizers import parse_quantizer
 from hookline.hooks.quantization.selection import Facts, trace_kernel_inputs
 from hookline.trainer.errors import UserError
-from hookline.trainer.select import layer_paths
+from hookline.trainer.graph import layer_paths
 
 layers = keras.layers
 IMAGES = np.random.default_rng(0).normal(size=(8, 10, 10, 2)).astype(np.float32)

@@ -160,7 +160,7 @@ def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_p
         written.append(snapshot.step)
 
     directory = tmp_path / "run"
-    monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint_files.write_checkpoint", write)
     with (
         pytest.warns(UserWarning, match="could not be written: No space"),
         pytest.raises(UnsavedError, match=rf"Not saved: .*No space left .* resume={directory}"),

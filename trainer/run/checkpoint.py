@@ -15,24 +15,7 @@ import numpy as np
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import remove
-from hookline.trainer.run.checkpoint_files import (
-    DAMAGED,
-    INDEX,
-    Checkpoint,
-    DamagedError,
-    Snapshot,
-    checkpoint_names,
-    index_of,
-    leftovers,
-    read_checkpoint,
-    read_manifest,
-    read_manifests,
-    replace_synced,
-    set_aside,
-    unused,
-    write_checkpoint,
-    write_index,
-)
+from hookline.trainer.run import checkpoint_files as disk
 
 
 class CheckpointStore:
@@ -51,7 +34,7 @@ class CheckpointStore:
     def __init__(self, directory: Path, *, keep_last: int = 2, environment: Mapping[str, Any] | None = None) -> None:
         self.directory, self.keep_last = directory, keep_last
         self._environment = dict(environment or {})
-        self._unwritten: list[Snapshot] = []
+        self._unwritten: list[disk.Snapshot] = []
         self._thread: threading.Thread | None = None
         self._problems: dict[str, bool] = {}  # whether each has been returned
         self._reason = ""
@@ -61,7 +44,7 @@ class CheckpointStore:
         text = json.dumps(dict(state), indent=1)
         self.wait()
         earlier = [replace(each, tags=each.tags - tags) for each in self._unwritten if each.tags - tags]
-        snapshots = [*earlier, Snapshot(frozenset(tags), step, tensors, text)]
+        snapshots = [*earlier, disk.Snapshot(frozenset(tags), step, tensors, text)]
         self._thread = threading.Thread(target=self._write_all, args=[snapshots], name="checkpoints")  # an exit waits
         self._thread.start()
 
@@ -87,7 +70,7 @@ class CheckpointStore:
         if not steps:
             return None
         named = " and ".join(f"'{tag}' (step {step})" for tag, step in steps.items())
-        manifests = read_manifests(self.directory)
+        manifests = disk.read_manifests(self.directory)
         newest = f"step {manifests[-1].step}" if manifests else None
         there = f"{newest.capitalize()} is on disk" if newest else "No checkpoint is on disk"
         resume = f"resume from {newest or 'the start'}: python train.py resume={self.directory.parent}"
@@ -102,19 +85,19 @@ class CheckpointStore:
     def tags(self) -> dict[str, str]:
         """Return the name of the checkpoint that each tag means."""
         self.wait()
-        manifests = read_manifests(self.directory, lambda path, error: self._problem(str(error)))
-        return index_of(manifests, self.keep_last).tags
+        manifests = disk.read_manifests(self.directory, lambda path, error: self._problem(str(error)))
+        return disk.index_of(manifests, self.keep_last).tags
 
-    def load(self, tag: str) -> Checkpoint:
+    def load(self, tag: str) -> disk.Checkpoint:
         """Return the checkpoint that a tag means, once its hashes are checked."""
         tags = self.tags()
         if tag not in tags:
             raise UserError(
                 f"No checkpoint '{tag}' in {self.directory}. Expected one of: {', '.join(sorted(tags)) or 'none'}."
             )
-        return read_checkpoint(read_manifest(self.directory / tags[tag]))
+        return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self) -> disk.Checkpoint | None:
         """Return the checkpoint that was written last and is sound; None if none was ever written.
 
         Damaged ones are set aside. Failed writes are forgotten: training continues from what is on the disk.
@@ -122,8 +105,8 @@ class CheckpointStore:
         self.wait()
         self._unwritten = []
         checkpoint = self._first_sound()
-        written = (self.directory / INDEX).exists() or checkpoint_names(self.directory) or set_aside(self.directory)
-        if checkpoint is None and written:
+        names, aside = disk.checkpoint_names(self.directory), disk.set_aside(self.directory)
+        if checkpoint is None and (names or aside or (self.directory / disk.INDEX).exists()):
             raise UserError(
                 f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected one "
                 "at least: copy one back from elsewhere, or start a new run."
@@ -134,21 +117,22 @@ class CheckpointStore:
         """Remove what killed writers left behind, before training in this directory."""
         self.wait()
         with suppress(OSError):  # they do no harm, and the next save tries again
-            for path in leftovers(self.directory):
+            for path in disk.leftovers(self.directory):
                 remove(path)
 
-    def _write_all(self, snapshots: list[Snapshot]) -> None:
+    def _write_all(self, snapshots: list[disk.Snapshot]) -> None:
         written = 0
         while written < len(snapshots) and self._write(snapshots[written]):
             written += 1
         self._unwritten = snapshots[written:]
 
-    def _write(self, snapshot: Snapshot) -> bool:
+    def _write(self, snapshot: disk.Snapshot) -> bool:
         """Write a checkpoint and the index, and remove what is not kept; called in the background."""
         try:
-            path, manifests = unused(self.directory, f"step_{snapshot.step:08d}"), read_manifests(self.directory)
+            path = disk.unused(self.directory, f"step_{snapshot.step:08d}")
+            manifests = disk.read_manifests(self.directory)
             number = manifests[-1].number + 1 if manifests else 1
-            write_checkpoint(path, snapshot, number, self._environment)
+            disk.write_checkpoint(path, snapshot, number, self._environment)
         except Exception as error:  # noqa: BLE001 - training continues, whatever the disk does
             self._reason = _reason(error)
             self._problem(
@@ -156,31 +140,31 @@ class CheckpointStore:
             )
             return False
         try:
-            manifests.append(read_manifest(path))
-            index = index_of(manifests, self.keep_last)
-            write_index(self.directory, index, number)
+            manifests.append(disk.read_manifest(path))
+            index = disk.index_of(manifests, self.keep_last)
+            disk.write_index(self.directory, index, number)
             for each in manifests:
                 if each.path.name not in index.names:  # hidden first, so that none is seen half removed
-                    replace_synced(each.path, each.path.with_name(f".{each.path.name}.gone"))
-            for left in leftovers(self.directory):
+                    disk.replace_synced(each.path, each.path.with_name(f".{each.path.name}.gone"))
+            for left in disk.leftovers(self.directory):
                 remove(left)
         except Exception as error:  # noqa: BLE001 - as above
             self._problem(f"Step {snapshot.step} is saved, but older files could not be removed: {_reason(error)}.")
         return True
 
-    def _first_sound(self) -> Checkpoint | None:
+    def _first_sound(self) -> disk.Checkpoint | None:
         """Return the newest checkpoint that is sound, and set aside the damaged ones found on the way."""
-        for manifest in reversed(read_manifests(self.directory, self._set_aside)):
+        for manifest in reversed(disk.read_manifests(self.directory, self._set_aside)):
             try:
-                return read_checkpoint(manifest)
-            except DamagedError as error:
+                return disk.read_checkpoint(manifest)
+            except disk.DamagedError as error:
                 self._set_aside(manifest.path, error)
         return None
 
-    def _set_aside(self, path: Path, error: DamagedError) -> None:
-        aside = unused(self.directory, DAMAGED + path.name)
+    def _set_aside(self, path: Path, error: disk.DamagedError) -> None:
+        aside = disk.unused(self.directory, disk.DAMAGED + path.name)
         try:
-            replace_synced(path, aside)
+            disk.replace_synced(path, aside)
             self._problem(f"{error} It is set aside as {aside.name}.")
         except OSError as failure:
             self._problem(f"{error} It could not be set aside: {_reason(failure)}.")
@@ -198,16 +182,16 @@ class MemoryStore(CheckpointStore):
 
     def __init__(self) -> None:
         super().__init__(Path(os.devnull))
-        self._kept: dict[str, Checkpoint] = {}
+        self._kept: dict[str, disk.Checkpoint] = {}
 
     def save(self, tags: set[str], step: int, tensors: dict[str, np.ndarray], state: Mapping[str, Any]) -> None:
-        self._kept |= dict.fromkeys(tags, Checkpoint(step, tensors, dict(state), {}))
+        self._kept |= dict.fromkeys(tags, disk.Checkpoint(step, tensors, dict(state), {}))
 
     def tags(self) -> dict[str, str]:
         return {tag: f"step_{kept.step:08d}" for tag, kept in self._kept.items()}
 
-    def load(self, tag: str) -> Checkpoint:
+    def load(self, tag: str) -> disk.Checkpoint:
         return self._kept[tag]
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self) -> disk.Checkpoint | None:
         return max(self._kept.values(), key=lambda kept: kept.step, default=None)

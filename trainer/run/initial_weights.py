@@ -26,9 +26,9 @@ from keras.src.saving import saving_lib
 
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, user_path
 from hookline.trainer.files import open_file, parse_json
+from hookline.trainer.graph import unique_name
 from hookline.trainer.network import Network, name_variables, settle
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.select import unique_name
 
 KERAS, SAFETENSORS = ".keras", ".safetensors"
 MEMBER = "model.weights.h5"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import keras
 import numpy as np
 
 from hookline.trainer.files import write_whole
-from hookline.trainer.graph import Call, Shape, graph_calls, is_graph
+from hookline.trainer.graph import Call, Shape, graph_calls, is_graph, layer_paths
 from hookline.trainer.hook import Bits, Hook, HostHook
 from hookline.trainer.network import Network
 from hookline.trainer.replicas.replica import NONE, describe_replicas
@@ -21,7 +22,6 @@ from hookline.trainer.run.machine import FLOAT32, describe_precision, estimated,
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import FLOAT, FLOAT_BITS, answer, shipped_bits
 from hookline.trainer.run.times import HOOKS, judge_input
-from hookline.trainer.select import layer_paths
 
 
 def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) -> dict[str, Any]:
@@ -202,14 +202,13 @@ def summarize_network(network: Network, bits: Bits, shipped: Mapping[str, np.nda
     """Return the entry of a network in `summary.json`, from the bits and the values in which it is shipped."""
     layers = layer_sizes(network, bits.stored)
     calls = _calls(network)
-    rows = [_row(each, network, bits, shipped, calls) for each in layers if _is_shown(each, calls)]
-    counted: dict[str, int] = {}
+    rows = [_row(each, bits, shipped, calls) for each in layers if _is_shown(each, calls)]
+    counted: Counter[str] = Counter()
     for row in rows:
-        for name, count in row["macs_by_precision"].items():
-            counted[name] = counted.get(name, 0) + count
+        counted.update(row["macs_by_precision"])
     macs = {
-        "total": sum(counted.values()),
-        "by_precision": dict(sorted(counted.items(), key=lambda each: -each[1])),
+        "total": counted.total(),
+        "by_precision": dict(counted.most_common()),
         "uncounted": [row["layer"] for row in rows if row["macs"] is None],
     }
     return {**_add_up(layers), "kind": _kind(layers, bits), "macs": macs, "layers": rows}
@@ -233,24 +232,20 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
 
 
 def _row(
-    layer: LayerSize,
-    network: Network,
-    bits: Bits,
-    shipped: Mapping[str, np.ndarray],
-    calls: Mapping[int, list[Call]] | None,
+    layer: LayerSize, bits: Bits, shipped: Mapping[str, np.ndarray], calls: Mapping[int, list[Call]] | None
 ) -> dict[str, Any]:
     """Return the row of a layer; None stands for what is unknown or absent."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
     kernels = {id(weight): name for name, weight in layer.weights.items() if len(weight.shape) > 1}
     macs = _macs(layer, own)
     input_bits = bits.inputs.get(layer.path, FLOAT)
-    by_precision: dict[str, int] = {}
+    by_precision: Counter[str] = Counter()
     for number, (kernel, count) in enumerate((macs or {}).items()):
         # A separable convolution passes a sum to its second kernel: a float.
         name = precision(FLOAT if number else input_bits, bits.weights.get(kernels[kernel], FLOAT))
-        by_precision[name] = by_precision.get(name, 0) + count
+        by_precision[name] += count
     return {
-        "layer": layer.path or network.model.name,
+        "layer": layer.path or layer.layer.name,
         "kind": type(layer.layer).__name__,
         "output": list(own[0].outputs[0][1:]) if own and own[0].outputs else None,
         "params": layer.total,
@@ -259,7 +254,7 @@ def _row(
         "bytes": layer.deployed_bits / 8,
         "sparsity": _sparsity(kernels.values(), shipped),
         "macs": None if macs is None else sum(macs.values()),
-        "macs_by_precision": by_precision,
+        "macs_by_precision": dict(by_precision),
     }
 
 
@@ -267,13 +262,11 @@ def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
     """Return the multiply-accumulates of all calls of a layer by kernel; None if one is not known."""
     if not calls:  # no graph, or inside a layer that is one call
         return None if any(len(weight.shape) > 1 for weight in layer.weights.values()) else {}
-    found: dict[int, int] = {}
+    found: Counter[int] = Counter()
     for call in calls:
-        counted = count_macs(call)
-        if counted is None:
+        if (counted := count_macs(call)) is None:
             return None
-        for kernel, count in counted.items():
-            found[kernel] = found.get(kernel, 0) + count
+        found.update(counted)
     return found
 
 

@@ -9,11 +9,11 @@ from functools import partial
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
+from hookline.trainer.graph import unique_name
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import BatchQueue
 from hookline.trainer.input.data import HOST
 from hookline.trainer.objective import Batch
-from hookline.trainer.select import unique_name
 from hookline.trainer.step.context import named_scope
 from hookline.trainer.step.metrics import Accumulators
 from hookline.trainer.step.stage import python_errors

@@ -13,6 +13,7 @@ from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput, check_ownership
 from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.step import writes
 from hookline.trainer.step.context import StepContext, named_scope
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
 from hookline.trainer.step.metrics import (
@@ -35,19 +36,6 @@ from hookline.trainer.step.metrics import (
     when,
 )
 from hookline.trainer.step.stage import ask, checked, in_stage, order_hooks, refuse_repeated, taking_part
-from hookline.trainer.step.writes import (
-    BEGIN,
-    FORWARD,
-    Commit,
-    batch_parts,
-    begin_run,
-    collect_updates,
-    label,
-    names_by_handle,
-    pending_update_ops,
-    refuse_foreign,
-    writes_of,
-)
 
 
 @dataclass
@@ -106,7 +94,7 @@ class Trainer:
         self.loss_scale = loss_scale  # of float16
         self.replica = replica or Replica()  # whose part of every batch it trains on
         self.sample_every = sample_every  # steps from one sample of the norms and of what hooks measure to the next
-        self.commits: list[Commit] = []  # of the latest trace, one for each run of an objective
+        self.commits: list[writes.Commit] = []  # of the latest trace, one for each run of an objective
         check_ownership(networks, self.objectives)
         if class_weights is not None:
             check_class_losses(self.objectives)
@@ -124,14 +112,14 @@ class Trainer:
         graph, result = tf.compat.v1.get_default_graph(), StepResult()
         for objective in self.objectives:
             prefix = f"{objective.name}/" if len(self.objectives) > 1 else ""
-            for update, part in enumerate(batch_parts(objective, batch)):
+            for update, part in enumerate(writes.batch_parts(objective, batch)):
                 start = len(graph.get_operations())
                 with named_scope(*prefix.split("/")[:-1]):
                     half = self.first_half(objective, step, part, update, result.held_back, sampled=sampled)
                     run = self.second_half(half)
                 with named_scope("metrics"):
                     result.add(run, prefix)
-                refuse_foreign(graph.get_operations()[start:], objective, self.networks, self.objectives)
+                writes.refuse_foreign(graph.get_operations()[start:], objective, self.networks, self.objectives)
         if self.loss_scale is not None and result.overflow is not None and result.held_back is not None:
             self.loss_scale.update(result.overflow, written=tf.logical_not(result.held_back))
         return result
@@ -148,7 +136,7 @@ class Trainer:
     ) -> HalfStep:
         """Trace a run of an objective up to the gradients that its optimizers get; held back if the step was before."""
         with named_scope("begin"):
-            begun = begin_run(objective, self.networks, held_back)
+            begun = writes.begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
             forward = self.forward(step, batch, objective=objective.name, training=True, update=update)
         computed, gradients, overflow = self._differentiate(objective, forward, batch)
@@ -231,7 +219,7 @@ class Trainer:
             sums += [(context, f"{hook.name}/{name}", value) for name, value in own.items()]
         vetoes = join_flags(self.replica, vetoes, sums)
         # Ops added in the classic way while the forward pass was traced join those that the run began with.
-        pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(half.begun, BEGIN)
+        pending = dict.fromkeys(writes.pending_update_ops(), writes.FORWARD) | dict.fromkeys(half.begun, writes.BEGIN)
         stops = [*(each for each in (half.held_back, half.overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
             committed, measures = unless(stops, partial(self._write, half, pending))
@@ -245,15 +233,15 @@ class Trainer:
         graph, contexts = tf.compat.v1.get_default_graph(), half.contexts
         called = [name for name, each in half.forward.passes.items() if each.called]
         given = {name: dict(context.gradients) for name, context in contexts.items()}
-        record = Commit(half.objective.name, graph, half.update, called, given, added_by=dict(pending))
+        record = writes.Commit(half.objective.name, graph, half.update, called, given, added_by=dict(pending))
         changed_state = {name: sorted(half.forward.passes[name].changed) for name in contexts}
-        collect_updates(self.hooks, contexts, changed_state, record)
+        writes.collect_updates(self.hooks, contexts, changed_state, record)
         with tf.control_dependencies(record.update_ops):
             start = len(graph.get_operations())
             for context in contexts.values():
                 self.apply_gradients(context.network, context.gradients)
-            written = writes_of(graph.get_operations()[start:], names_by_handle(contexts))
-            trainable = {label(key, name, contexts) for key, context in contexts.items() for name in context.latent}
+            written = writes.writes_of(graph.get_operations()[start:], writes.names_by_handle(contexts))
+            trainable = {writes.label(key, name, contexts) for key, each in contexts.items() for name in each.latent}
             record.apply_ops = {name: operations for name, operations in written.items() if name in trainable}
         record.note_hooks(hook for hook, _ in taking_part(self.hooks, contexts))
         with tf.control_dependencies(record.applied):

@@ -123,7 +123,7 @@ def full_disk(monkeypatch, room):
             raise OSError(28, "No space left on device")
         write_checkpoint(path, snapshot, *arguments)
 
-    monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint_files.write_checkpoint", write)
 
 
 def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(loop, tmp_path, monkeypatch):
