@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,10 +52,13 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
     """Write a packed file, as `Format.write` describes it."""
     batch = run.held_out["test"].batch(tf.constant(0, tf.int64))
     evaluate = evaluated_layers(run.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
-    with _as_shipped(run, network) as shipped:
-        input_name, nodes, output = packed_nodes(shipped, evaluate)
-    ops, tensors, stored = encode_nodes(nodes, half=options.float16)
     own, card = run.trainer.networks[network], card_of(run, network)
+    shipped = shipped_weights(run.trainer, run.step)[network]
+    with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
+        # In float32; where the model computes so already, these are the very layers that hooks know.
+        plain = rebuilt(model, full=True) if mixed_dtypes(model) else model
+        input_name, nodes, output = packed_nodes(plain, evaluate)
+    ops, tensors, stored = encode_nodes(nodes, half=options.float16)
     deployed = measure_size([own], stored_bits(run.trainer, run.step))["bytes"]["deployed"]
     data = sum(each.nbytes for each in tensors.values())
     about = {CARD: card.as_json(), "data_bytes": data, "deployed_bytes": deployed}
@@ -81,15 +84,6 @@ def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node
     input_name, nodes, output = keras_graph(model)
     nodes = fold_signs(nodes, output, _shapes(model, input_name, nodes, output), evaluate)
     return input_name, drop_needless_activations(nodes, output), output
-
-
-@contextmanager
-def _as_shipped(run: Run, network: str) -> Iterator[keras.Model]:
-    """Give a model that ends as the user's, in float32; where it is so already, the very layers that hooks know."""
-    own = run.trainer.networks[network]
-    shipped = shipped_weights(run.trainer, run.step)[network]
-    with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
-        yield rebuilt(model, full=True) if mixed_dtypes(model) else model
 
 
 def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: str) -> dict[str, tuple[int, ...]]:

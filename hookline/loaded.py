@@ -70,8 +70,6 @@ def load(
         return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
     several = networks is not None
-    kept = trainer_settings({}).keys() - {*OF_FIT, *OF_COMMAND_LINE}
-    settings = {key: value for key, value in config["trainer"].items() if key in kept and value not in (None, "")}
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
     for name in () if several else list(given):
         given[name] = rebuilt_part(record.get(name), name) if given[name] is None else given[name]
@@ -86,10 +84,16 @@ def load(
         networks=networks,
         objectives=objectives,
         **given,
-        **settings,
+        **_settings(config["trainer"]),
     )
     _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
+
+
+def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section `trainer` of a config as `Trainer` takes it."""
+    kept = trainer_settings({}).keys() - {*OF_FIT, *OF_COMMAND_LINE}
+    return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:

@@ -88,8 +88,7 @@ class Trainer:
         )
         if loss is not None:
             losses = self._spec.losses = losses_of(loss, output_names(models[MODEL]))
-            self._spec.metrics = metrics_of(metrics, losses)
-            self._spec.loss_weights = weights_of(loss_weights, losses)
+            self._spec.metrics, self._spec.loss_weights = metrics_of(metrics, losses), weights_of(loss_weights, losses)
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None

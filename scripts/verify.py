@@ -296,22 +296,18 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
 
 def train_again(run: Run, step: int, end: int, rates: Mapping[int, float]) -> None:
     """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
-    _lower_rates(run, rates.get(step, 1.0))
-    while step < end:
+    while True:
+        if (factor := rates.get(step, 1.0)) != 1.0:
+            for network in (network for trainer in run.loop.trainers for network in trainer.networks.values()):
+                network.lower_rate(factor)
+        if step >= end:
+            return
         report = run.cadence.next_report(step)
         edge = min([report, end, *(each for each in rates if each > step)])
         step, vetoes = run.loop.run(step, edge - step)
         step += bool(vetoes)  # held back, and skipped by the run, too: it got further
         if step == report:
             run.loop.accumulators.reset()
-        _lower_rates(run, rates.get(step, 1.0))
-
-
-def _lower_rates(run: Run, factor: float) -> None:
-    if factor != 1.0:
-        for trainer in run.loop.trainers:
-            for network in trainer.networks.values():
-                network.lower_rate(factor)
 
 
 parse = partial(parse_options, make=Options)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ from hookline.trainer.hook import AT, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.results import explain, format_bytes
 
+Item = TypeVar("Item")
 NETWORK, OPTIMIZER, HOOK = "network", "optimizer", "hook"
 TRAINABLE, FROZEN, STATE, UNTRAINED = "trainable", "frozen", "state", "not trained"
 UNKNOWN = "nothing that the run knows of"
@@ -58,12 +59,9 @@ class ObjectivePlan:
 
     def alike_updates(self) -> list[Change]:
         """Return the update ops, with those of one type that were added by the same as one."""
-        alike: dict[tuple[str, str], list[Change]] = {}
-        for each in self.updates:
-            alike.setdefault((each.what, each.by), []).append(each)
         return [
             Change(f"{len(group):,} x {op}" if len(group) > 1 else op, by, tuple(n for each in group for n in each[2]))
-            for (op, by), group in alike.items()
+            for (op, by), group in _grouped(self.updates, lambda each: (each.what, each.by)).items()
         ]
 
 
@@ -291,10 +289,10 @@ def _group_row(group: Sequence[Variable]) -> Row:
     return first.group, ", ".join(parts), *_counts(group)[1:], _role(first)
 
 
-def _grouped(variables: Iterable[Variable], key: Callable[[Variable], Hashable]) -> dict[Hashable, list[Variable]]:
-    found: dict[Hashable, list[Variable]] = {}
-    for variable in variables:
-        found.setdefault(key(variable), []).append(variable)
+def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    found: dict[Any, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
