@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hookline.deploy.formats import FORMATS
-from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, prepared
+from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, start
 from hookline.scripts.benchmarks.worker import Settings, Work, scratch
 from hookline.trainer.deferred import silent
 
@@ -48,7 +48,7 @@ def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
     from hookline.scripts.export import Options
 
     path = scratch() / "network.packed.safetensors"
-    run = prepared(Settings(), case, OVERRIDES[case])
+    run = start(Settings(), case, OVERRIDES[case])
     FORMATS["packed"].write(run, "model", path, Options(run=""))
     model = load_model(path, kernels)
     inputs = images(settings.batch_size)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookline.scripts.benchmarks.training_hookline import DIGITS, Case, arrays_of, prepared
+from hookline.scripts.benchmarks.training_hookline import DIGITS, Case, arrays_of, start
 from hookline.scripts.benchmarks.worker import Settings, Work, scratch
 from hookline.trainer.errors import UserError
 
@@ -28,7 +28,7 @@ PEAK = 255
 def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
     """Return work of our batches from arrays."""
     overrides = (f"trainer.placement={placement}", *(AUGMENTED if augmented else ()))
-    training = prepared(settings, ARRAYS, overrides).training
+    training = start(settings, ARRAYS, overrides).training
     if placement == "device":
         return _loop(training.batch)
     iterator = training.iterator(0)
@@ -42,7 +42,7 @@ def by_batch(settings: Settings, *, augmented: bool) -> Work:
     from hookline.recipes.data.digits import centered_pixels
     from hookline.trainer.input.order import example_seeds
 
-    training = prepared(settings, ARRAYS, AUGMENTED if augmented else ()).training
+    training = start(settings, ARRAYS, AUGMENTED if augmented else ()).training
     augmentation, scaled, size = training.augmentation, centered_pixels(PEAK), training.batch_size
 
     def change(number: tf.Tensor, rows: tuple[tf.Tensor, tf.Tensor]) -> Any:
@@ -112,7 +112,7 @@ def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
 
     overrides = ["data=image_folder", f"data.path={quoted(_folder(settings))}", f"data.image_size={size}"]
     overrides += [f"data.cache={cache}", f"data.cache_dir={quoted(scratch())}", "data.duplicates=drop"]
-    training = prepared(settings, FOLDER, [*overrides, "trainer.placement=host"]).training
+    training = start(settings, FOLDER, [*overrides, "trainer.placement=host"]).training
     return _take(lambda: training.iterator(0))
 
 
@@ -140,11 +140,11 @@ def _folder(settings: Settings) -> Path:
     return Path(settings.data).absolute()
 
 
-def _take(start: Callable[[], Iterator[Any]]) -> Work:
+def _take(begin: Callable[[], Iterator[Any]]) -> Work:
     """Return work that takes batches from a new queue: an old one would fill up while others work."""
 
     def work(count: int) -> None:
-        queue = start()
+        queue = begin()
         for _ in range(count):
             next(queue)
 

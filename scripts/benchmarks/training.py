@@ -89,6 +89,8 @@ def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *
         inputs, targets = map(tf.constant, examples(settings, case.images))
     batch_size = settings.batch_size or case.batch_size
     longest = len(inputs) // batch_size // many
+    if longest < 2:
+        raise UserError(f"{len(inputs)} images do not fill two executions of {many} steps; give a smaller batch_size.")
     always = {"batch_size": batch_size, "shuffle": True, "verbose": 0, "callbacks": [*callbacks]}
 
     def work(count: int) -> float:

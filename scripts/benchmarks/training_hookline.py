@@ -24,7 +24,7 @@ TOTAL = 10**6
 """Steps of a run, and epochs without an evaluation: more than are ever made here."""
 PRUNED, PRUNED_AT, MASKS_EVERY, POWER = 0.9, TOTAL // 2, 100, 3
 """Of the pruning: final sparsity, the step of it, steps between updates of the masks, power of the polynomial."""
-GENERATED, HELD_OUT = 10_000, 1_000
+GENERATED, HELD_OUT = 20_000, 1_000
 """Images for training and for the test, where there is no file with images of that size."""
 DIGITS, COLOURED = (28, 28, 1), (32, 32, 3)
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -145,13 +145,6 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
     return prepare(job.config, job.recipe, directory=directory, store=open_store(directory, ""))
 
 
-def prepared(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
-    """Return a run that writes nothing."""
-    from hookline.trainer.run.session import prepare
-
-    return prepare(compose(settings, case, overrides).config)
-
-
 def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     """Return the job of a command line of `train.py`."""
     from hookline.scripts.sweep.open import quoted
@@ -182,10 +175,9 @@ def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str]
     """
     import tensorflow as tf
 
-    trainer = prepared(settings, case, overrides).trainer
-    inputs, labels = (
-        tf.constant(each[: settings.batch_size or case.batch_size]) for each in examples(settings, case.images)
-    )
+    trainer = start(settings, case, overrides).trainer
+    size = settings.batch_size or case.batch_size
+    inputs, labels = (tf.constant(each[:size]) for each in examples(settings, case.images))
     (name,), (objective,) = trainer.networks, trainer.objectives
     trainable = trainer.networks[name].trainable_variables
     kept = [tf.Variable(tf.zeros(each.shape), trainable=False) for each in trainable.values()]
