@@ -281,7 +281,7 @@ def _single_value(
     values = getattr(feature, f"{kind}_list").value if kind != "no" else []
     if kind not in kinds or len(values) != 1:
         raise UserError(
-            f"{where}: '{key}' holds {len(values)} {kind} values; expected one of {' or '.join(kinds)}. Set data.{option}."
+            f"{where}: '{key}' holds {len(values)} {kind} values; expected one {' or '.join(kinds)}. Set data.{option}."
         )
     if kind == "bytes" and "int64" in kinds:
         return values[0].decode(errors="backslashreplace")
