@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 import yaml
 
+from hookline.checks import class_weights_of
 from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
 from hookline.spec import Spec, read_record, restore_paths, write_record
@@ -68,7 +68,7 @@ def begin(
     *,
     epochs: int,
     batch_size: int,
-    class_weight: Mapping[int, float] | None = None,
+    class_weight: Any = None,
     resume: bool = False,
     run_dir: Path | None = None,
 ) -> State:
@@ -81,7 +81,7 @@ def begin(
         restore_paths(read_record(directory), spec.models)
     before = None if resume else state
     fit = planned_fit(data, epochs, batch_size, before, checkpoint)
-    class_weights = {int(label): weight for label, weight in (class_weight or {}).items()} or None
+    class_weights = class_weights_of(class_weight, data)
     if state is not None:
         spec.renew_optimizers(state.trainer)
     blueprint = spec.blueprint(data, fit, {**config, KEY: str(directory)}, class_weights)

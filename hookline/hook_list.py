@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,11 @@ class Maker:
     make: Callable[[], Hook]  # returns a hook that is not built yet
     node: dict[str, Any]  # what config.yaml says of it; arguments that are not plain values are left out
     whole: bool = True  # whether the node has all arguments, so that a hook can be made of it alone
+
+
+def listed(given: Any) -> list[Any]:
+    """Return one or several as a list; a dict or a text is one."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
 
 
 def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dict[str, Maker]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.checks import Shape, check_inputs, check_targets
+from hookline.recipes.losses import Loss
 from hookline.trainer.errors import UserError, is_whole_number
 from hookline.trainer.input.data import ArraySource, Data, Split, check_finite, check_labels
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
@@ -43,6 +45,10 @@ class Form:
     one_hot: bool = False  # whether targets are rows of shares, of which exact one-hot rows become labels
     names: tuple[str, ...] = ()  # of the outputs that have losses, where there are several
     by_name: bool = False  # whether the model returns a dict, whose outputs have no order
+    inputs: Any = None  # of the model, as it takes them
+    rows: Mapping[str, int] = field(default_factory=dict)  # that embeddings of inputs have
+    outputs: Mapping[str, Shape] = field(default_factory=dict)  # shapes by name, the batch first; none if unknown
+    losses: Mapping[str, Loss] = field(default_factory=dict)  # by output
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,7 @@ def training_data(
     validation = _validation(validation_data, form)
     if validation_split:
         train, validation = _split_off(train, validation_split)
+        _check_parts([train, validation], None if isinstance(x, Split) else examples.weights)
     if validation is not None and labels:
         classes = max(classes, form.classes or int(validation.labels.max()) + 1)
     inputs = train.source.gather(tf.constant(train.indices[:1]))[INPUTS]
@@ -121,15 +128,25 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
             f"{name} is of type {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
             "generator cannot give the rows of a step again when a run continues."
         )
+    elif isinstance(sample_weight, Mapping):
+        raise UserError(
+            "sample_weight is a dict. Expected one weight for each example [n], of all outputs alike; loss_weights= "
+            "weighs outputs."
+        )
     else:
         targets = None if y is None else _arrays(y, "y")
         weights = None if sample_weight is None else _array(sample_weight, "sample_weight")
         examples = _checked(Examples(_arrays(x, name), targets, weights), name)
-    return examples if form is None else _with_targets(examples, form, name)
+    if form is None:
+        return examples
+    examples = _with_targets(examples, form, "y" if name == "x" else f"y of {name}")
+    check_targets(examples.targets, form.losses, form.outputs, "y" if name == "x" else f"y of {name}")
+    return examples
 
 
 def split_of(name: str, examples: Examples, form: Form) -> Split:
     """Return examples as a split; inputs are cast to what the model takes."""
+    check_inputs(examples.inputs, form.inputs, form.rows, "validation_data" if name == VALIDATION else "x")
     flat = tf.nest.flatten(examples.inputs)
     single = not isinstance(examples.inputs, dict | list | tuple)
     names = [INPUTS] if single else [f"x{place}" for place in range(len(flat))]
@@ -214,6 +231,8 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
     targets = examples.targets
     if targets is None:
         raise UserError("No targets received. Expected y=, or a dataset of pairs (x, y).")
+    for each in tf.nest.flatten(targets):
+        check_finite(each, name)
     if isinstance(targets, dict | list):
         return replace(examples, targets=_by_output(targets, form, name))
     if form.one_hot and targets.ndim == 2:
@@ -222,7 +241,6 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
     if targets.dtype.kind in "iu" or (form.classes and (targets == np.floor(targets)).all()):
         flat = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
         return replace(examples, targets=flat.astype(np.int64))
-    check_finite(targets, name)
     return replace(examples, targets=targets.astype(np.float32))
 
 
@@ -236,8 +254,6 @@ def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
         targets = dict(zip(form.names, targets, strict=True))
     if missing := [each for each in form.names if each not in targets]:
         raise UserError(f"{name} has targets for {', '.join(targets)}. Expected one for '{missing[0]}', too.")
-    for each in targets.values():
-        check_finite(each, name)
     return {key: each.astype(np.int64 if each.dtype.kind in "iu" else np.float32) for key, each in targets.items()}
 
 
@@ -269,6 +285,15 @@ def _split_off(train: Split, share: float) -> tuple[Split, Split]:
         raise UserError(f"validation_split={share!r} received. Expected a share between 0 and 1 that leaves examples.")
     held_out = replace(train, name=VALIDATION, indices=train.indices[end:])
     return replace(train, indices=train.indices[:end]), held_out
+
+
+def _check_parts(parts: Sequence[Split], weights: np.ndarray | None) -> None:
+    for part in parts:
+        if weights is not None and not weights[part.indices].any():
+            raise UserError(
+                f"sample_weight is 0 for every {part.name} example: validation_split= takes the last ones. Expected "
+                "one above 0."
+            )
 
 
 def _batches(dataset: Any, name: str) -> Iterable[Any]:

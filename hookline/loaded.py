@@ -71,9 +71,9 @@ def load(
     record = read_record(directory)
     several = networks is not None
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
-    for name in () if several else list(given):
-        given[name] = rebuilt_part(record.get(name), name) if given[name] is None else given[name]
-    given = {name: value for name, value in given.items() if value is not None}
+    if not several:
+        given = {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
+    given = {key: each for key, each in given.items() if each is not None}
     own = rebuilt_part(record.get(MODEL), MODEL) if model is None and not several else model
     restore_paths(record, {MODEL: own} if own is not None else networks or {})
     trainer = Trainer(

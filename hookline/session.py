@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
-from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers
+from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers, listed
 from hookline.inputs import evaluation_split, training_data
 from hookline.recipes.losses import losses_of, metrics_of, weights_of
 from hookline.recipes.supervised import MODEL, output_names
@@ -39,7 +39,7 @@ class Trainer:
         optimizer: Any = "adam",
         loss: Any = None,
         metrics: Sequence[Any] | Mapping[str, Any] | None = None,
-        hooks: Sequence[Any] = (),
+        hooks: Any = (),
         *,
         seed: int = 0,
         run_dir: str | Path | None = None,
@@ -83,12 +83,16 @@ class Trainer:
             trainer_settings(settings),
             self.run_dir,
             None if init_from is None else str(init_from),
-            [hooks] if isinstance(hooks, str) else list(hooks),
+            listed(hooks),
             objectives=list(objectives),
         )
         if loss is not None:
-            losses = self._spec.losses = losses_of(loss, output_names(models[MODEL]))
-            self._spec.metrics, self._spec.loss_weights = metrics_of(metrics, losses), weights_of(loss_weights, losses)
+            spec, names = self._spec, output_names(models[MODEL])
+            spec.losses = losses_of(loss, names)
+            spec.metrics, spec.loss_weights = (
+                metrics_of(metrics, spec.losses, names),
+                weights_of(loss_weights, spec.losses),
+            )
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -148,8 +152,8 @@ class Trainer:
         epochs: int = 1,
         batch_size: int | None = None,
         sample_weight: Any = None,
-        class_weight: Mapping[int, float] | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
+        class_weight: Mapping[int, float] | str | None = None,
+        callbacks: Any = (),
         verbose: int | str = "auto",
         resume: bool = False,
         restore_best: bool = False,
@@ -172,7 +176,7 @@ class Trainer:
             epochs: passes over the examples, beside those that were made before.
             batch_size: examples a step; None for the dataset's own, else 32.
             sample_weight: float [n], how much each example counts.
-            class_weight: how much the loss of each class weighs, by label; 1 for those left out.
+            class_weight: how much the loss of each class weighs, by label, 1 for those left out; or "balanced".
             callbacks: of Keras, with stages of epochs and of training. They see the model that was given.
             verbose: 0 for no progress, 1 for a bar, 2 for lines, "auto" for what the output can show.
             resume: whether to resume in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
@@ -187,6 +191,7 @@ class Trainer:
             UserError: a mistake in what was given, in one line. It is a ValueError.
             NonFiniteError: a step gave NaN or infinity; nothing of it was written.
         """
+        callbacks = listed(callbacks or ())
         self._check_fit(callbacks, epochs, resume=resume)
         self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
         with self._spec.working():
@@ -214,8 +219,9 @@ class Trainer:
         interruption: Interruption,
         quiet: bool,
     ) -> History:
-        if restore_best and not data.held_out:
-            raise UserError("restore_best=True received without validation data. Expected validation_data=.")
+        if not data.held_out:
+            for each in ["restore_best=True"] if restore_best else self._spec.waiting_hooks():
+                raise UserError(f"{each} received without validation data. Expected validation_data=.")
         with ExitStack() as stack:
             state = begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
             watch, run = state.watch, state.run

@@ -13,12 +13,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from hookline.checks import embedded_inputs, model_inputs
 from hookline.deploy.plain_model import architecture
 from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
+from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.optimizers import fused_update
-from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
+from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig
 from hookline.trainer.deferred import plain_warnings
 from hookline.trainer.errors import UserError, unknown_name
@@ -160,13 +162,17 @@ class Spec:
     def form(self) -> Form:
         """Return what becomes of inputs and targets."""
         dtypes, loss = model_dtypes(next(iter(self.models.values()))), self.losses.get(ONE)
+        if not self.losses:
+            return Form(dtypes)
+        model = self.models[MODEL]
+        known: dict[str, Any] = {"inputs": model_inputs(model), "rows": embedded_inputs(model)}
+        known |= {"outputs": output_shapes(model), "losses": self.losses}
         if loss is None:
-            struct = getattr(self.models[MODEL], "output", None) if is_graph(self.models[MODEL]) else None
-            return Form(dtypes, names=tuple(self.losses), by_name=isinstance(struct, dict))
-        names = output_names(self.models[MODEL])
-        shape = output_shapes(self.models[MODEL])[ONE] if names == [ONE] else ()
+            struct = getattr(model, "output", None) if is_graph(model) else None
+            return Form(dtypes, names=tuple(self.losses), by_name=isinstance(struct, dict), **known)
+        shape = known["outputs"].get(ONE, ())
         classes = int(shape[1] or 0) if shape and loss.classifies(shape) else 0
-        return Form(dtypes, classes, loss.kind == ONE_HOT)
+        return Form(dtypes, classes, loss.kind == ONE_HOT, **known)
 
     def recipe(self, data: Data, total_steps: int) -> Recipe:
         """Return the networks and objectives for some data."""
@@ -208,6 +214,10 @@ class Spec:
         hook = self.makers[name].make()
         hook.name = name
         return hook
+
+    def waiting_hooks(self) -> list[str]:
+        """Return the hooks that wait for evaluations on validation data, as a message calls them."""
+        return [f"The hook '{name}'" for name, each in self.makers.items() if isinstance(each.make(), EarlyStopping)]
 
     def renew_optimizers(self, before: StepTrainer) -> None:
         """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones."""

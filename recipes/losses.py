@@ -67,14 +67,16 @@ def losses_of(given: Any, names: Sequence[str]) -> dict[str, Loss]:
     return {str(name): Loss(each) for name, each in (given if isinstance(given, Mapping) else {ONE: given}).items()}
 
 
-def metrics_of(given: Any, losses: Mapping[str, Loss]) -> dict[str, list[Any]]:
-    """Return the metrics of each output."""
+def metrics_of(given: Any, losses: Mapping[str, Loss], names: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Return the metrics of each output; `names` are those of a list of lists."""
     if isinstance(given, str):
         raise UserError(f"metrics={given} received. Expected a list, such as [{given}].")
     if isinstance(given, Mapping):
         return {str(name): [each] if isinstance(each, str) else list(each) for name, each in given.items()}
     if given and ONE not in losses:
-        raise UserError(f"metrics is a list. Expected {{name: [...]}} of the outputs {', '.join(losses)}.")
+        if len(given) != len(names) or not all(isinstance(each, list | tuple) for each in given):
+            raise UserError(f"metrics is a list. Expected {{name: [...]}} of the outputs {', '.join(losses)}.")
+        return {name: list(each) for name, each in zip(names, given, strict=True) if each}
     return {ONE: list(given)} if given else {}
 
 

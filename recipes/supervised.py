@@ -113,9 +113,9 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
     given, wanted = outputs.shape, beside(targets, outputs).shape
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):
         of = f"output '{name}'" if name else "network"
-        remedy = f"set task.outputs={wanted[-1]}, for a network of ours"
+        remedy = f"let the network end with {wanted[-1]} (task.outputs={wanted[-1]}, for one of ours)"
         if wanted.rank == 1:
-            remedy = f"set task.outputs=1 for numbers, or task.loss={SPARSE} task.metrics=[accuracy] for classes"
+            remedy = f"one output for numbers (task.outputs=1, for a network of ours), or loss={SPARSE} for classes"
         elif given.rank != wanted.rank:
             remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(

@@ -24,7 +24,6 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from hookline.recipes import check_choice
 from hookline.recipes.data.image_source import (
     EncodedImages,
     cache_folder,
@@ -36,11 +35,10 @@ from hookline.recipes.data.image_source import (
 from hookline.recipes.data.images import UnreadableImage, decode_image, fit_pixels, image_form
 from hookline.recipes.data.splits import PARTS, check_split, complete, count_classes
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, check_choice, did_you_mean, unknown_name
 from hookline.trainer.files import write_whole
-from hookline.trainer.input.data import Data
+from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import HOST
 
 FORM = 1  # increased when the format of index files changes
 BEFORE, AFTER = 12, 4  # bytes around the data of a record: its length with a checksum, and a checksum

@@ -49,11 +49,21 @@ MISTAKES = {
     "single": (lambda: fit(tf.data.Dataset.from_tensor_slices((X, Y))), "dataset.batch"),
     "generator": (lambda: fit((x for x in X), Y), "generator"),
     "endless": (lambda: fit(endless()), "without an end"),
+    "one-hot": (lambda: fit(X, np.eye(3)[Y]), "loss=categorical_crossentropy for one-hot rows"),
+    "half": (lambda: fit(X, Y + 0.5), "not whole numbers"),
+    "NaN in y": (lambda: fit(X, np.full(80, np.nan)), "y: 80 values are NaN"),
+    "weights of outputs": (lambda: fit(sample_weight={"a": np.ones(80)}), "one weight for each example"),
+    "no weight": (lambda: fit(sample_weight=np.arange(80) > 59, validation_split=0.25), "0 for every train example"),
+    "frozen": (lambda: fit(trainer=small_trainer(model=frozen_model())), "no trainable variable"),
+    "early stopping": (lambda: fit(trainer=small_trainer("early_stopping")), "validation data"),
+    "plateau": (lambda: fit(trainer=small_trainer(hookline.hooks.ReduceOnPlateau())), "validation data"),
+    "validation shape": (lambda: fit(validation_data=(X[:, :4], Y)), r"validation_data has the shape \[80, 4, 8, 1\]"),
+    "hooks": (lambda: hookline.Trainer(small_model(), loss="mse", hooks=3), "entry of type int"),
     "beside": (lambda: fit(endless().take(2), Y), "y received beside"),
     "metric of rows": (lambda: small_trainer(metrics=["AUC"]).fit(X, Y), "auc needs one-hot targets"),
     "validation": (lambda: fit(validation_data=X), "validation_data is of type ndarray"),
     "both": (lambda: fit(validation_data=(X, Y), validation_split=0.1), "Expected one"),
-    "shape": (lambda: fit(X[:, :4], Y), r"\[8, 8, 1\]"),
+    "shape": (lambda: fit(X[:, :4], Y), r"Expected \[n, 8, 8, 1\]"),
     "resume": (lambda: fit(resume=True), "run directory"),
     "best": (lambda: fit(restore_best=True), "validation data"),
     "early": (lambda: fit(callbacks=[keras.callbacks.EarlyStopping()]), "hookline.hooks.EarlyStopping"),
@@ -68,6 +78,12 @@ MISTAKES = {
     "load": (lambda: hookline.load("nowhere"), "run_dir=nowhere"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
+
+
+def frozen_model():
+    model = small_model()
+    model.trainable = False
+    return model
 
 
 def built_optimizer():

@@ -96,11 +96,11 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
     for options, word, network in (
         ({"layers": "hiden"}, "hiden", None),
         ({"end_epoch": 26.0}, "end_epoch", None),
-        ({"initial_sparsity": 0.8}, "falls from", None),
+        ({"initial_sparsity": 0.8}, "would fall from", None),
         ({"final_sparsity": {"hidden": 0.5}}, "logits", None),
         ({"structure": {"n_m": [2, 4]}}, "6 inputs", None),
         ({"structure": "channel"}, "last layer", None),
-        ({}, "is frozen", frozen),
+        ({}, "not trainable", frozen),
     ):
         with pytest.raises(UserError, match=word):
             Prune(**options).build(build_context(network or toy_network()))

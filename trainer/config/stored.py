@@ -53,7 +53,6 @@ NEEDED = {"model", "trainer", "hooks"}
 def read_stored(run: str, key: str) -> dict[str, Any]:
     """Return the config of a run as plain values."""
     path = user_path(run, key) / FILE_NAME
-    check_folders(path.parent, key)
     try:
         config = read_yaml(path)
     except (OSError, ValueError) as error:
@@ -61,6 +60,7 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
         why = "" if isinstance(error, FileNotFoundError) else f" ({reason:.200})"
         fault = f"has no {FILE_NAME} that can be read{why}" if path.parent.exists() else "does not exist"
         raise UserError(f"{key}={run} {fault}. Expected the directory of a run.") from error
+    check_folders(path.parent, key)
     is_config = isinstance(config, dict) and isinstance(config.get("plugins") or [], list)
     if not is_config or not all(isinstance(config.get(section), dict) for section in NEEDED):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")

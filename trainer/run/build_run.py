@@ -22,6 +22,7 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.input.order import Setting, class_shares, class_weights
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
+from hookline.trainer.recipe import Recipe
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.blueprint import Blueprint, bind_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
@@ -172,6 +173,7 @@ def build_trainer(
         # The seed of what hooks put into models does not depend on how many numbers the models have drawn.
         keras.utils.set_random_seed(zlib.crc32(f"{blueprint.seed}/hooks".encode()) & 0x7FFFFFFF)
         _prepare_networks(recipe.networks, graph_hooks, blueprint.init_from)
+        _check_trainable(recipe)
         planned = blueprint.planned_steps or total_steps
         _build_hooks(recipe.networks, graph_hooks, training, planned, blueprint.seed, data.classes)
         settings = blueprint.settings
@@ -208,6 +210,17 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
         initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
         network.optimizer.build(network.model.trainable_variables)
+
+
+def _check_trainable(recipe: Recipe) -> None:
+    """Refuse a network that is to be trained and has nothing to train."""
+    trained = {name for objective in recipe.objectives for name in objective.trains}
+    for network in recipe.networks:
+        if network.name in trained and not network.model.trainable_variables:
+            raise UserError(
+                f"The network '{network.name}' has no trainable variable: training would change nothing. Expected "
+                "trainable=True of the model, or of some of its layers."
+            )
 
 
 def _build_hooks(

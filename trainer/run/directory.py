@@ -62,12 +62,12 @@ def initial_checkpoints(init_from: str) -> Path:
     """Return the directory of the checkpoints of the run that a new run takes its weights from."""
     given = user_path(init_from, "init_from")
     path = given / "checkpoints"
-    check_folders(given, "init_from")
     if not path.is_dir():
         raise UserError(
             f"init_from={init_from} {'has no checkpoints' if given.exists() else 'does not exist'}. Expected the "
             f"directory of a run, or a file of weights: {', '.join(WEIGHTS)}."
         )
+    check_folders(given, "init_from")
     return path
 
 

@@ -81,7 +81,7 @@ def test_settings_out_of_range_are_refused():
     for make, settings, message in (
         (cluttered, {"path": "a.npz"}, "Set data.source=mnist"),
         (cluttered, {"canvas": 8}, "data.canvas=8 .*at least 9"),
-        (cluttered, {"fragment_size": 9}, "data.fragment_size=9 .*1..8"),
+        (cluttered, {"fragment_size": 9}, "data.fragment_size=9 .*from 1 to 8"),
         (cluttered, {"validation_examples": 1}, "fragments to 0"),
         (domains, {"path": "a.npz"}, "Set data.originals=mnist"),
         (domains, {"validation_examples": 1}, "fragments to 0"),

@@ -194,7 +194,7 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         ({}, {"label_key": "lable"}, "record 0 has no feature 'lable'"),
         ({"image/class/label": 0.5}, {}, "record 4: 'image/class/label' holds 1 float"),
         ({"image/class/label": [1, 2]}, {}, "holds 2 int64"),
-        ({"image/encoded": 3}, {}, "feature 'image/encoded'"),
+        ({"image/encoded": 3}, {}, "'image/encoded' holds"),
     ):
         features = pictures(6)
         features[4] = {**features[4], **change}

@@ -1,0 +1,159 @@
+"""Checks of what `fit`, `evaluate` and `predict` take: what would be misread is refused in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import keras
+import numpy as np
+
+from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
+from hookline.trainer.config.schema import BALANCED
+from hookline.trainer.errors import UserError, is_whole_number
+from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.input.data import Data, check_labels
+from hookline.trainer.network import listed_shapes
+
+Shape = tuple[int | None, ...]
+
+
+def model_inputs(model: keras.Model) -> Any:
+    """Return a model's inputs, a tensor or several in a dict or list, such as its call takes; None if unknown."""
+    inputs = getattr(as_functional(model), "_inputs_struct", None) if is_graph(model) else None
+    return inputs if all(isinstance(each, keras.KerasTensor) for each in _named(inputs).values()) else None
+
+
+def embedded_inputs(model: keras.Model) -> dict[str, int]:
+    """Return how many rows the embedding of each input has whose values are row numbers."""
+    found: dict[str, int] = {}
+    named = _named(model_inputs(model))
+    for layer in model.layers if named else ():
+        read = [each for node in layer._inbound_nodes for each in node.input_tensors]
+        for name, tensor in named.items():
+            if isinstance(layer, keras.layers.Embedding) and any(each is tensor for each in read):
+                found[name] = min(layer.input_dim, found.get(name, layer.input_dim))
+    return found
+
+
+def _named(inputs: Any) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        return {str(name): each for name, each in inputs.items()}
+    several = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    return {getattr(each, "name", ""): each for each in several}
+
+
+def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) -> None:
+    """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding has not."""
+    wanted = {key: tuple(each.shape[1:]) for key, each in _named(taken).items()}
+    given: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        given = {str(key): each for key, each in inputs.items()}
+        found = f"the inputs {listed_shapes({key: each.shape for key, each in given.items()})}"
+    else:
+        arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+        found = f"the shape {' and '.join(str(list(each.shape)) for each in arrays)}"
+        if len(arrays) == len(wanted) and (len(wanted) == 1 or not isinstance(taken, Mapping)):
+            given = dict(zip(wanted, arrays, strict=True))
+    if not all(key in given and _alike(wanted[key], given[key].shape[1:]) for key in wanted):
+        shapes = {key: _batched(shape) for key, shape in wanted.items()}
+        one = len(shapes) == 1 and not isinstance(inputs, Mapping)
+        expected = "".join(shapes.values()) if one else ", ".join(f"{key} {each}" for key, each in shapes.items())
+        how = " in a dict" if isinstance(taken, Mapping) else ""
+        raise UserError(f"{name} has {found}. Expected {expected}{how}, as the model takes.")
+    for key, size in rows.items():
+        low, high = given[key].min(), given[key].max()
+        if high >= size or low < -size:
+            where = name if len(wanted) == 1 else f"{name}['{key}']"
+            raise UserError(
+                f"{where} has values within {low:g}..{high:g}. Expected 0..{size - 1}, the rows of its Embedding."
+            )
+
+
+def _batched(shape: Shape) -> str:
+    return f"[{', '.join(['n', *('any' if each is None else str(each) for each in shape)])}]"
+
+
+def check_targets(targets: Any, losses: Mapping[str, Loss], shapes: Mapping[str, Shape], name: str) -> None:
+    """Refuse targets that a cross-entropy would misread; shapes are those of the outputs, the batch first."""
+    for output, loss in losses.items():
+        own = targets.get(output) if isinstance(targets, Mapping) else targets if output == ONE else None
+        where = f"{name}['{output}']" if output else name
+        if own is not None and loss.kind == BINARY:
+            _check_shares(own, where)
+        elif own is not None and loss.kind == SPARSE:
+            _check_classes(own, shapes.get(output, ()), getattr(loss.function, "ignore_class", None), where)
+
+
+def _check_shares(targets: np.ndarray, where: str) -> None:
+    bad = (targets < 0) | (targets > 1)
+    if bad.any():
+        raise UserError(
+            f"{where}: {bad.sum()} values lie outside 0..1, the first is {targets[bad][0]:g} in row "
+            f"{np.argwhere(bad)[0][0]}. Expected 0 and 1, or probabilities, for loss={BINARY}."
+        )
+
+
+def _check_classes(targets: np.ndarray, shape: Shape, ignored: int | None, where: str) -> None:
+    """Refuse labels that are no class numbers; `shape` is that of the output, () where it is not known."""
+    part = targets != np.floor(targets)
+    if part.any():
+        raise UserError(
+            f"{where}: {part.sum()} labels are not whole numbers, the first is {targets[part][0]:g} in row "
+            f"{np.argwhere(part)[0][0]}. Expected class numbers for loss={SPARSE}."
+        )
+    if len(shape) < 2:
+        return
+    if not _alike(shape[1:-1], targets.shape[1:]):
+        rows = f", or loss={ONE_HOT} for one-hot rows" if _alike(shape[1:], targets.shape[1:]) else ""
+        raise UserError(
+            f"{where} has the shape {list(targets.shape)}. Expected class numbers {_batched(shape[1:-1])} for "
+            f"loss={SPARSE}{rows}."
+        )
+    labels = targets.reshape(-1).astype(np.int64)
+    rows_of = np.repeat(np.arange(len(targets)), targets[0].size)
+    if shape[-1] is not None:
+        kept = labels != ignored
+        check_labels(labels[kept], shape[-1], where, rows_of[kept])
+
+
+def _alike(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
+    """Return whether shapes are the same, but for a 1 at the end of one of them."""
+    return _fits(wanted, given) or _fits(_bare(wanted), _bare(given))
+
+
+def _bare(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    return shape[:-1] if shape[-1:] == (1,) else shape
+
+
+def _fits(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
+    return len(wanted) == len(given) and all(one in (None, other) for one, other in zip(wanted, given, strict=True))
+
+
+def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
+    """Return how much the loss of each class weighs, as `trainer.class_weights` has it."""
+    if given is None or (isinstance(given, Mapping) and not given):
+        return None
+    if not data.classes:
+        raise UserError(
+            "class_weight received for targets that are not one class an example. Expected sample_weight=, how much "
+            "each example counts, or loss_weights= for several outputs."
+        )
+    if isinstance(given, str) and given == BALANCED:
+        return BALANCED
+    if not isinstance(given, Mapping) or not all(_is_weight(*each, data.classes) for each in given.items()):
+        raise UserError(
+            f"class_weight={given!r} received. Expected '{BALANCED}', or finite weights of at least 0 by class, of "
+            f"0..{data.classes - 1}, such as {{0: 2.0}}."
+        )
+    weights = {int(label): float(weight) for label, weight in given.items()}
+    if not any(weights.get(int(label), 1.0) for label in np.unique(data.train.labels)):
+        raise UserError("class_weight is 0 for every class of the training examples. Expected one above 0.")
+    return weights
+
+
+def _is_weight(label: Any, weight: Any, classes: int) -> bool:
+    known = is_whole_number(label) and 0 <= label < classes
+    return known and isinstance(weight, Real) and 0 <= float(weight) < math.inf

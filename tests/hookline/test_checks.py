@@ -1,0 +1,110 @@
+"""What a model or its losses would misread is refused; what they take is not."""
+
+import keras
+import numpy as np
+import pytest
+
+import hookline
+from hookline.checks import check_inputs, check_targets, class_weights_of, embedded_inputs, model_inputs
+from hookline.inputs import Form, training_data
+from hookline.recipes.losses import ONE, Loss
+from hookline.trainer.errors import UserError
+from tests.support.door import images, small_model, train
+
+SPARSE, BINARY = "sparse_categorical_crossentropy", "binary_crossentropy"
+ROWS = np.zeros((6, 3), np.float32)
+LABELS = np.arange(6) % 3
+
+
+def refuses(message, check, *arguments):
+    with pytest.raises(UserError, match=message):
+        check(*arguments)
+
+
+def two_inputs(*, by_name):
+    words, numbers = keras.Input((1,), dtype="int32", name="words"), keras.Input((3,), name="numbers")
+    both = keras.layers.Concatenate()([keras.layers.Flatten()(keras.layers.Embedding(9, 2)(words)), numbers])
+    inputs = {"words": words, "numbers": numbers} if by_name else [words, numbers]
+    return keras.Model(inputs, keras.layers.Dense(1)(both))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_inputs_are_those_of_the_model(by_name):
+    model = two_inputs(by_name=by_name)
+    taken, rows, words = model_inputs(model), embedded_inputs(model), LABELS[:, None]
+    assert rows == {"words": 9}
+    for given in ({"numbers": ROWS, "words": words}, {"numbers": ROWS, "words": words[:, 0], "more": ROWS}):
+        check_inputs(given, taken, rows, "x")
+    refuses(r"has the inputs words \[6, 1\]. Expected words \[n, 1\]", check_inputs, {"words": words}, taken, rows, "x")
+    refuses(r"numbers \[n, 3\]", check_inputs, {"words": words, "numbers": ROWS[:, :2]}, taken, rows, "x")
+    refuses(r"shape \[6, 3\]. Expected words", check_inputs, ROWS, taken, rows, "x")
+    refuses(r"0\.\.8", check_inputs, {"words": words + 7, "numbers": ROWS}, taken, rows, "x")
+    if by_name:
+        refuses("in a dict", check_inputs, [words, ROWS], taken, rows, "x")
+    else:
+        check_inputs([words, ROWS], taken, rows, "x")
+
+
+def test_one_input_is_a_batch():
+    taken = model_inputs(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    for given in (ROWS, [ROWS], ROWS[..., None]):
+        check_inputs(given, taken, {}, "x")
+    refuses(r"x has the shape \[3\]. Expected \[n, 3\]", check_inputs, ROWS[0], taken, {}, "x")
+    check_inputs(ROWS, None, {}, "x")
+
+
+MISREAD = {
+    "probabilities": (BINARY, (None, 1), LABELS, "2 values lie outside 0..1, the first is 2 in row 2"),
+    "signs": (BINARY, (None, 1), LABELS % 2 * 2 - 1.0, "the first is -1 in row 0"),
+    "halves": (SPARSE, (), LABELS + 0.5, "not whole numbers"),
+    "one-hot": (SPARSE, (None, 3), np.eye(3)[LABELS], "one-hot rows"),
+    "tokens": (SPARSE, (None, 2, 3), LABELS.reshape(3, 2) + 1, "2 labels lie outside 0..2, the first is 3 in row 1"),
+    "tokens of another length": (SPARSE, (None, 4, 3), LABELS.reshape(3, 2), r"\[n, 4\]"),
+}
+
+
+@pytest.mark.parametrize("case", MISREAD)
+def test_targets_that_a_loss_misreads_are_refused(case):
+    loss, shape, targets, message = MISREAD[case]
+    refuses(f"^y: .*{message}|^y has .*{message}", check_targets, targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
+    outputs = {"a": targets, "b": LABELS}
+    refuses(r"^y\['a'\]", check_targets, outputs, {"a": Loss(loss), "b": Loss("mse")}, {"a": shape}, "y")
+
+
+def test_targets_that_a_loss_reads_are_taken():
+    for loss, shape, targets in (
+        (BINARY, (None, 1), LABELS / 2),
+        (SPARSE, (None, 3), LABELS[:, None].astype(np.float32)),
+        (SPARSE, (None, None, 3), LABELS.reshape(3, 2)),
+        (keras.losses.SparseCategoricalCrossentropy(ignore_class=-1), (None, 2, 3), LABELS.reshape(3, 2) - 1),
+        ("mse", (None, 1), LABELS - 0.5),
+    ):
+        check_targets(targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
+
+
+def test_weights_of_classes():
+    data, _ = training_data(ROWS, LABELS, form=Form(classes=3))
+    assert class_weights_of({np.int64(0): np.float32(2)}, data) == {0: 2.0}
+    assert class_weights_of("balanced", data) == "balanced"
+    for given in ([1, 2, 3], {"a": 1.0}, {0: -1.0}, {3: 1.0}, {0: np.nan}, "balance"):
+        refuses("Expected 'balanced'", class_weights_of, given, data)
+    refuses("0 for every class", class_weights_of, dict.fromkeys(range(3), 0), data)
+    numbers, _ = training_data(ROWS, ROWS, form=Form())
+    refuses("sample_weight=", class_weights_of, {0: 1.0}, numbers)
+
+
+def test_one_hook_and_one_callback_need_no_list(tmp_path):
+    hook, model = {"clip_gradients": {"limit": 0.5}}, small_model()
+    trainer = hookline.Trainer(model, loss=SPARSE, hooks=hook, compile="off")
+    train(trainer, callbacks=keras.callbacks.CSVLogger(tmp_path / "log.csv"), class_weight="balanced")
+    assert "clip_gradients" in trainer.hooks
+    assert (tmp_path / "log.csv").read_text().startswith("epoch")
+    refuses(r"shape \[8, 8, 1\]. Expected \[n, 8, 8, 1\]", trainer.predict, images()["x_test"][0])
+
+
+def test_metrics_of_outputs_in_lists():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, [keras.layers.Dense(3, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)])
+    trainer = hookline.Trainer(model, "adam", [SPARSE, "mse"], [["accuracy"], ["mae"]], compile="off")
+    assert trainer._spec.metrics == {"a": ["accuracy"], "b": ["mae"]}
+    refuses("metrics is a list", lambda: hookline.Trainer(model, "adam", [SPARSE, "mse"], ["accuracy", "mae"]))
