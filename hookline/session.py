@@ -87,12 +87,7 @@ class Trainer:
             objectives=list(objectives),
         )
         if loss is not None:
-            spec, names = self._spec, output_names(models[MODEL])
-            spec.losses = losses_of(loss, names)
-            spec.metrics, spec.loss_weights = (
-                metrics_of(metrics, spec.losses, names),
-                weights_of(loss_weights, spec.losses),
-            )
+            _set_losses(self._spec, loss, metrics, loss_weights)
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -379,6 +374,12 @@ class Trainer:
         if network is not None and network not in models:
             raise unknown_name("network", network, models)
         return network or next(iter(models))
+
+
+def _set_losses(spec: Spec, loss: Any, metrics: Any, loss_weights: Mapping[str, float] | None) -> None:
+    names = output_names(spec.models[MODEL])
+    spec.losses = losses_of(loss, names)
+    spec.metrics, spec.loss_weights = metrics_of(metrics, spec.losses, names), weights_of(loss_weights, spec.losses)
 
 
 def _check_given(
