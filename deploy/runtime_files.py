@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.export.tf2onnx_lib import patch_tf2onnx
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
-from hookline.deploy.formats import Contents, ExportOptions, first_line
+from hookline.deploy.formats import Contents, ExportOptions, first_line, import_optional
 from hookline.deploy.integer import write_integer, write_qdq
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
@@ -132,8 +134,24 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name
             signature = [_input_spec(model)]
-            model.export(path, format="onnx", verbose=False, input_signature=signature, opset_version=OPSET)
+            call = tf.function(KerasPredictor(model).traced, input_signature=signature, autograph=False)
+            patch_tf2onnx()
+            tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
+            handlers = {"Erfc": (_write_erfc, [])}
+            tf2onnx.convert.from_function(
+                call, signature, opset=OPSET, custom_op_handlers=handlers, output_path=str(path)
+            )
         return layer_table(own)
+
+
+def _write_erfc(graph: Any, node: Any, name: str, _: Sequence[Any]) -> None:
+    """Write 1 - Erf, in place of what ONNX lacks, such as of GELU, into a graph of tf2onnx."""
+    (made,) = node.output
+    kinds = {"shapes": [graph.get_shape(made)], "dtypes": [graph.get_dtype(made)]}
+    one = graph.make_const(f"{name}/one", np.ones([], np.float32))
+    erf = graph.make_node("Erf", node.input[:1])
+    graph.remove_node(node.name)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=[made], **kinds)
 
 
 CALIBRATION_EXAMPLES = 256
@@ -166,8 +184,11 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
         except (ConverterError, ValueError, RuntimeError) as error:
             unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
             reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
+            recurrent = any(each.startswith("TensorList") for each in unknown)
+            remedy = "GRU and LSTM layers with unroll=True, or " if recurrent else ""
             raise UserError(
-                f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model."
+                f"LiteRT cannot hold this network: {reason}. Expected {remedy}another format, such as "
+                "format=saved_model."
             ) from error
         return layer_table(own, *notes, lossy=options.int8)
 

@@ -66,6 +66,33 @@ class Odd(StatelessHook):
         return keras.Model(model.inputs[0], keras.ops.erfinv(keras.ops.tanh(model.outputs[0])))
 
 
+class Gelu(StatelessHook):
+    """Begin the network with what training alone draws, and end it with a GELU."""
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        inputs = keras.Input((6,))
+        drawn = layers.RandomFlip()(layers.Reshape((2, 3, 1))(inputs))
+        return keras.Model(inputs, layers.Activation("gelu")(model(layers.Reshape((6,))(drawn))))
+
+
+def test_onnx_files_hold_gelu_and_nothing_of_random_layers(tmp_path):
+    run, path = finished_run(Gelu("gelu")), tmp_path / "a.onnx"
+    FORMATS["onnx"].write(run, "model", path, ExportOptions())
+    expected = finished_model(run, "model")(toy_arrays()[0], training=False)
+    np.testing.assert_allclose(FORMATS["onnx"].load(path)(toy_arrays()[0]), expected, atol=1e-6)
+
+
+class Recurrent(StatelessHook):
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        return keras.Model(model.inputs[0], layers.GRU(2)(layers.Reshape((3, 1))(model.outputs[0])))
+
+
+@pytest.mark.full
+def test_a_loop_that_litert_lacks_has_a_remedy(tmp_path):
+    with pytest.raises(UserError, match="TensorList.*unroll=True"):
+        LITERT.write(finished_run(Recurrent("recurrent")), "model", tmp_path / "a.tflite", ExportOptions())
+
+
 @pytest.mark.full
 def test_an_operation_that_a_format_lacks_is_one_line(tmp_path):
     run = finished_run(Odd("odd"))
