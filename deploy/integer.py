@@ -24,6 +24,7 @@ from hookline.trainer.ops.averages import STRETCH, STRETCHED
 
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
 BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
+ROWS = ("Conv1D", "DepthwiseConv1D")
 AFFINE = ("BatchNormalization", "Rescaling", "Normalization")
 RELUS = ("Relu", "Relu6", "HardTanh")
 INT8 = 127.0
@@ -124,6 +125,8 @@ class Folded:
         steps = grid_steps(flat, list(range(flat.ndim - 1)) if by_channel else None)
         if steps is None and is_of(layer, ["Dense"]):
             flat, steps = flat[None, None], grid_steps(flat, [0])
+        if is_of(layer, ROWS):
+            flat, values = flat[None], values[None]
         if steps is None:
             raise UserError(
                 f"The kernel of '{layer.name}' is not rounded to 8 bits or fewer, as a file of integers needs. "
@@ -165,6 +168,19 @@ class Folded:
         made = tf.nn.conv2d(flat, kernel, [1, 1, 1, 1], "VALID")
         return layer.activation(made + layer.bias if layer.use_bias else made)
 
+    def _by_row(self, layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
+        """Return what a convolution of sequences gives, by one of images of one row: [batch, 1, time, channels]."""
+        kernel = self._marked(self._columns[id(layer)])
+        (size,), (stride,), (dilation,) = layer.kernel_size, layer.strides, layer.dilation_rate
+        rows, padding = inputs[:, None], layer.padding.upper()
+        if padding == "CAUSAL":
+            rows, padding = tf.pad(rows, [[0, 0], [0, 0], [dilation * (size - 1), 0], [0, 0]]), "VALID"
+        if is_of(layer, ["DepthwiseConv1D"]):
+            made = tf.nn.depthwise_conv2d(rows, kernel, [1, stride, stride, 1], padding, dilations=[1, dilation])
+        else:
+            made = tf.nn.conv2d(rows, kernel, [1, stride], padding, dilations=[1, dilation])
+        return layer.activation(made + layer.bias if layer.use_bias else made)
+
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         graph = model._functional if isinstance(model, keras.Sequential) else model
         tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
@@ -178,7 +194,10 @@ class Folded:
                     tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
                 given = [tensors[id(each)] for each in node.input_tensors]
                 if id(operation) in self._columns:
-                    made = [self._by_column(operation, given[0])]
+                    compute = self._by_row if is_of(operation, ROWS) else self._by_column
+                    made = [compute(operation, given[0])]
+                elif is_of(operation, ["Dense"]) and given[0].shape.rank > 2:
+                    made = [operation(tf.reshape(given[0], [-1, given[0].shape[-1]]))]
                 elif id(operation) in self._offsets:
                     made = [given[0] + self._offsets[id(operation)]]
                 elif operation.name.endswith(STRETCHED):

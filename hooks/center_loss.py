@@ -18,7 +18,7 @@ from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Ten
 from hookline.trainer.objective import Embedding, Shown, hard_labels, thumbnails
 from hookline.trainer.ops.centers import center_change, center_sums, class_distances, known_labels, mean_pair_distance
 from hookline.trainer.step.context import BuildContext, StepContext
-from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
+from hookline.trainer.step.means import example_weights, sample_weights, weighted_mean
 
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
 """The loss dominates if classes are compact (width by distance) while the other losses are still above this share of

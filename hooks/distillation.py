@@ -17,7 +17,7 @@ from hookline.trainer.network import name_variables
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.run.finished import PYTHON, model_digest, read_model
 from hookline.trainer.step.context import BuildContext, StepContext
-from hookline.trainer.step.metrics import example_weights, weighted_mean
+from hookline.trainer.step.means import example_weights, weighted_mean
 
 
 class Distillation(GraphHook):

@@ -19,7 +19,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, Shown
 from hookline.trainer.recipe import Parts
 from hookline.trainer.step.copy_network import Slots, copy_network
-from hookline.trainer.step.metrics import example_weights
+from hookline.trainer.step.means import example_weights
 
 Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 

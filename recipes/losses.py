@@ -35,15 +35,18 @@ class Loss:
         self.name = self.kind or _name(given)
         self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
         self.from_logits = bool(getattr(self.function, "from_logits", False))
+        self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label that no loss counts
         own = type(self.function) if isinstance(self.function, keras.losses.Loss) else self.function
         self.of_keras = str(getattr(own, "__module__", "")).partition(".")[0] == "keras"
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
         """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""
-        return self.kind in (SPARSE, ONE_HOT) and len(shape) == 2 and shape[1] is not None
+        fits = len(shape) == 2 and shape[1] is not None
+        return self.kind in (SPARSE, ONE_HOT) and fits and self.ignored is None
 
-    def each(self, targets: tf.Tensor, outputs: tf.Tensor, *, from_logits: bool) -> tf.Tensor:
-        """Return the loss of each example, float32 [batch]; or [] where a function gives a mean."""
+    def each(self, targets: tf.Tensor, outputs: tf.Tensor, *, from_logits: bool) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Return the loss of each example, float32 [batch], or [] where a function gives a mean; see `mean_of_each`."""
+        mask = mask_of(outputs)
         outputs = tf.cast(outputs, tf.float32)
         targets = beside(targets, outputs)
         if self.kind != SPARSE and (self.kind or isinstance(self.function, keras.losses.Loss)):
@@ -51,11 +54,15 @@ class Loss:
         options: dict[str, Any] = {}
         if self.kind:
             function = getattr(keras.losses, self.kind)
-            smoothing = {} if self.kind == SPARSE else {"label_smoothing": self.label_smoothing}
-            options = {"from_logits": from_logits, **smoothing}
+            own = {"label_smoothing": self.label_smoothing}
+            own = {"ignore_class": self.ignored} if self.kind == SPARSE else own
+            options = {"from_logits": from_logits, **own}
         else:
             function = self.function.call if isinstance(self.function, keras.losses.Loss) else self.function
-        return mean_of_each(function(targets, outputs, **options))
+        values = function(targets, outputs, **options)
+        ignored = mask_of(values)
+        both = mask is not None and ignored is not None
+        return mean_of_each(values, mask & ignored if both else ignored if mask is None else mask, self.name)
 
 
 def losses_of(given: Any, names: Sequence[str]) -> dict[str, Loss]:
@@ -115,8 +122,7 @@ def _name(given: Any) -> str:
 
 def _is_kind(function: Any, kind: str, own: Any) -> bool:
     if type(function) is own:
-        config = function.get_config()
-        return config.get("ignore_class") is None and config.get("axis", -1) == -1
+        return function.get_config().get("axis", -1) == -1
     return function is getattr(keras.losses, kind)
 
 
@@ -170,13 +176,17 @@ class Measures:
             targets = tf.one_hot(targets, self._one_hot)
         if self._activation is not None:
             shown = getattr(keras.activations, self._activation)(shown)
-        targets = beside(targets, shown)
+        targets, mask = beside(targets, shown), mask_of(outputs)
         for name, metric in self._of_each.items():
-            output.metrics[name] = mean_of_each(metric._fn(targets, shown, **metric._fn_kwargs))
+            output.metrics[name], counts = mean_of_each(metric._fn(targets, shown, **metric._fn_kwargs), mask, name)
+            output.counts |= {} if counts is None else {f"metric/{name}": counts}
         if self._of_split and not training:
             own = {TARGETS: targets, OUTPUTS: shown}
             if SAMPLE_WEIGHTS in batch:
                 own[WEIGHTS] = batch[SAMPLE_WEIGHTS]
+            if mask is not None:
+                each = tf.cast(mask, tf.float32)
+                own[WEIGHTS] = each * _beside_axes(own[WEIGHTS], mask.shape.rank) if WEIGHTS in own else each
             output.collected |= {self._prefix + name: each for name, each in own.items()}
 
     def of_split(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -186,8 +196,7 @@ class Measures:
             targets, outputs = (collected[self._prefix + each] for each in (TARGETS, OUTPUTS))
             weights = collected.get(self._prefix + WEIGHTS)
             if weights is not None and (outputs.shape.rank or 0) > 2:  # what IoU counts are pixels
-                ones = [1] * (outputs.shape.rank - 1)
-                weights = tf.broadcast_to(tf.reshape(weights, [-1, *ones]), tf.shape(outputs))
+                weights = tf.broadcast_to(_beside_axes(weights, outputs.shape.rank), tf.shape(outputs))
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
             state = metric.stateless_update_state(state, targets, outputs, sample_weight=weights)
             found[name] = tf.reduce_mean(tf.cast(metric.stateless_result(state), tf.float32))
@@ -200,11 +209,37 @@ def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return targets[..., tf.newaxis] if aside else targets
 
 
-def mean_of_each(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean of each example's values [batch, ...], float32; [] of a mean over all stays as it is."""
-    rank = values.shape.rank or 0
-    values = tf.cast(values, tf.float32)
-    return values if rank < 2 else tf.reduce_mean(values, axis=list(range(1, rank)))
+def mask_of(outputs: Any) -> tf.Tensor | None:
+    """Return the mask that Keras attached to a tensor, bool [batch, ...]; None where all of it counts."""
+    return getattr(outputs, "_keras_mask", None)
+
+
+def mean_of_each(
+    values: tf.Tensor, mask: tf.Tensor | None = None, name: str = ""
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return the mean of each example's values [batch, ...], float32; [] of a mean over all stays as it is.
+
+    With a mask it is that of the values that count, beside their number, float32 [batch].
+    """
+    rank, values = values.shape.rank or 0, tf.cast(values, tf.float32)
+    axes = list(range(1, rank))
+    if mask is None:
+        return (values if rank < 2 else tf.reduce_mean(values, axis=axes)), None
+    if mask.shape.rank == rank + 1 and mask.shape[-1] == 1:
+        mask = mask[..., 0]
+    if mask.shape.rank > rank:
+        raise UserError(
+            f"'{name}' gives values {values.shape}, and the outputs have a mask {mask.shape}, as of mask_zero=True. "
+            "Expected a value for each entry of the mask, or mask_zero=False."
+        )
+    counted = tf.broadcast_to(_beside_axes(tf.cast(mask, tf.float32), rank), tf.shape(values))
+    counts = tf.reduce_sum(counted, axis=axes)
+    return tf.math.divide_no_nan(tf.reduce_sum(values * counted, axis=axes), counts), counts
+
+
+def _beside_axes(weights: tf.Tensor, rank: int) -> tf.Tensor:
+    """Return weights [batch, ...] with axes of 1 behind their own."""
+    return tf.reshape(weights, tf.concat([tf.shape(weights), [1] * (rank - weights.shape.rank)], axis=0))
 
 
 def resolve(given: Any, output_shape: Sequence[int | None], kind: str | None) -> keras.metrics.Metric:

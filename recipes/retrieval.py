@@ -30,7 +30,7 @@ from hookline.trainer.objective import (
     thumbnails,
 )
 from hookline.trainer.recipe import Parts, Recipe
-from hookline.trainer.step.metrics import example_weights
+from hookline.trainer.step.means import example_weights
 
 PICTURED_QUERIES = 8
 PROJECTED_EXAMPLES = 1000

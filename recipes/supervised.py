@@ -20,6 +20,7 @@ from hookline.recipes.losses import (
     Measures,
     beside,
     losses_of,
+    mask_of,
     metrics_of,
     weights_of,
 )
@@ -53,10 +54,20 @@ class KerasLoss(Objective):
     trains = (MODEL,)
 
     def __init__(
-        self, heads: Mapping[str, Head], names: Sequence[str], *, classes: int, reconstructs: bool = False
+        self,
+        heads: Mapping[str, Head],
+        names: Sequence[str],
+        *,
+        classes: int,
+        reconstructs: bool = False,
+        uneven: bool = False,
     ) -> None:
-        """Set losses and metrics by output, the names of the outputs, and whether the inputs are the targets."""
+        """Set losses and metrics by output, the names of the outputs, and whether the inputs are the targets.
+
+        `uneven` says whether some values of an example may not count, by a mask of Keras or a class to ignore.
+        """
         self.heads, self.names, self.reconstructs = dict(heads), list(names), reconstructs
+        self.uneven = uneven
         only = self.heads.get(ONE)
         self.class_losses = (only.loss.name,) if only and only.loss and classes and not reconstructs else ()
 
@@ -75,8 +86,9 @@ class KerasLoss(Objective):
                 raise UserError("The data gives no targets. Expected some, or task.targets=inputs to reconstruct them.")
             _check_shapes(name, own, wanted, head.loss)
             if head.loss is not None:
-                values = head.loss.each(wanted, own, from_logits=head.from_logits)
+                values, counts = head.loss.each(wanted, own, from_logits=head.from_logits)
                 label = head.loss.name if name == ONE else f"{name}_{head.loss.name}"
+                output.counts |= {} if counts is None else {f"loss/{label}": counts, f"metric/{name}_loss": counts}
                 output.losses[label] = values if head.weight == 1.0 else head.weight * values
                 if name != ONE:
                     output.metrics[f"{name}_loss"] = values  # without its weight; in weights of examples an average
@@ -174,7 +186,14 @@ def recipe_of(
         return Head(own, measures, from_logits, float((weights or {}).get(name, 1.0)))
 
     heads = {name: head(name) for name in dict.fromkeys([*losses, *metrics])}
-    return Recipe([network], [KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs)])
+    uneven = may_mask(model) or any(loss.ignored is not None for loss in losses.values())
+    own = KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs, uneven=uneven)
+    return Recipe([network], [own])
+
+
+def may_mask(model: keras.Model) -> bool:
+    """Return whether outputs of a model may carry a mask of Keras; of a subclassed model that is not known."""
+    return not is_graph(model) or any(mask_of(each) is not None for each in as_functional(model).outputs)
 
 
 def output_names(model: keras.Model) -> list[str]:

@@ -127,12 +127,16 @@ class ObjectiveOutput:
         metrics: name to tensor of shape [batch] or []; averaged over examples, never minimised.
         outputs: what hooks see as the outputs, such as logits [batch, classes].
         collected: tensors [batch, ...] by name that an evaluation keeps for the whole split; training ignores them.
+        counts: how many values each example's loss or metric is a mean of, float32 [batch] by "loss/<name>" or
+            "metric/<name>", where examples differ in that (see `Objective.uneven`): the mean over examples is in these,
+            as one over all values.
     """
 
     losses: dict[str, tf.Tensor]
     metrics: dict[str, tf.Tensor] = field(default_factory=dict)
     outputs: Any = None
     collected: dict[str, tf.Tensor] = field(default_factory=dict)
+    counts: dict[str, tf.Tensor] = field(default_factory=dict)
 
 
 class Objective(ABC):
@@ -146,12 +150,15 @@ class Objective(ABC):
             "targets" or "target_shares".
         updates: how many times a step runs this objective, each time on its own equal part of the batch (n_critic of a
             GAN). Metrics are averages over the runs.
+        uneven: whether `compute` may return `counts`. Micro batches and replicas then need those of the whole batch
+            beforehand, by a pass of which nothing else is computed.
     """
 
     name: str = "objective"
     trains: tuple[str, ...] = ("model",)
     class_losses: tuple[str, ...] = ()
     updates: int = 1
+    uneven: bool = False
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
         """Create and return ops that must run before this objective reads any variable, such as `copy_network`.

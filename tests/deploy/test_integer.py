@@ -108,6 +108,16 @@ def dense_net() -> keras.Model:
     return keras.Model(inputs, layers.Dense(5)(x))
 
 
+def sequences() -> keras.Model:
+    """Return a network of convolutions of sequences and of dense layers on each of their rows."""
+    inputs = keras.Input((SIDE, SIDE, 3))
+    x = layers.Conv1D(8, 3, padding="causal", dilation_rate=2)(layers.Reshape((SIDE, 3 * SIDE))(inputs))
+    x = layers.ReLU()(layers.BatchNormalization(momentum=0.5)(x))
+    x = layers.DepthwiseConv1D(3, strides=2, depth_multiplier=2, padding="same")(x)
+    x = layers.Dense(6, activation="relu")(layers.Conv1D(8, 3, activation="relu")(x))
+    return keras.Model(inputs, layers.Dense(5)(layers.GlobalAveragePooling1D()(x)))
+
+
 def half_binary() -> keras.Model:
     """Return a network of a convolution and of dense layers, one before batch norm and ReLU."""
     inputs = keras.Input((SIDE, SIDE, 3))
@@ -124,6 +134,7 @@ def half_binary() -> keras.Model:
     [
         (mobile, 8, "average"),
         (dense_net, 4, "learned"),
+        (sequences, 8, "average"),
     ],
 )
 def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:

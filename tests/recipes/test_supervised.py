@@ -28,6 +28,7 @@ RANDOM = np.random.default_rng(3)
 VECTORS = RANDOM.normal(size=(150, 6)).astype(np.float32)
 IMAGES = RANDOM.normal(size=(150, 6, 6, 1)).astype(np.float32)
 WEIGHTS = RANDOM.gamma(1.0, size=150).astype(np.float32)
+WORDS = RANDOM.integers(0, 9, (150, 6)) * (np.arange(6) < RANDOM.integers(1, 7, (150, 1)))
 SUMS = VECTORS[:, :1] + 0.5 * VECTORS[:, 1:2] ** 2
 
 
@@ -58,6 +59,7 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
     return Data("mine", **splits, input_shape=inputs.shape[1:], classes=0)
 
 
+MASKED = "words of which some are padding, and labels to ignore"
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
     "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
@@ -68,6 +70,14 @@ KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any
     "labels of a sequence": (
         *(IMAGES[..., 0], np.argmax(IMAGES[..., 0], -1), lambda: sequence()),
         {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "outputs": 6},
+    ),
+    MASKED: (
+        *(WORDS, np.where(WORDS % 5 == 1, 255, WORDS % 3), lambda: masked()),
+        {
+            "loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=255),
+            "metrics": ["accuracy"],
+            "outputs": 3,
+        },
     ),
     "dict": (
         *(VECTORS, {"sum": SUMS, "sign": SIGNS}, two_heads),
@@ -87,9 +97,15 @@ def sequence() -> keras.Model:
     )
 
 
+def masked() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    words = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.GRU(5, return_sequences=True)]
+    return keras.Sequential([keras.Input((6,), dtype="int64"), *words, keras.layers.Dense(3, "softmax")])
+
+
 def for_keras(weights: Any, kind: str) -> Any:
     """Return weights of examples as Keras takes them beside maps and sequences: one for each value of the loss."""
-    more = {"maps": (6, 6), "labels of a sequence": (6,)}.get(kind, ())
+    more = {"maps": (6, 6), "labels of a sequence": (6,), MASKED: (6,)}.get(kind, ())
     return np.broadcast_to(np.reshape(weights, [-1, *([1] * len(more))]), [len(weights), *more])
 
 
@@ -112,7 +128,7 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(each, marks=() if each == "one output" else pytest.mark.full) for each in KINDS],
+    [pytest.param(each, marks=() if each in ("one output", MASKED) else pytest.mark.full) for each in KINDS],
 )
 def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     inputs, targets, build, options = KINDS[kind]
@@ -140,6 +156,35 @@ def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     of_keras = {key.replace("_", "").lower(): value for key, value in expected.items()}
     for name, value in names.items():
         assert value == pytest.approx(of_keras[name.replace("_", "").lower()], rel=1e-4), name
+
+
+def test_micro_batches_divide_by_what_counts_in_the_whole_batch() -> None:
+    words, labels, build, options = KINDS[MASKED]
+    data, values, weights = data_of(words, labels), [], []
+    for count in (1, 4):
+        recipe = supervised(parts=parts_of(data, model=build, optimizer=keras.optimizers.SGD), **options)
+        loop = loop_of(recipe, data, batch_size=BATCH, accumulation_steps=count)
+        loop.run(0, STEPS)
+        values.append([value for name, value in loop.accumulators.read().items() if not name.startswith("grad_norm")])
+        weights.append([each.numpy() for each in recipe.networks[0].model.weights])
+    np.testing.assert_allclose(*values, rtol=1e-5)
+    for one, several in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, several, atol=1e-6)
+
+
+def test_evaluations_in_batches_are_means_of_all_that_counts() -> None:
+    words, labels, build, _ = KINDS[MASKED]
+    trainer = hookline.Trainer(build(), keras.optimizers.SGD(1e-9), KINDS[MASKED][3]["loss"], ["accuracy"])
+    trainer.fit(words, labels, epochs=1, verbose=0)
+    whole, parts = (trainer.evaluate(words, labels, batch_size=size) for size in (150, 7))
+    assert whole == pytest.approx(parts, rel=1e-5)
+    found = trainer.predict(words).argmax(-1)
+    assert whole["accuracy"] == pytest.approx(np.mean((found == labels)[words > 0]))
+
+
+def test_a_loss_that_gives_no_value_for_each_word_of_a_mask_is_refused() -> None:
+    trainer = hookline.Trainer(masked(), "adam", lambda y_true, y_pred: tf.reduce_mean(y_pred, axis=[1, 2]))
+    assert_refused("mask_zero=False", trainer.fit, WORDS, WORDS, verbose=0)
 
 
 def test_a_network_without_an_activation_gives_logits() -> None:

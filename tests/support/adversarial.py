@@ -35,11 +35,11 @@ def parts_of(data, *, model=gan_mlp, optimizer=None, **options):
     return Parts(data, build_model, build_optimizer)
 
 
-def loop_of(recipe, data, *, batch_size, xla=False, seed=0):
+def loop_of(recipe, data, *, batch_size, xla=False, seed=0, **options):
     for network in recipe.networks:
         if not network.optimizer.built:
             network.optimizer.build(network.model.trainable_variables)
-    trainer = Trainer(recipe.networks, recipe.objectives, [], seed=seed)
+    trainer = Trainer(recipe.networks, recipe.objectives, [], seed=seed, **options)
     return ChunkLoop(trainer, TrainingBatches(data.train, batch_size=batch_size, seed=seed).batch, xla=xla)
 
 

@@ -12,7 +12,8 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.step.forward import Forward, NetworkPass
-from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
+from hookline.trainer.step.means import example_weights, sample_weights
+from hookline.trainer.step.metrics import Computed
 from hookline.trainer.step.writes import written_variables
 
 Compute = Callable[[Forward, Batch], Computed]

@@ -14,7 +14,7 @@ from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch, ObjectiveOutput
 from hookline.trainer.step.forward import Forward
-from hookline.trainer.step.metrics import average_output, example_weights, sample_weights
+from hookline.trainer.step.means import average_output, example_weights, sample_weights
 from hookline.trainer.step.stage import ask, checked, in_stage, python_errors, refuse_repeated, takes_part, taking_part
 from hookline.trainer.step.trainer import Trainer
 
@@ -104,17 +104,16 @@ class Evaluator:
     def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
         # Weights are read and transformed once, outside the loop over batches.
         forward = self.trainer.forward(step, self.batch(tf.constant(0, tf.int64)), objective="", training=False)
-        untouched = _apart(forward)  # a pass over batches leaves tensors of the loop behind
+        untouched = forward.apart()  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
-        sizing: list[int] = []  # for each: 0 for a mean over examples, 1 for one in their sample weights
 
         @tf.function(autograph=False)  # traced once, for the first batch and for the loop over the others
         def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
             batch = self.batch(index)
-            sizes = tf.stack([tf.reduce_sum(example_weights(batch)), tf.reduce_sum(sample_weights(batch))])
-            values, collected = self._values(forward, batch)
-            names[:], sizing[:] = [name for _, name in values], [kind for kind, _ in values]
-            return tf.stack(list(values.values())) * tf.gather(sizes, sizing), sizes, collected
+            values, sizes, collected = self._values(forward, batch)
+            names[:] = list(values)
+            sizes = tf.stack([tf.reduce_sum(example_weights(batch)), *(sizes[name] for name in names)])
+            return tf.stack(list(values.values())) * sizes[1:], sizes, collected
 
         def body(index: tf.Tensor, sums: tf.Tensor, sizes: tf.Tensor, kept: dict) -> tuple:
             more, more_sizes, collected = run_batch(index)
@@ -132,19 +131,31 @@ class Evaluator:
         )
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(sizes[0], tf.int64)], kept)
         for objective in self.trainer.objectives:
-            sampled, own = objective.sample(_apart(untouched)), whole[objective.name]
+            sampled, own = objective.sample(untouched.apart()), whole[objective.name]
             if repeated := own.keys() & sampled.keys():
                 raise UserError(f"'{objective.name}' collects and samples {sorted(repeated)}. Expected other names.")
             own |= {name: tf.convert_to_tensor(value) for name, value in sampled.items()}
-        means = dict(zip(names, tf.unstack(sums / tf.gather(sizes, sizing)), strict=True))
+        means = self._with_totals(dict(zip(names, tf.unstack(sums / sizes[1:]), strict=True)))
         means |= self._split_metrics(whole, means)
         self.names = list(means)
         return tf.stack(list(means.values())), whole
 
-    def _values(self, forward: Forward, batch: Batch) -> tuple[dict[tuple[int, str], tf.Tensor], Collected]:
-        """Return means of a batch, by whether they are sample-weighted and by name; and the tensors to keep of it."""
-        values: dict[tuple[int, str], tf.Tensor] = {}
+    def _with_totals(self, means: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return means with sums of losses that are means over different numbers of values."""
+        for objective in (each for each in self.trainer.objectives if each.uneven):
+            start = f"{self._prefix(objective.name)}loss/"
+            total = start + "total"
+            means[total] = tf.add_n(
+                [value for name, value in means.items() if name.startswith(start) and name != total]
+            )
+        return means
+
+    def _values(self, forward: Forward, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], Collected]:
+        """Return means of a batch, what each counts in one over batches, and the tensors to keep of it."""
+        values: dict[str, tf.Tensor] = {}
+        sizes: dict[str, tf.Tensor] = {}
         collected: Collected = {}
+        examples, samples = tf.reduce_sum(example_weights(batch)), tf.reduce_sum(sample_weights(batch))
         for objective in self.trainer.objectives:
             prefix = self._prefix(objective.name)
             computed = self.trainer.losses(objective, forward, batch)
@@ -158,9 +169,11 @@ class Evaluator:
                 if HOOK + hook.name not in collected:  # of the first objective that it takes part in
                     collected[HOOK + hook.name] = dict(found.collected)
                     self._of_split[HOOK + hook.name] = (hook, found.split_metrics)
-            values |= {(0, f"{prefix}loss/{name}"): value for name, value in computed.losses.items()}
-            values |= {(1, f"{prefix}metric/{name}"): value for name, value in computed.metrics.items()}
-        return values, collected
+            for kind, size, table in (("loss", examples, computed.losses), ("metric", samples, computed.metrics)):
+                for key, value in ((f"{kind}/{name}", value) for name, value in table.items()):
+                    values[prefix + key] = value
+                    sizes[prefix + key] = size * computed.counts[key] if key in computed.counts else size
+        return values, sizes, collected
 
     def _split_metrics(self, collected: Collected, known: Collection[str]) -> dict[str, tf.Tensor]:
         metrics = {
@@ -179,14 +192,3 @@ class Evaluator:
 
     def _prefix(self, objective: str) -> str:
         return f"{objective}/" if len(self.trainer.objectives) > 1 else ""
-
-
-def _apart(forward: Forward) -> Forward:
-    """Return a forward pass with the same weights, unaffected by the calls of this one."""
-    passes = {
-        name: replace(
-            each, context=replace(each.context), state=dict(each.state), changed=set(), layer_losses=[], called=False
-        )
-        for name, each in forward.passes.items()
-    }
-    return replace(forward, passes=passes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -160,6 +160,21 @@ class Forward:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]
         return outputs
+
+    def apart(self) -> Forward:
+        """Return a forward pass with the same weights, unaffected by the calls of this one."""
+        passes = {
+            name: replace(
+                each,
+                context=replace(each.context),
+                state=dict(each.state),
+                changed=set(),
+                layer_losses=[],
+                called=False,
+            )
+            for name, each in self.passes.items()
+        }
+        return replace(self, passes=passes, overflows=[])
 
     def contexts(self, objective: Objective) -> dict[str, StepContext]:
         """Return the contexts of the networks that an objective changes, by network name."""

@@ -15,6 +15,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, Objective, ObjectiveOutput
 from hookline.trainer.replicas.replica import Replica, shared_seeds
 from hookline.trainer.step.context import StepContext, named_scope
+from hookline.trainer.step.means import COUNTS, example_weights, mean_counts, sample_weights
 
 SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 Scalars: TypeAlias = "dict[str, tf.Tensor]"
@@ -27,6 +28,7 @@ class Computed:
     losses: dict[str, tf.Tensor]  # scalars, with those of layers and hooks, and "total"
     metrics: dict[str, tf.Tensor]  # scalars
     collected: dict[str, tf.Tensor]  # tensors [batch, ...] that an evaluation keeps
+    counts: dict[str, tf.Tensor] = field(default_factory=dict)  # as `mean_counts` returns them
 
 
 @dataclass
@@ -82,50 +84,6 @@ def when(flag: tf.Tensor, compute: Callable[[], Scalars], *, name: str | None = 
 def either(known: tf.Tensor | None, flag: tf.Tensor) -> tf.Tensor:
     """Return whether one of two flags is raised; the first may not exist."""
     return flag if known is None else tf.logical_or(known, flag)
-
-
-def example_weights(batch: Batch) -> tf.Tensor:
-    """Return float32 weights [batch]: the batch's own "weights" (0 marks padding), or ones."""
-    if "weights" in batch:
-        return tf.cast(batch["weights"], tf.float32)
-    return tf.ones([tf.shape(tf.nest.flatten(batch["inputs"])[0])[0]], tf.float32)
-
-
-def sample_weights(batch: Batch) -> tf.Tensor:
-    """Return float32 weights [batch]: how much each example counts, 0 for padding."""
-    weights = example_weights(batch)
-    if SAMPLE_WEIGHTS not in batch:
-        return weights
-    if (given := batch[SAMPLE_WEIGHTS].shape).rank != 1:
-        raise UserError(
-            f"The data has {SAMPLE_WEIGHTS} of shape {given}. Expected [batch]: one number for each example."
-        )
-    return weights * tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
-
-
-def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the float32 mean of a loss or metric over the real examples of a batch."""
-    value = tf.cast(value, tf.float32)
-    if value.shape.rank == 0:
-        return value
-    if value.shape.rank != 1:
-        raise ValueError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
-    return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
-
-
-def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the losses, sum(w * loss) / n, and the metrics, sum(w * metric) / sum(w), with Keras's sample weights."""
-    weights, own = example_weights(batch), sample_weights(batch)
-    losses = output.losses
-    if SAMPLE_WEIGHTS in batch:
-        each = tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
-        losses = {
-            name: tf.cast(value, tf.float32) * each if value.shape.rank == 1 else value
-            for name, value in losses.items()
-        }
-    means = {name: weighted_mean(name, value, weights) for name, value in losses.items()}
-    metrics = {name: weighted_mean(name, value, own) for name, value in output.metrics.items()}
-    return means, metrics
 
 
 def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:
@@ -369,6 +327,14 @@ def mean_over_batch(
         tf.math.divide_no_nan(value, tf.cast(totals[share], value.dtype))
         for value, share in zip(joined[: len(values)], shares, strict=True)
     ]
+
+
+def with_counts(output: ObjectiveOutput, batch: Batch, replica: Replica) -> Batch:
+    """Return a batch with its mean counts over all replicas, by which each of its parts divides."""
+    means = mean_counts(output, batch)
+    shares = [SAMPLES if name.startswith("metric/") else EXAMPLES for name in means]
+    joined = mean_over_batch(replica, batch, list(means.values()), shares)
+    return {**batch, **{COUNTS + name: mean for name, mean in zip(means, joined, strict=True)}}
 
 
 def join_flags(replica: Replica, flags: dict[str, tf.Tensor], sums: Sequence[Sum]) -> dict[str, tf.Tensor]:

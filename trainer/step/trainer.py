@@ -16,13 +16,13 @@ from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.step import writes
 from hookline.trainer.step.context import StepContext, named_scope
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
+from hookline.trainer.step.means import average_output, mean_counts, sample_weights
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
     LossScale,
     StepResult,
     SumAndCount,
-    average_output,
     check_class_losses,
     check_optimizer,
     check_sample_weights,
@@ -30,10 +30,10 @@ from hookline.trainer.step.metrics import (
     join_flags,
     join_replicas,
     mean_over_batch,
-    sample_weights,
     unless,
     weigh_losses,
     when,
+    with_counts,
 )
 from hookline.trainer.step.stage import ask, checked, in_stage, order_hooks, refuse_repeated, taking_part
 
@@ -165,6 +165,8 @@ class Trainer:
     ) -> tuple[Computed, dict[str, Gradients], tf.Tensor | None]:
         """Return what an objective computes, its gradients, and whether they overflowed, joined over replicas."""
         changed = {name: forward.passes[name] for name in objective.trains}
+        if objective.uneven and (self.accumulation_steps > 1 or self.replica.count > 1):
+            batch = with_counts(objective.compute(forward.apart(), batch), batch, self.replica)
         if self.accumulation_steps == 1:
             computed = self.losses(objective, forward, batch)
             gradients = self.compute_gradients(computed.losses["total"], changed)
@@ -288,6 +290,7 @@ class Trainer:
             if forward.training and self.class_weights is not None:
                 output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
             losses, metrics = average_output(output, batch)
+            counts = mean_counts(output, batch)
         for name, current in forward.passes.items():
             context = current.context
             # In an evaluation, one forward pass serves many batches and all objectives.
@@ -304,7 +307,7 @@ class Trainer:
                 losses.update(average_output(ObjectiveOutput(added), batch)[0])
         with named_scope("losses"):
             losses["total"] = tf.add_n(list(losses.values()))
-        return Computed(losses, metrics, output.collected)
+        return Computed(losses, metrics, output.collected, counts)
 
     def compute_gradients(
         self,

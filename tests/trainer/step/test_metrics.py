@@ -7,14 +7,8 @@ import tensorflow as tf
 
 from hookline.hooks.clip_gradients import ClipGradients
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.step.metrics import (
-    Accumulators,
-    GradientNorms,
-    LossScale,
-    average_output,
-    example_weights,
-    weighted_mean,
-)
+from hookline.trainer.step.means import average_output, example_weights, weighted_mean
+from hookline.trainer.step.metrics import Accumulators, GradientNorms, LossScale
 from tests.support.hooked import named
 from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 

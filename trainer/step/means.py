@@ -1,0 +1,75 @@
+"""Means over the examples of a batch, by their weights, and by how many values of each count."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
+
+
+def example_weights(batch: Batch) -> tf.Tensor:
+    """Return float32 weights [batch]: the batch's own "weights" (0 marks padding), or ones."""
+    if "weights" in batch:
+        return tf.cast(batch["weights"], tf.float32)
+    return tf.ones([tf.shape(tf.nest.flatten(batch["inputs"])[0])[0]], tf.float32)
+
+
+def sample_weights(batch: Batch) -> tf.Tensor:
+    """Return float32 weights [batch]: how much each example counts, 0 for padding."""
+    weights = example_weights(batch)
+    if SAMPLE_WEIGHTS not in batch:
+        return weights
+    if (given := batch[SAMPLE_WEIGHTS].shape).rank != 1:
+        raise UserError(
+            f"The data has {SAMPLE_WEIGHTS} of shape {given}. Expected [batch]: one number for each example."
+        )
+    return weights * tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
+
+
+def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return the float32 mean of a loss or metric over the real examples of a batch."""
+    value = tf.cast(value, tf.float32)
+    if value.shape.rank == 0:
+        return value
+    if value.shape.rank != 1:
+        raise ValueError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
+    return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
+
+
+def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Return the losses, sum(w * loss) / n, and the metrics, sum(w * metric) / sum(w), with Keras's sample weights."""
+    weights, own = example_weights(batch), sample_weights(batch)
+    losses = output.losses
+    if SAMPLE_WEIGHTS in batch:
+        each = tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
+        losses = {
+            name: tf.cast(value, tf.float32) * each if value.shape.rank == 1 else value
+            for name, value in losses.items()
+        }
+    counts = mean_counts(output, batch)
+
+    def mean(kind: str, name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        key = f"{kind}/{name}"
+        if key in counts:
+            value = tf.math.divide_no_nan(tf.cast(value, tf.float32) * output.counts[key], counts[key])
+        return weighted_mean(name, value, weights)
+
+    means = {name: mean("loss", name, value, weights) for name, value in losses.items()}
+    metrics = {name: mean("metric", name, value, own) for name, value in output.metrics.items()}
+    return means, metrics
+
+
+COUNTS = "mean_counts/"
+"""Before the names of `mean_counts`, in a batch that is a part of another: those of the whole, scalars."""
+
+
+def mean_counts(output: ObjectiveOutput, batch: Batch) -> dict[str, tf.Tensor]:
+    """Return the means of `counts` over a batch by "loss/<name>" and "metric/<name>", or of what it is a part of."""
+    kinds = (("loss", output.losses, example_weights(batch)), ("metric", output.metrics, sample_weights(batch)))
+    found: dict[str, tf.Tensor] = {}
+    for kind, table, weights in kinds:
+        for key in (f"{kind}/{name}" for name in table if f"{kind}/{name}" in output.counts):
+            whole = batch.get(COUNTS + key)
+            found[key] = weighted_mean(key, output.counts[key], weights) if whole is None else whole
+    return found
