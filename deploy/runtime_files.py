@@ -137,7 +137,7 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
             call = tf.function(KerasPredictor(model).traced, input_signature=signature, autograph=False)
             patch_tf2onnx()
             tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
-            handlers = {"Erfc": (_write_erfc, [])}
+            handlers: dict[str, Any] = {"Erfc": (_write_erfc, [])}
             tf2onnx.convert.from_function(
                 call, signature, opset=OPSET, custom_op_handlers=handlers, output_path=str(path)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import keras
@@ -54,15 +55,16 @@ class Loss:
         options: dict[str, Any] = {}
         if self.kind:
             function = getattr(keras.losses, self.kind)
-            own = {"label_smoothing": self.label_smoothing}
-            own = {"ignore_class": self.ignored} if self.kind == SPARSE else own
-            options = {"from_logits": from_logits, **own}
+            options = {"from_logits": from_logits}
+            if self.kind == SPARSE:
+                options["ignore_class"] = self.ignored
+            else:
+                options["label_smoothing"] = self.label_smoothing
         else:
             function = self.function.call if isinstance(self.function, keras.losses.Loss) else self.function
         values = function(targets, outputs, **options)
-        ignored = mask_of(values)
-        both = mask is not None and ignored is not None
-        return mean_of_each(values, mask & ignored if both else ignored if mask is None else mask, self.name)
+        counted = [each for each in (mask, mask_of(values)) if each is not None]  # Keras marks the class to ignore
+        return mean_of_each(values, reduce(tf.logical_and, counted) if counted else None, self.name)
 
 
 def losses_of(given: Any, names: Sequence[str]) -> dict[str, Loss]:

@@ -187,8 +187,8 @@ def recipe_of(
 
     heads = {name: head(name) for name in dict.fromkeys([*losses, *metrics])}
     uneven = may_mask(model) or any(loss.ignored is not None for loss in losses.values())
-    own = KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs, uneven=uneven)
-    return Recipe([network], [own])
+    objective = KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs, uneven=uneven)
+    return Recipe([network], [objective])
 
 
 def may_mask(model: keras.Model) -> bool:
