@@ -54,9 +54,9 @@ class Loss:
         options: dict[str, Any] = {}
         if self.kind:
             function = getattr(keras.losses, self.kind)
-            own = {"label_smoothing": self.label_smoothing}
-            own = {"ignore_class": self.ignored} if self.kind == SPARSE else own
-            options = {"from_logits": from_logits, **own}
+            options = {"from_logits": from_logits, "label_smoothing": self.label_smoothing}
+            if self.kind == SPARSE:
+                options = {"from_logits": from_logits, "ignore_class": self.ignored}
         else:
             function = self.function.call if isinstance(self.function, keras.losses.Loss) else self.function
         values = function(targets, outputs, **options)
