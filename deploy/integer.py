@@ -56,9 +56,11 @@ def write_integer(model: keras.Model, path: Path) -> str:
             converter.inference_input_type = converter.inference_output_type = tf.int8
             content = converter.convert()
     except (ConverterError, ValueError, RuntimeError) as error:
+        named = ", ".join(unknown_operations(error))
+        reason = f"its converter fails at {named}" if named else first_line(error)[:120]
         raise UserError(
-            f"LiteRT cannot hold this network in integers: {first_line(error)}. Expected layers that it has for int8, "
-            "or hooks.quantization_aware_training.activation_bits=null."
+            f"LiteRT cannot hold this network in integers: {reason}. Expected layers that it has for int8, or "
+            "hooks.quantization_aware_training.activation_bits=null."
         ) from error
     path.write_bytes(content)
     interpreter = _interpreter(content, "format=litert")
@@ -69,6 +71,11 @@ def write_integer(model: keras.Model, path: Path) -> str:
         )
     (given, _), (made, _) = _ends(interpreter)
     return f"int8: integers alone, trained ranges; a step of the inputs is {given:.4g}, of the outputs {made:.4g}"
+
+
+def unknown_operations(error: Exception) -> list[str]:
+    """Return the operations at which LiteRT's converter fails, such as TensorListReserve; its text is very long."""
+    return sorted(set(re.findall(r"'tfl?\.(\w+)' op", str(error))))
 
 
 def _interpreter(content: bytes, needed_by: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
 from hookline.deploy.formats import Contents, ExportOptions, first_line, import_optional
-from hookline.deploy.integer import write_integer, write_qdq
+from hookline.deploy.integer import unknown_operations, write_integer, write_qdq
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError
@@ -182,7 +181,7 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
             with silent():
                 model.export(path, format="litert", verbose=False, target_spec=target, **rounding)
         except (ConverterError, ValueError, RuntimeError) as error:
-            unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
+            unknown = unknown_operations(error)
             reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
             recurrent = any(each.startswith("TensorList") for each in unknown)
             remedy = "GRU and LSTM layers with unroll=True, or " if recurrent else ""

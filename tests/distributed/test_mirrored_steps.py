@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from hookline.recipes.losses import Loss, Measures
+from hookline.recipes.supervised import Head, KerasLoss
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
@@ -33,6 +35,30 @@ def plain_network():
     layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
     model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
     return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
+
+
+def words_batch(step):
+    words = tf.constant([[1 + (row + place) % 8 if place <= row % 6 else 0 for place in range(6)] for row in range(16)])
+    return {"inputs": words, "targets": tf.cast(words % 3, tf.int64)}
+
+
+def words_network():
+    layers = [keras.layers.Embedding(9, 4, mask_zero=True, name="words"), keras.layers.Dense(3, name="logits")]
+    model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers], name="plain")
+    return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
+
+
+def words_objective():
+    loss = Loss("sparse_categorical_crossentropy")
+    measures = Measures(["accuracy"], (None, 6, 3), activation=None, kind=loss.kind)
+    return [KerasLoss({"": Head(loss, measures, True, 1.0)}, [""], classes=0, uneven=True)]
+
+
+def test_padding_is_left_out_of_means_over_all_replicas():
+    options = {"network": words_network, "objectives": words_objective, "batch": words_batch}
+    one = trained(1, **options)
+    assert_same_run(trained(4, **options), one)
+    assert_same_run(trained(2, accumulation_steps=2, **options), one)
 
 
 def test_replicas_make_the_steps_of_one():  # in micro batches, too, in tests/contract/test_every_graph_hook.py
