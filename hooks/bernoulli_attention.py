@@ -30,9 +30,10 @@ DECIDED = 0.01  # bits per position
 class BernoulliAttention(GraphHook):
     """Put a gate on a feature map: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
-    The branch is a small convolutional network, trained and saved with the rest; patterns of other hooks never match
-    its layers. Unlike in dropout, y is not divided by A. The paper uses join="concatenate"; the moving statistics of
-    batch norm above the gate then cover masked and plain maps.
+    The branch is a small convolutional network, trained and saved with the rest. Hooks that choose kernels, such as
+    those that prune or round, never choose its layers; `freeze_layers`, `gradient_override` and `clip_gradients` can.
+    Unlike in dropout, y is not divided by A. The paper uses join="concatenate"; the moving statistics of batch norm
+    above the gate then cover masked and plain maps.
 
     With `bnn_rounding` the gate comes after the input quantizer.
 

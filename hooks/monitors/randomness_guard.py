@@ -35,9 +35,10 @@ class RandomnessGuard(HostHook):
       a draw by NumPy happens only once, when a step is traced, and a cache keeps its first result. Each example of a
       batch must have its own draws: copies of one image must come out differently.
 
-    The bits of at most 16 examples are compared. Draws are not compared where they may be equal by chance: in batches
-    of fewer than 7 examples, and in batches of 16 for an augmentation with a probability below 0.2, or between 0.8 and
-    1; in smaller batches, the range of probabilities that are checked is narrower than 0.2 to 0.8.
+    Rows and single augmentations are compared on at most 16 examples, the batch of a step as a whole. Draws are not
+    compared where they may be equal by chance: in batches of fewer than 7 examples, and in batches of 16 or more for an
+    augmentation with a probability below 0.2, or between 0.8 and 1; in smaller batches, the range of probabilities that
+    are checked is narrower than 0.2 to 0.8.
 
     Group: guard
 
