@@ -216,6 +216,8 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             parts = list(pool.map(lambda file: _index_file(file, keys), files))
+        for name in ("labels", "groups") if keys["group_key"] is not None else ("labels",):
+            _check_one_kind({part[name].dtype.kind == "U" for part in parts}, name)
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
         content = io.BytesIO()
@@ -260,7 +262,17 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarr
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
+    for name in ("labels", "groups"):
+        _check_one_kind({isinstance(each, str) for each in found.get(name, ())}, name)
     return {name: np.array(each, np.uint64 if name == "digests" else None) for name, each in found.items()}
+
+
+def _check_one_kind(kinds: set[bool], name: str) -> None:
+    """Refuse integers beside texts, which would silently become the names of classes."""
+    if len(kinds) > 1:
+        raise UserError(
+            f"The records hold integers and texts as {name}; expected one of them. Set data.{name[:-1]}_key."
+        )
 
 
 def _single_value(

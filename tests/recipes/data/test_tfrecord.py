@@ -195,6 +195,7 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         ({"image/class/label": 0.5}, {}, "record 4: 'image/class/label' holds 1 float"),
         ({"image/class/label": [1, 2]}, {}, "holds 2 int64"),
         ({"image/encoded": 3}, {}, "'image/encoded' holds"),
+        ({"image/class/label": b"cat"}, {}, "integers and texts as labels"),
     ):
         features = pictures(6)
         features[4] = {**features[4], **change}
