@@ -49,7 +49,8 @@ class FreezeLayers(GraphHook):
     Pitfalls:
         tests/hooks/test_freeze_layers.py: a gradient of zero does not freeze weights: momentum, weight decay and
             averages still move them.
-        tests/hooks/test_ema.py: while a layer is frozen, its average over the steps equals the frozen value.
+        tests/hooks/test_ema.py: while a layer is frozen, evaluations with the hook `ema` use its frozen value, not its
+            average.
 
     Reference: None; the rules are this project's own.
 

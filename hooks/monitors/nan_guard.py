@@ -39,8 +39,8 @@ class NanGuard(GraphHook, HostHook):
     Pitfalls:
         tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, and a large finite sum must
             not count as infinite.
-        tests/trainer/run/test_nan_policy.py: a skipped step changes nothing. A run that rolled back gives the same bits
-            when it is resumed.
+        tests/trainer/run/test_nan_policy.py: with one objective, a skipped step changes nothing. A run that rolled back
+            gives the same bits when it is resumed.
         tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica counts as NaN in all.
 
     Example:

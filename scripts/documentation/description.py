@@ -223,9 +223,9 @@ times were measured there too. A hook without "State saved" keeps no state.
 is the one that a Keras optimizer with use_ema=True keeps; the averages of the hook `ema` are separate. A hook
 *projects* a weight if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a
 weight if it keeps the optimizer from changing it; the hook itself may still change it, as `bop` does. A step that is
-*held back* or *skipped* writes nothing. An *objective* computes a loss for the networks that it trains; most runs have
-one. A *chunk* is a series of steps that run in one call of a traced function; hooks outside the step are called only
-between chunks."""
+*held back* or *skipped* writes nothing; with several objectives, what those before the failing one wrote stays. An
+*objective* computes a loss for the networks that it trains; most runs have one. A *chunk* is a series of steps that run
+in one call of a traced function; hooks outside the step are called only between chunks."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
