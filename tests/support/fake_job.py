@@ -30,7 +30,9 @@ def finish(run, status, seed, **more):
         "seconds": 1.25,
         **more,
     }
-    (run / "summary.json").write_text(json.dumps(summary))
+    whole = run / f"summary.{os.getpid()}"  # as a run writes it: the other worker of a run may read it now
+    whole.write_text(json.dumps(summary))
+    whole.replace(run / "summary.json")
 
 
 def wait(run, seed):
