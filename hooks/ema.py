@@ -27,7 +27,8 @@ class Ema(GraphHook):
     the current values to a copy, so its averages do not lag one step behind.
 
     Other hooks run after this one: they quantize the averages, set pruned entries to 0, and give frozen entries their
-    value. The best checkpoint is chosen by its averages and contains both; `init_from` loads the weights.
+    value. The best checkpoint is chosen by its averages and contains weights and averages; `init_from` loads the
+    weights.
 
     Group: optimization
 

@@ -46,7 +46,7 @@ class FusedBatchNorm(GraphHook):
     Pitfalls:
         tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance; it is converted to the
             biased one, which Keras stores.
-        tests/trainer/ops/test_batch_norm.py: derivatives up to third order are compared with float64.
+        tests/trainer/ops/test_batch_norm.py: derivatives up to third order are compared with those in float64.
 
     Reference: Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.
 

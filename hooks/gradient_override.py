@@ -57,7 +57,7 @@ class GradientOverride(GraphHook):
     Pitfalls:
         tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients. A layer that is called
             twice is overridden twice.
-        tests/trainer/ops/test_backward.py: every formula is compared with its closed form.
+        tests/trainer/ops/test_backward.py: every gradient is compared with its closed form.
 
     Reference: Ganin et al. 2016, arXiv 1505.07818, equations 17 and 18 and section 5.2.2 (reverse, rise); Bengio et al.
         2013, arXiv 1308.3432 (identity, round_through); Hubara et al. 2016, arXiv 1602.02830, equation 4

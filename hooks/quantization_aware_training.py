@@ -86,8 +86,8 @@ class QuantizationAwareTraining(GraphHook):
     State:
         ranges: one row for each rounded activation: its limits a and b; initially those of the first batch. With
             ranges=learned only those of the network's inputs still move, and the state `steps` has the initial step
-            sizes of kernels; initial step sizes and ranges, except those of inputs, tanh, sigmoid and softmax, are
-            multiplied by trained factors, 1 at first, in the network's layer `step_sizes`.
+            sizes of kernels. The network's layer `step_sizes` has trained factors, 1 at first, that multiply these step
+            sizes and all ranges but those of inputs, tanh, sigmoid and softmax.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:

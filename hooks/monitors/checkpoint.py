@@ -15,8 +15,8 @@ class Checkpoint(HostHook):
     """Request checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
     "last" is saved at multiples of `every_epochs` (but only if `every_seconds` have passed since the previous save),
-    and at the end of the run. "best" is saved at every validation that is better than all before it; they count from
-    the step in which the network has its final form, such as its final sparsity. No step is saved twice.
+    and at the end of the run. "best" is saved at every validation that is better than all before it; those before the
+    network has its final form, such as its final sparsity, do not count. No step is saved twice.
 
     Group: monitor
 

@@ -28,7 +28,7 @@ class MLflow(RemoteLogger):
 
     Cost:
         A thread that makes one request for each reported step; at the end, at most `timeout` seconds. With a server
-        that accepts connections and never answers, the hook took 0.2 % of the loop's time, at most 0.5 %.
+        that accepts connections and never answers, the hook took 0.2 % (at most 0.5 %) of the loop's time.
 
     Pitfalls:
         tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose steps that were reported

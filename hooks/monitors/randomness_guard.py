@@ -36,9 +36,8 @@ class RandomnessGuard(HostHook):
       batch must have its own draws: copies of one image must come out differently.
 
     Rows and single augmentations are compared on at most 16 examples, the batch of a step as a whole. Draws are not
-    compared where they may be equal by chance: in batches of fewer than 7 examples, and in batches of 16 or more for an
-    augmentation with a probability below 0.2, or between 0.8 and 1; in smaller batches, the range of probabilities that
-    are checked is narrower than 0.2 to 0.8.
+    compared where they may be equal by chance: in batches of fewer than 7 examples, and for an augmentation with a
+    probability below 0.2 or above 0.8, except 1. In batches of 7 to 15 examples these limits are closer to 0.5.
 
     Group: guard
 

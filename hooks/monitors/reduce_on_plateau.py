@@ -15,7 +15,7 @@ class ReduceOnPlateau(EarlyStopping):
     """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then count again.
 
     An improvement is defined as in `early_stopping`, whose patience should be longer. The schedule continues,
-    multiplied by the current share of the full rate; with `schedule=constant` this hook alone sets the rate.
+    multiplied by all factors so far; with `schedule=constant` this hook alone sets the rate.
 
     Group: monitor
 

@@ -42,7 +42,7 @@ class Leak(NamedTuple):
 class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
-    Exact copies have the same bits as inputs of the network, without augmentation. Near copies are images that look the
+    Exact copies give the network inputs with the same bits, without augmentation. Near copies are images that look the
     same, unlike images that are similar by nature, such as digits. On CIFAR-10 and photographs of clothing it finds
     nearly all copies that were saved again as JPEG of quality 30 or more, made darker, grey, noisy, or smaller by a
     quarter. It finds few or none that were moved by a pixel, cropped, mirrored or rotated.

@@ -25,8 +25,8 @@ PRUNERS = {
 class TrialPruner(HostHook):
     """Report each evaluation of a trial to its Optuna study, and end the run when Optuna's pruner says so.
 
-    The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records
-    the trial as pruned. Pruning begins when the network has its final form, such as its final sparsity. Outside of a
+    The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records the trial
+    as pruned. Trials are pruned only once the network has its final form, such as its final sparsity. Outside of a
     search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
     why.
 
