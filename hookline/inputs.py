@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -14,7 +14,15 @@ import tensorflow as tf
 from hookline.checks import Shape, check_inputs, check_targets
 from hookline.recipes.losses import Loss
 from hookline.trainer.errors import UserError, is_whole_number
-from hookline.trainer.input.data import ArraySource, Data, Split, check_finite, check_labels
+from hookline.trainer.input.data import (
+    ArraySource,
+    Data,
+    Split,
+    check_finite,
+    check_labels,
+    check_some_weight,
+    check_weights,
+)
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 TRAIN, VALIDATION = "train", "validation"
@@ -22,18 +30,6 @@ INPUTS, TARGETS = "inputs", "targets"
 BATCH_SIZE = 32
 """As in Keras."""
 DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
-
-
-@dataclass(frozen=True, eq=False)
-class GivenData(Data):
-    """Hold what `fit` was given."""
-
-    validates: bool = False  # whether there is a validation split; otherwise the training split stands in its place
-
-    @property
-    def held_out(self) -> tuple[str, ...]:
-        """Return the validation split, where there is one."""
-        return (VALIDATION,) if self.validates else ()
 
 
 @dataclass(frozen=True)
@@ -74,29 +70,28 @@ def training_data(
     """Return what to train on, and the batch size: that given, or of the dataset, or 32."""
     if isinstance(x, Data):
         _refuse_beside("a Data", y=y, sample_weight=sample_weight, validation_data=validation_data)
-        own = {each.name: getattr(x, each.name) for each in fields(Data)}
-        return GivenData(**own, validates=VALIDATION in x.held_out), _batch_size(batch_size, None, x.train)
+        return replace(x, test=None), _batch_size(batch_size, None, x.train)
     if validation_data is not None and validation_split:
         raise UserError("validation_data and validation_split received. Expected one of them.")
     if isinstance(x, Split):
         _refuse_beside("a Split", y=y, sample_weight=sample_weight)
-        train, size, labels = replace(x, name=TRAIN), None, True
+        train, size, labels, weights = replace(x, name=TRAIN), None, True, None
         classes = form.classes or int(x.labels.max()) + 1
     else:
         examples = read_examples(x, y, sample_weight, "x", form)
         classes, size = _classes(examples.targets, form), examples.batch_size
-        train, labels = split_of(TRAIN, examples, form), classes > 0
+        train, labels, weights = split_of(TRAIN, examples, form), classes > 0, examples.weights
     validation = _validation(validation_data, form)
     if validation_split:
         train, validation = _split_off(train, validation_split)
-        _check_parts([train, validation], None if isinstance(x, Split) else examples.weights)
+        if weights is not None:
+            parts = {each.name: each.indices for each in (train, validation)}
+            check_some_weight(weights, parts, "sample_weight, of which validation_split= takes the last ones")
     if validation is not None and labels:
         classes = max(classes, form.classes or int(validation.labels.max()) + 1)
     inputs = train.source.gather(tf.constant(train.indices[:1]))[INPUTS]
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, tf.Tensor) else ()
-    validates = validation is not None
-    data = GivenData("arrays", train, validation or train, train, shape, classes, validates=validates)
-    return data, _batch_size(batch_size, size, train)
+    return Data("arrays", train, validation, None, shape, classes), _batch_size(batch_size, size, train)
 
 
 def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
@@ -107,9 +102,9 @@ def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
 
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
-    """Return what to evaluate on: of a `Data` the test split, or the validation split where there is no other."""
+    """Return what to evaluate on: of a `Data` the test split, or the first of the others that it has."""
     if isinstance(x, Data):
-        return x.test if "test" in x.held_out else x.validation
+        return x.test or x.validation or x.train
     if isinstance(x, Split):
         return x
     examples = read_examples(x, y, sample_weight, "x", form)
@@ -147,37 +142,20 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
 def split_of(name: str, examples: Examples, form: Form) -> Split:
     """Return examples as a split; inputs are cast to what the model takes."""
     check_inputs(examples.inputs, form.inputs, form.rows, "validation_data" if name == VALIDATION else "x")
+    given = {INPUTS: examples.inputs, TARGETS: examples.targets, SAMPLE_WEIGHTS: examples.weights}
     flat = tf.nest.flatten(examples.inputs)
-    single = not isinstance(examples.inputs, dict | list | tuple)
-    names = [INPUTS] if single else [f"x{place}" for place in range(len(flat))]
-    columns = dict(zip(names, flat, strict=True))
-    outputs = list(examples.targets) if isinstance(examples.targets, dict) else []
-    if outputs:
-        columns |= {f"{TARGETS}/{name}": each for name, each in examples.targets.items()}
-    elif examples.targets is not None:
-        columns[TARGETS] = examples.targets
-    if examples.weights is not None:
-        columns[SAMPLE_WEIGHTS] = examples.weights.astype(np.float32)
-    dtypes = [form.dtypes[name] for name in _input_names(examples.inputs, form)]
+    by_name = isinstance(examples.inputs, dict) and examples.inputs.keys() == form.dtypes.keys()
+    names = sorted(form.dtypes) if by_name else form.dtypes  # `tf.nest.flatten` sorts a dict by its keys
+    dtypes = [form.dtypes[name] for name in names]
     if len(dtypes) != len(flat):
         dtypes = ["float32" if each.dtype.kind == "f" or each.dtype == np.uint8 else each.dtype.name for each in flat]
-    structure = tf.nest.map_structure(lambda _: 0, examples.inputs)
+    taken = tf.nest.pack_sequence_as(examples.inputs, dtypes)
 
     def transform(batch: Batch) -> Batch:
-        cast = [tf.cast(batch[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
-        rest: dict[str, Any] = {name: value for name, value in batch.items() if name not in names}
-        if outputs:
-            rest[TARGETS] = {name: rest.pop(f"{TARGETS}/{name}") for name in outputs}
-        return {**rest, INPUTS: cast[0] if single else tf.nest.pack_sequence_as(structure, cast)}
+        return {**batch, INPUTS: tf.nest.map_structure(tf.cast, batch[INPUTS], taken)}
 
-    return Split(name, ArraySource(columns, transform), np.arange(len(flat[0]), dtype=np.int64))
-
-
-def _input_names(inputs: Any, form: Form) -> list[str]:
-    """Return the names of the model's inputs in the order of `tf.nest.flatten`, which sorts a dict by its keys."""
-    if isinstance(inputs, dict) and inputs.keys() == form.dtypes.keys():
-        return sorted(inputs)
-    return list(form.dtypes)
+    source = ArraySource({key: each for key, each in given.items() if each is not None}, transform)
+    return Split(name, source, np.arange(len(flat[0]), dtype=np.int64))
 
 
 def model_dtypes(model: keras.Model) -> dict[str, str]:
@@ -217,13 +195,9 @@ def _checked(examples: Examples, name: str) -> Examples:
         raise UserError(f"{name} has inputs of lengths {sorted(sizes)}. Expected one length of at least 1.")
     for each in tf.nest.flatten(examples.inputs):
         check_finite(each, name)
-    weights = examples.weights
-    if weights is None:
+    if examples.weights is None:
         return examples
-    weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
-    if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
-        raise UserError("sample_weight: expected [n] finite numbers of at least 0, not all of them 0.")
-    return replace(examples, weights=weights)
+    return replace(examples, weights=check_weights(examples.weights, min(sizes), "sample_weight"))
 
 
 def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
@@ -285,15 +259,6 @@ def _split_off(train: Split, share: float) -> tuple[Split, Split]:
         raise UserError(f"validation_split={share!r} received. Expected a share between 0 and 1 that leaves examples.")
     held_out = replace(train, name=VALIDATION, indices=train.indices[end:])
     return replace(train, indices=train.indices[:end]), held_out
-
-
-def _check_parts(parts: Sequence[Split], weights: np.ndarray | None) -> None:
-    for part in parts:
-        if weights is not None and not weights[part.indices].any():
-            raise UserError(
-                f"sample_weight is 0 for every {part.name} example: validation_split= takes the last ones. Expected "
-                "one above 0."
-            )
 
 
 def _batches(dataset: Any, name: str) -> Iterable[Any]:

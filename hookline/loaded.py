@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.fits import KEY, State
 from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, Watch
-from hookline.inputs import Examples, GivenData, split_of
+from hookline.inputs import Examples, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
@@ -138,7 +138,7 @@ def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
     else:
         inputs = tf.nest.map_structure(lambda each: np.zeros([1, *(n or 1 for n in each.shape[1:])]), model.input)
     train = split_of("train", Examples(inputs, np.zeros([1], np.int64)), spec.form)
-    return GivenData("nothing", train, train, train, tuple(fit["input_shape"]), fit["classes"])
+    return Data("nothing", train, None, None, tuple(fit["input_shape"]), fit["classes"])
 
 
 def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None, parts: list[Any]) -> Trainer:

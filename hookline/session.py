@@ -214,7 +214,7 @@ class Trainer:
         interruption: Interruption,
         quiet: bool,
     ) -> History:
-        if not data.held_out:
+        if data.validation is None:
             for each in ["restore_best=True"] if restore_best else self._spec.waiting_hooks():
                 raise UserError(f"{each} received without validation data. Expected validation_data=.")
         with ExitStack() as stack:

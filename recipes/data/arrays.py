@@ -15,7 +15,15 @@ from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, in
 from hookline.recipes.data.splits import PARTS, SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.data import ArraySource, Data, Source, check_lengths, check_shape
+from hookline.trainer.input.data import (
+    ArraySource,
+    Data,
+    Source,
+    check_lengths,
+    check_shape,
+    check_some_weight,
+    check_weights,
+)
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
@@ -78,9 +86,10 @@ def arrays(
     )
     for part, own in columns.items():
         if name := own.get(SAMPLE_WEIGHTS):
-            read[part][SAMPLE_WEIGHTS] = _read_weights(files, name, len(next(iter(read[part].values()))))
+            size = len(next(iter(read[part].values())))
+            read[part][SAMPLE_WEIGHTS] = check_weights(files.load(name), size, files.label(name))
     if name := columns[TRAIN].get(SAMPLE_WEIGHTS):
-        _check_shares(read[TRAIN][SAMPLE_WEIGHTS], rows, files.label(name))
+        check_some_weight(read[TRAIN][SAMPLE_WEIGHTS], rows, files.label(name))
     sources, forms = _sources(files, columns, read, options)
     made = {column.partition("/")[2]: form for column, form in forms.items()}
     one = made.get("", made)
@@ -144,28 +153,6 @@ def _read_targets(
             for part, values in zip(columns, read.values(), strict=True):
                 found[part][column] = values
     return found, count
-
-
-def _read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
-    """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
-    weights, where = files.load(name), files.label(name)
-    if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
-        raise UserError(f"{where}: {weights.dtype} {list(weights.shape)}; expected one number for each of {size} rows.")
-    weights = weights.reshape(size).astype(np.float32)
-    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
-        raise UserError(
-            f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
-            "expected 0 or more. Fix them, or leave these examples out."
-        )
-    _check_shares(weights, {"": np.arange(size)}, where)
-    return weights
-
-
-def _check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
-    for part, own in rows.items():
-        if not weights[own].any():
-            raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
 
 
 def _sources(

@@ -53,7 +53,7 @@ MISTAKES = {
     "half": (lambda: fit(X, Y + 0.5), "not whole numbers"),
     "NaN in y": (lambda: fit(X, np.full(80, np.nan)), "y: 80 values are NaN"),
     "weights of outputs": (lambda: fit(sample_weight={"a": np.ones(80)}), "one weight for each example"),
-    "no weight": (lambda: fit(sample_weight=np.arange(80) > 59, validation_split=0.25), "0 for every train example"),
+    "no weight": (lambda: fit(sample_weight=np.arange(80) > 59, validation_split=0.25), "the split train are 0"),
     "frozen": (lambda: fit(trainer=small_trainer(model=frozen_model())), "no trainable variable"),
     "early stopping": (lambda: fit(trainer=small_trainer("early_stopping")), "validation data"),
     "plateau": (lambda: fit(trainer=small_trainer(hookline.hooks.ReduceOnPlateau())), "validation data"),

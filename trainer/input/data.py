@@ -46,10 +46,11 @@ class Source(Protocol):
         """Return this source with its examples in the accelerator's memory; itself if there is no accelerator."""
 
 
-def labels_of(targets: tf.Tensor | None) -> np.ndarray:
+def labels_of(targets: Any) -> np.ndarray:
     """Return targets as labels, int64 [size], for what needs the class of each example."""
-    if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
-        found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
+    if not isinstance(targets, tf.Tensor) or targets.shape.rank != 1 or not targets.dtype.is_integer:
+        several = "none" if targets is None else "several"
+        found = f"{targets.dtype.name} of shape {list(targets.shape)}" if isinstance(targets, tf.Tensor) else several
         raise UserError(f"Received targets: {found}; expected integers [size]. Give the class of each row.")
     return np.array(targets.numpy(), np.int64)
 
@@ -57,29 +58,31 @@ def labels_of(targets: tf.Tensor | None) -> np.ndarray:
 class ArraySource:
     """Hold arrays in memory and gather their rows.
 
-    The arrays keep their own dtype: images stay uint8, and `transform` casts only the rows of a batch. They become
-    eager tensors once, here; a traced function captures them as inputs, so no graph holds a copy as a constant.
+    Several inputs or targets are nested, in dicts or lists, and come so in batches. The arrays keep their own dtype:
+    images stay uint8, and `transform` casts only the rows of a batch. They become eager tensors once, here; a traced
+    function captures them as inputs, so no graph holds a copy as a constant.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], transform: Callable[[Batch], Batch]) -> None:
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1 or not all(lengths.values()):
-            found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
+    def __init__(self, arrays: Mapping[str, Any], transform: Callable[[Batch], Batch]) -> None:
+        lengths = [len(array) for array in tf.nest.flatten(arrays)]
+        if len(set(lengths)) != 1 or not all(lengths):
+            named = {name: tf.nest.map_structure(len, each) for name, each in arrays.items()}
+            found = ", ".join(f"{name}: {length}" for name, length in named.items()) or "no array"
             raise UserError(f"Received arrays of lengths {found}; expected one equal, positive length. Fix the data.")
         # A source may be made while a function is being traced; its tensors must outlive that trace.
         with tf.init_scope(), tf.device(HOST):
-            self._tensors = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
+            self._tensors = tf.nest.map_structure(tf.convert_to_tensor, dict(arrays))
         self._transform = transform
         self._device: str | None = HOST
         self._accelerated: ArraySource | None = None
 
     @property
     def size(self) -> int:
-        return int(next(iter(self._tensors.values())).shape[0])
+        return int(tf.nest.flatten(self._tensors)[0].shape[0])
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in self._tensors.values())
+        return sum(each.shape.num_elements() * each.dtype.size for each in tf.nest.flatten(self._tensors))
 
     @property
     def labels(self) -> np.ndarray:
@@ -92,7 +95,7 @@ class ArraySource:
     def gather(self, indices: tf.Tensor) -> Batch:
         # Arrays on the host are gathered there: only the batch travels to the accelerator, not the arrays.
         with tf.device(self._device):
-            rows = {name: tf.gather(tensor, indices) for name, tensor in self._tensors.items()}
+            rows = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self._tensors)
         return self._transform(rows)
 
     def on_accelerator(self) -> ArraySource:
@@ -102,7 +105,7 @@ class ArraySource:
         if self._accelerated is None:  # all splits of a source share the copy
             copy = object.__new__(ArraySource)
             with tf.init_scope(), tf.device(accelerators[0].name):
-                copy._tensors = {name: tf.identity(tensor) for name, tensor in self._tensors.items()}
+                copy._tensors = tf.nest.map_structure(tf.identity, self._tensors)
             copy._transform, copy._device, copy._accelerated = self._transform, None, None
             self._accelerated = copy
         return self._accelerated
@@ -161,6 +164,27 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
         )
 
 
+def check_weights(weights: np.ndarray, size: int, where: str) -> np.ndarray:
+    """Return sample weights as float32 [size], from real numbers [size] or [size, 1] of which some are above 0."""
+    if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
+        raise UserError(f"{where}: {weights.dtype} {list(weights.shape)}; expected one number for each of {size} rows.")
+    weights = weights.reshape(size).astype(np.float32)
+    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise UserError(
+            f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
+            "expected 0 or more. Fix them, or leave these examples out."
+        )
+    check_some_weight(weights, {"": np.arange(size)}, where)
+    return weights
+
+
+def check_some_weight(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
+    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
+    for part, own in rows.items():
+        if not weights[own].any():
+            raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
+
+
 def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
     """Return grey values of any dtype as uint8 without changing any.
 
@@ -212,13 +236,13 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Hold the three splits of a data set.
+    """Hold the splits of a data set.
 
     Attributes:
         name: what the data is called, such as "mnist".
         train: what the networks learn from.
-        validation: what decides between settings and steps.
-        test: what is evaluated once, at the end.
+        validation: what decides between settings and steps; None for a fit without one.
+        test: what is evaluated once, at the end; None for a fit.
         input_shape: shape of one input, without the batch; () where an example has several.
         classes: number of classes; labels lie in [0, classes). 0 if targets are not classes: nothing asks for labels.
         class_names: what each class is called, by label; empty if classes have no names.
@@ -228,8 +252,8 @@ class Data:
 
     name: str
     train: Split
-    validation: Split
-    test: Split
+    validation: Split | None
+    test: Split | None
     input_shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...] = ()
@@ -263,14 +287,9 @@ class Data:
         return {name: each.shape for name, each in self.preparations.items()} or self.input_shape
 
     @property
-    def held_out(self) -> tuple[str, ...]:
-        """Return the names of the splits that are evaluated; the others may be the training split itself."""
-        return ("validation", "test")
-
-    @property
     def splits(self) -> tuple[Split, ...]:
         """Return the training split and those that are evaluated."""
-        return (self.train, *(each for each in (self.validation, self.test) if each.name in self.held_out))
+        return (self.train, *(each for each in (self.validation, self.test) if each is not None))
 
 
 def _named(split: Split) -> np.ndarray:

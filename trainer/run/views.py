@@ -169,7 +169,8 @@ class Views:
     @cached_property
     def _observer(self) -> Observer:
         run, size = self._run, self._run.settings["evaluation_batch_size"]
-        return Observer(run.trainer, run.data.validation, batch_size=size, placement=run.settings["placement"])
+        split = run.data.validation or run.data.train
+        return Observer(run.trainer, split, batch_size=size, placement=run.settings["placement"])
 
     def _filters(self, step: int) -> Arrays:
         """Return pictures of the first layer of each network that sees images, by name."""
