@@ -223,7 +223,7 @@ def test_replicas_are_counted_over_all_workers(monkeypatch):
     assert [[(each.index, each.count) for each in own] for own in found] == [[(n, 6) for n in own] for own in indices]
     assert [each.device for each in found[1]] == ["/GPU:0", "/GPU:1"]
     refused = in_threads(3, lambda index, hub: hub_workers(index, hub).replicas({"batch_size": 13}))
-    assert all("trainer.batch_size=13 cannot be shared equally by 6 replicas" in str(each) for each in refused)
+    assert all("trainer.batch_size=13 cannot be cut into equal parts for 6 replicas" in str(each) for each in refused)
 
 
 def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on():

@@ -32,7 +32,6 @@ from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, childr
 from hookline.trainer.config.stored import FREE, check_plugins, is_free, is_place, read_stored, recipe_name, recipe_of
 from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_start, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
-from hookline.trainer.replicas.cluster import NONE
 
 RESUME = "resume"
 
@@ -245,16 +244,13 @@ def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
 
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
-    """Check where a run writes and what it starts from, and the devices of this machine."""
-    from hookline.trainer.replicas.replica import check_number
+    """Check where a run writes and what it starts from."""
     from hookline.trainer.run.directory import check_initial, choose_directory
 
     if config["resume"] is None:  # else its directory has been read
         choose_directory(config["run_dir"], recipe, datetime.now())
         if config["init_from"] is not None:
             check_initial(config["init_from"])
-    settings = config["trainer"]
-    check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
 
 def _precheck(config: Mapping[str, Any], part: str) -> None:

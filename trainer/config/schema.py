@@ -257,6 +257,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_fields(TrainerConfig, trainer, "trainer.")
     _check_duration(trainer["epochs"], trainer["steps"])
     _check_class_settings(trainer)
+    _check_replicas(trainer["strategy"], trainer["replicas"])
     _check_batch_parts(trainer)
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
@@ -332,6 +333,14 @@ def _check_numbers(name: str, setting: Any, expected: str, limit: float) -> None
             raise UserError(f"trainer.{name}={{{label}:{show(value)}}} received. Expected {expected}.")
 
 
+def _check_replicas(strategy: str, replicas: int | None) -> None:
+    if replicas is not None and strategy != "mirrored":
+        raise UserError(
+            f"trainer.replicas={replicas} received with trainer.strategy={strategy}. Expected trainer.replicas=null, "
+            "or trainer.strategy=mirrored. Workers have a replica on each of their GPUs, or one on their CPU."
+        )
+
+
 def _check_batch_parts(trainer: Mapping[str, Any]) -> None:
     """Check that classes, micro batches and replicas, where their number is given, have equal parts of a batch."""
     size, steps, classes = (trainer[key] for key in ("batch_size", "accumulation_steps", "classes_per_batch"))
@@ -342,19 +351,20 @@ def _check_batch_parts(trainer: Mapping[str, Any]) -> None:
         (f"trainer.accumulation_steps={steps}", steps, "steps"),
         (f"trainer.replicas={replicas}{times}", replicas * steps, "replicas"),
     ):
-        if size % parts:
-            raise UserError(
-                f"trainer.batch_size={size} is not a multiple of {received}. Expected equal parts of a batch: use "
-                f"{batch_sizes_for(size, parts)}, or another number of {fewer}."
-            )
+        check_parts(size, parts, received, fewer)
     check_class_parts(classes, steps, f"trainer.accumulation_steps={steps}", "steps")
     check_class_parts(classes, replicas * steps, f"trainer.replicas={replicas}{times}", "replicas")
 
 
-def batch_sizes_for(size: int, parts: int) -> str:
-    """Return the nearest batch sizes that can be cut into equal parts, as settings."""
-    lower = size - size % parts
-    return " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
+def check_parts(size: int, parts: int, received: str, fewer: str) -> None:
+    """Refuse a batch that cannot be cut into equal parts, and name the nearest sizes that can."""
+    if size % parts:
+        lower = size - size % parts
+        sizes = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
+        raise UserError(
+            f"trainer.batch_size={size} cannot be cut into equal parts for {received}. Expected {sizes}, or another "
+            f"number of {fewer}."
+        )
 
 
 def check_class_parts(classes: int | None, parts: int, received: str, fewer: str) -> None:

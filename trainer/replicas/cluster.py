@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hookline.trainer.config.schema import batch_sizes_for
+from hookline.trainer.config.schema import check_parts
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError, WorkersError
 
@@ -75,17 +75,8 @@ def cluster_of(trainer: Mapping[str, Any]) -> Cluster | None:
 
 
 def check_workers(trainer: Mapping[str, Any], workers: int) -> None:
-    """Refuse settings that do not suit so many workers."""
-    if (replicas := trainer.get("replicas")) is not None:
-        raise UserError(
-            f"trainer.replicas={replicas} received with trainer.strategy=multi_worker, where each worker has a replica "
-            "on each of its GPUs, or one on its CPU. Expected trainer.replicas=null."
-        )
-    if (size := trainer["batch_size"]) % workers:
-        raise UserError(
-            f"trainer.batch_size={size} cannot be shared equally by {workers} workers. Expected "
-            f"{batch_sizes_for(size, workers)}: it is the batch of all workers together."
-        )
+    """Refuse a batch that so many workers cannot share equally."""
+    check_parts(trainer["batch_size"], workers, f"{workers} workers, who share it", "workers")
 
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.config.schema import check_parts
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
 
@@ -231,25 +232,8 @@ def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list
     if strategy == NONE:
         return replicas_of([None])
     devices = share_of_devices(0, 1) if strategy == MULTI_WORKER else mirrored_devices(replicas)
-    check_shared(batch_size, len(devices))
+    check_parts(batch_size, len(devices), f"{len(devices)} replicas", "replicas")
     return replicas_of(devices)
-
-
-def check_number(strategy: str, replicas: int | None) -> None:
-    """Refuse a number of replicas where the strategy has one alone."""
-    if strategy == NONE and replicas is not None:
-        raise UserError(
-            f"trainer.replicas={replicas} received. Expected trainer.strategy=mirrored, or trainer.replicas=null."
-        )
-
-
-def check_shared(batch_size: int, replicas: int) -> None:
-    """Refuse a batch that replicas cannot share equally."""
-    if batch_size % replicas:
-        raise UserError(
-            f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected "
-            f"a multiple, such as trainer.batch_size={-(-batch_size // replicas) * replicas}."
-        )
 
 
 def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:

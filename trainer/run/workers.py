@@ -19,14 +19,13 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from hookline.trainer.config.parts import used_plugins
-from hookline.trainer.config.schema import leaves
+from hookline.trainer.config.schema import check_parts, leaves
 from hookline.trainer.errors import WorkersError
 from hookline.trainer.replicas.cluster import Cluster, cluster_of, start_cluster
 from hookline.trainer.replicas.replica import (
     Group,
     Messages,
     Replica,
-    check_shared,
     local_replicas,
     replicas_of,
     share_of_devices,
@@ -173,7 +172,7 @@ class ClusterWorkers(Workers):
     def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
         devices = share_of_devices(*self._cluster.beside)
         counts = [int(each["replicas"]) for each in self._gather({"replicas": len(devices)})]
-        check_shared(settings["batch_size"], sum(counts))
+        check_parts(settings["batch_size"], sum(counts), f"{sum(counts)} replicas", "replicas")
         return replicas_of(devices, first=sum(counts[: self.index]), count=sum(counts))
 
     @contextmanager

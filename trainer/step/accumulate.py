@@ -12,7 +12,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.step.forward import Forward, NetworkPass
-from hookline.trainer.step.means import example_weights, sample_weights
+from hookline.trainer.step.means import Parts, example_weights, sample_weights
 from hookline.trainer.step.metrics import Computed
 from hookline.trainer.step.writes import written_variables
 
@@ -20,41 +20,20 @@ Compute = Callable[[Forward, Batch], Computed]
 Key = tuple[str, str]  # network and name of a state variable
 
 
-class MicroBatches:
-    """A batch cut into equal parts; entries that do not have one row per example go whole into each part."""
+class MicroBatches(Parts):
+    """The micro batches of a step, and the share of each in a mean."""
 
     def __init__(self, batch: Batch, count: int) -> None:
-        examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
-        if examples is None or examples % count:
-            raise UserError(
-                f"trainer.accumulation_steps={count} received for batches of {examples or 'an unknown number of'} "
-                "examples per replica. Expected as many examples in each micro batch: change trainer.batch_size."
-            )
-        self.count, self._size = count, examples // count
-        self._examples, self._batch = examples, batch
-        self._parts = tf.nest.map_structure(lambda each: self._cut(each) if self._is_cut(each) else each, batch)
+        super().__init__(batch, count, f"trainer.accumulation_steps={count}")
         # float32 [count]: the share of each part in a mean over the batch's examples, and in a sample-weighted one.
         self.shares = self.metric_shares = self._shares(example_weights(batch))
         if SAMPLE_WEIGHTS in batch:
             self.metric_shares = self._shares(sample_weights(batch))
 
     def _shares(self, weights: tf.Tensor) -> tf.Tensor:
-        sums = tf.reduce_sum(self._cut(weights), axis=1)
+        sums = tf.reduce_sum(self.cut(weights), axis=1)
         total = tf.reduce_sum(sums)
         return tf.where(total > 0, tf.math.divide_no_nan(sums, total), 1.0 / self.count)
-
-    def _is_cut(self, tensor: tf.Tensor) -> bool:
-        return bool(tensor.shape.rank) and tensor.shape[0] == self._examples
-
-    def _cut(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return [examples, ...] as [count, size, ...]."""
-        return tf.reshape(tensor, tf.concat([[self.count, self._size], tf.shape(tensor)[1:]], axis=0))
-
-    def part(self, index: tf.Tensor) -> Batch:
-        """Return one part as a batch."""
-        return tf.nest.map_structure(
-            lambda each, whole: each[index] if self._is_cut(whole) else each, self._parts, self._batch
-        )
 
 
 def accumulate(

@@ -8,6 +8,35 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
 
+class Parts:
+    """A batch cut into equal parts; entries that do not have one row per example go whole into each part."""
+
+    def __init__(self, batch: Batch, count: int, received: str) -> None:
+        examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
+        if examples is None or examples % count:
+            raise UserError(
+                f"{received} received for batches of {examples or 'an unknown number of'} examples per replica. "
+                f"Expected as many examples in each part: give a trainer.batch_size that {count} divides, also after "
+                "replicas have shared it."
+            )
+        self.count, self._size = count, examples // count
+        self._examples, self._batch = examples, batch
+        self._parts = tf.nest.map_structure(lambda each: self.cut(each) if self._is_cut(each) else each, batch)
+
+    def _is_cut(self, tensor: tf.Tensor) -> bool:
+        return bool(tensor.shape.rank) and tensor.shape[0] == self._examples
+
+    def cut(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return [examples, ...] as [count, size, ...]."""
+        return tf.reshape(tensor, tf.concat([[self.count, self._size], tf.shape(tensor)[1:]], axis=0))
+
+    def part(self, index: tf.Tensor | int) -> Batch:
+        """Return one part as a batch."""
+        return tf.nest.map_structure(
+            lambda each, whole: each[index] if self._is_cut(whole) else each, self._parts, self._batch
+        )
+
+
 def example_weights(batch: Batch) -> tf.Tensor:
     """Return float32 weights [batch]: the batch's own "weights" (0 marks padding), or ones."""
     if "weights" in batch:

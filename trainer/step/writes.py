@@ -14,6 +14,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Objective, owners_of
 from hookline.trainer.ops.graph_walk import ancestors, origins, with_outer_graphs
 from hookline.trainer.step.context import StepContext, named_scope
+from hookline.trainer.step.means import Parts
 from hookline.trainer.step.stage import UPDATE_OPS, checked, declared_followers, in_stage, taking_part
 
 READING_OPS = frozenset(
@@ -334,19 +335,9 @@ def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
     if objective.updates == 1:
         yield batch
         return
-    examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
-    if examples is None or examples % objective.updates:
-        raise UserError(
-            f"Objective '{objective.name}' has updates={objective.updates}, received for batches of "
-            f"{examples or 'an unknown number of'} examples. Expected as many examples for each update: give a "
-            f"trainer.batch_size that {objective.updates} divides, also after replicas have shared it."
-        )
-    size = examples // objective.updates
+    parts = Parts(batch, objective.updates, f"updates={objective.updates} of the objective '{objective.name}'")
     for update in range(objective.updates):
-        rows = slice(update * size, (update + 1) * size)
-        yield tf.nest.map_structure(
-            lambda each, rows=rows: each[rows] if each.shape.rank and each.shape[0] == examples else each, batch
-        )
+        yield parts.part(update)
 
 
 def begin_run(objective: Objective, networks: Mapping[str, Network], held_back: tf.Tensor | None) -> list[tf.Operation]:

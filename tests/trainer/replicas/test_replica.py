@@ -9,7 +9,6 @@ from hookline.trainer.replicas.replica import (
     Collectives,
     Group,
     Replica,
-    check_number,
     common_seed,
     describe_replicas,
     local_replicas,
@@ -142,7 +141,6 @@ def test_gpus_come_before_parts_of_the_cpu(monkeypatch):
 def test_numbers_that_do_not_fit_are_refused():
     have = len(tf.config.list_logical_devices("CPU"))
     for refused, match in (
-        (lambda: check_number("none", 2), "replicas=2"),
         (lambda: local_replicas("mirrored", 2, 61), "batch_size=61"),
         (lambda: mirrored_devices(None), "replicas=<number>"),
         (lambda: mirrored_devices(have + 1), f"replicas={have + 1}"),
