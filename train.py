@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
 
-from hookline.scripts.help import help_text
 from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import (
     NonFiniteError,
@@ -30,6 +29,7 @@ from hookline.trainer.replicas.cluster import cluster_source
 
 if TYPE_CHECKING:
     from hookline.trainer.config.preflight import Job
+    from hookline.trainer.run.session import Outcome
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SIGNALLED = 128
@@ -71,12 +71,10 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     flag = next((each for each in arguments if each in ("--help", "-h")), None)
     if flag is None:
         return None
-    names = arguments[arguments.index(flag) + 1 :]
-    if not names or names[0].startswith("-"):
-        return help_text()
-    from hookline.scripts.help import entry_text
+    from hookline.scripts.help import entry_text, help_text
 
-    return entry_text(names[0])
+    names = arguments[arguments.index(flag) + 1 :]
+    return entry_text(names[0]) if names and not names[0].startswith("-") else help_text()
 
 
 def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
@@ -118,17 +116,23 @@ def say(text: str, end: str = "\n") -> None:
 
 def train_job(job: Job) -> dict[str, Any]:
     """Train, and return the summary."""
+    if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
+        say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
+    return execute_job(job).summary
+
+
+def execute_job(job: Job, began: float | None = None) -> Outcome:
+    """Train, and return what the run leaves behind; `began` is when it was asked for, None for the process's start."""
     from hookline.trainer.deferred import plain_warnings, quiet_start
 
     several = cluster_source(job.config["trainer"]) is not None
-    if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
-        say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
     with quiet_start(errors=not several):
         from hookline.scripts.planning.trace import plan_text
         from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
         from hookline.trainer.run.times import process_began
+    began = process_began() if began is None else began
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began()).summary
+        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=began)
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

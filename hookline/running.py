@@ -13,7 +13,6 @@ from hookline.trainer.errors import UserError
 if TYPE_CHECKING:
     import keras
 
-    from hookline.trainer.config.preflight import Job
     from hookline.trainer.run.run import Run
     from hookline.trainer.run.session import Outcome
 
@@ -87,7 +86,7 @@ def run(*overrides: str) -> RunResult:
         UnsavedError: the run is over, and its last or best state is not on the disk.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended the run; it is saved, and can be resumed.
     """
-    from hookline.train import check, unnamed_hook
+    from hookline.train import DONE, check, execute_job, interrupted_code, unnamed_hook
 
     began = time.monotonic()
     for each in overrides:
@@ -95,33 +94,21 @@ def run(*overrides: str) -> RunResult:
             raise UserError(f"'{each}' received. Expected key=value: this makes one run, and shows nothing.")
     try:
         (job,) = check(overrides)
-        outcome = _trained(job, began)
+        outcome = execute_job(job, began)
     except UserError as error:
         if hook := unnamed_hook(error):
             raise UserError(f"{error}{hook}") from error
         raise
+    except KeyboardInterrupt as error:
+        ended: Outcome | None = getattr(error, "outcome", None)
+        if ended is None or interrupted_code(error) != DONE:  # it is done where the run's own time was over
+            raise
+        outcome = ended
     directory = outcome.directory
     assert directory is not None
     last = _last_run(directory) if outcome.run is None else outcome.run
     networks = {} if last is None else {name: each.model for name, each in last.networks.items()}
     return RunResult(outcome.summary, read_history(directory), networks, directory)
-
-
-def _trained(job: Job, began: float) -> Outcome:
-    """Train; return what is there also when the run's own time was over."""
-    from hookline.trainer.deferred import plain_warnings, quiet_start
-
-    with quiet_start():
-        from hookline.scripts.planning.trace import plan_text
-        from hookline.trainer.run.control import Interrupted
-        from hookline.trainer.run.session import Outcome, execute
-    with plain_warnings():
-        try:
-            return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=began)
-        except Interrupted as error:
-            if error.signal_number is None and isinstance(error.outcome, Outcome):
-                return error.outcome
-            raise
 
 
 def _last_run(directory: Path) -> Run | None:

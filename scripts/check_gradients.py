@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, one_job, plain_table
+from hookline.scripts.command import built, make_main, one_job, plain_table
 from hookline.train import DONE, FAILED
 
 if TYPE_CHECKING:
@@ -34,14 +34,9 @@ if TYPE_CHECKING:
 
 def check(arguments: Sequence[str]) -> list[Compared]:
     """Return every overridden gradient of the run that a command line describes, compared."""
-    from hookline.trainer.deferred import plain_warnings, quiet_start
-
-    job = one_job(arguments)
-    with quiet_start():
+    with built(one_job(arguments)) as run:
         from hookline.scripts.gradient_probe import compare_gradients
-        from hookline.trainer.run.session import prepare
-    with plain_warnings():
-        run = prepare(job.config, job.recipe)
+
         return compare_gradients(run.trainer, run.training.batch)
 
 

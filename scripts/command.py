@@ -7,8 +7,8 @@ import fnmatch
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hookline.trainer.config.preflight import Job
+    from hookline.trainer.run.run import Run
 
 Options = TypeVar("Options")
 EXPECTED = {
@@ -141,6 +142,17 @@ def one_job(arguments: Sequence[str]) -> Job:
         raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
     (job,) = preflight(command)
     return job
+
+
+@contextmanager
+def built(job: Job) -> Iterator[Run]:
+    """Give a job's run, built and traced, and show warnings as plain lines; nothing is trained or written."""
+    from hookline.trainer.deferred import plain_warnings, quiet_start
+
+    with quiet_start():
+        from hookline.trainer.run.session import prepare
+    with plain_warnings():
+        yield prepare(job.config, job.recipe)
 
 
 def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> Path:

@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import check_output, make_main, new_figure, one_job, parse_options, plain_table
+from hookline.scripts.command import built, check_output, make_main, new_figure, one_job, parse_options, plain_table
 from hookline.trainer.errors import UserError, user_path
 
 if TYPE_CHECKING:
@@ -76,16 +76,11 @@ def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
 
 def find(options: Range, job: Job) -> Found:
     """Train a run at rising rates until its loss diverges, and draw the losses."""
-    from hookline.trainer.deferred import plain_warnings, quiet_start
-
     factor = (options.highest / options.lowest) ** (1.0 / max(1, options.count - 1))
     rising = {"initial_learning_rate": options.lowest, "decay_steps": 1, "decay_rate": factor}
     schedule = {"_target_": "keras.optimizers.schedules.ExponentialDecay", **rising}
     trainer = {**job.config["trainer"], "epochs": None, "steps": options.count}
-    with quiet_start():
-        from hookline.trainer.run.session import prepare
-    with plain_warnings():
-        run = prepare({**job.config, "schedule": schedule, "trainer": trainer}, job.recipe)
+    with built(replace(job, config={**job.config, "schedule": schedule, "trainer": trainer})) as run:
         losses = train(run.loop, options.count)
     if len(losses) < 2:
         raise UserError(f"The loss diverged at once, at {options.lowest:g}. Set a smaller lowest=<rate>.")

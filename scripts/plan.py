@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, one_job
+from hookline.scripts.command import built, make_main, one_job
 from hookline.train import run_job
 from hookline.trainer.errors import UserError
 
@@ -46,16 +46,12 @@ def parse(arguments: Sequence[str]) -> tuple[Job, str]:
 
 def show_plan(job: Job, form: str) -> dict[str, Any]:
     """Print the plan of a job; return an empty summary."""
-    from hookline.trainer.deferred import plain_warnings, quiet_start
-
-    with quiet_start():
+    with built(job) as run:
+        from hookline.hooks.monitors.console import open_console
         from hookline.scripts.planning.drawing import as_dot, as_mermaid
         from hookline.scripts.planning.trace import plan_run
-        from hookline.trainer.run.session import prepare
-    from hookline.hooks.monitors.console import open_console
 
-    with plain_warnings():
-        plan = plan_run(prepare(job.config, job.recipe))
+        plan = plan_run(run)
     console = open_console()
     if form in (DOT, MERMAID):
         console.file.write(as_dot(plan) if form == DOT else as_mermaid(plan))
