@@ -15,12 +15,12 @@ from hookline.deploy.formats import open_model, put_in_place
 from hookline.deploy.plain_model import card_of
 from hookline.scripts.command import csv_text, new_figure, plain_table
 from hookline.scripts.prediction import rank
+from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
-from hookline.trainer.run.blueprint import build_part
 from hookline.trainer.run.finished import restore
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
 from hookline.trainer.step.evaluate import Evaluator
@@ -119,7 +119,7 @@ def _measured(options: Options, outputs: np.ndarray, labels: np.ndarray, names: 
 
 def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
     """Return the data of a config."""
-    return build_part("data", config, Data, plugins=plugins)
+    return build(config, group="data", kind=Data, plugins=plugins)
 
 
 def check_data(

@@ -83,7 +83,7 @@ def build(
     plugins: Sequence[str] = (),
     **injected: Any,
 ) -> Any:
-    """Return what a node's `_target_` returns.
+    """Return what a node's `_target_` returns, an instance of `kind` where it is given.
 
     Nested nodes with a `_target_` are built first. Nothing is called before the whole node is checked.
     """
@@ -93,12 +93,18 @@ def build(
     parameters, takes_any = parameters_of(target)
     arguments |= {name: value for name, value in injected.items() if name in parameters or takes_any}
     try:
-        return target(**arguments)
+        part = target(**arguments)
     except ValueError as error:
         constructor = target.__init__ if inspect.isclass(target) else target  # a subclass may inherit that of Keras
         if isinstance(error, UserError) or not str(getattr(constructor, "__module__", "")).startswith("keras."):
             raise
         raise UserError(f"{node[TARGET]} refuses its arguments: {str(error).strip().splitlines()[0]}") from error
+    if kind is not None and not isinstance(part, kind):
+        raise UserError(
+            f"_target_={node[TARGET]} returned a value of type {type(part).__name__}. "
+            f"Expected {kind.__module__.partition('.')[0]}'s {kind.__name__}."
+        )
+    return part
 
 
 def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 
@@ -64,7 +64,7 @@ def from_config(config: Config, recipe: str = "") -> Blueprint:
     return Blueprint(
         config,
         recipe,
-        open_data=lambda: build_part("data", config["data"], Data, plugins=plugins),
+        open_data=lambda: build(config["data"], group="data", kind=Data, plugins=plugins),
         build_recipe=partial(_build_recipe, config),
         build_hooks=partial(build_hooks, config),
         build_hook=lambda key: build_hook(key, _hook_nodes(config)[key], plugins=plugins),
@@ -126,7 +126,7 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
             target = resolve(config["model"][TARGET], group="model", plugins=plugins)
             wanted = {name: each for name, each in offered.items() if name in parameters_of(target)[0]}
             _check_several(target, data, wanted)
-            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected, **wanted)
+            model = build(config["model"], group="model", kind=keras.Model, plugins=plugins, **injected, **wanted)
         check_names(model)
         return model
 
@@ -140,26 +140,10 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
         if callable(schedule):
             schedule = ScaledRate(schedule)
         node = {**config["optimizer"], "learning_rate": schedule}
-        return build_part("optimizer", node, keras.optimizers.Optimizer, plugins=plugins)
+        return build(node, group="optimizer", kind=keras.optimizers.Optimizer, plugins=plugins)
 
     parts = Parts(data, build_model, build_optimizer, tuple(plugins))
-    return build_part("task", config["task"], Recipe, plugins=plugins, parts=parts)
-
-
-Part = TypeVar("Part")
-
-
-def build_part(
-    key: str, node: Mapping[str, Any], kind: type[Part], *, plugins: Sequence[str] = (), **injected: Any
-) -> Part:
-    """Return the object that a section of the config describes."""
-    part = build(node, group=key, plugins=plugins, **injected)
-    if not isinstance(part, kind):
-        raise UserError(
-            f"{key}._target_={node[TARGET]} returned a value of type {type(part).__name__}. "
-            f"Expected {kind.__module__.partition('.')[0]}'s {kind.__name__}."
-        )
-    return part
+    return build(config["task"], group="task", kind=Recipe, plugins=plugins, parts=parts)
 
 
 def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> Hook:
@@ -168,9 +152,7 @@ def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = (
         raise UserError(f"hooks.{name}: '{AT}' stands between a hook and its network. Expected a name without it.")
     try:
         arguments, binding = split_binding(node, plugins=plugins)
-        hook = build(arguments, group=GROUP, kind=Hook, plugins=plugins)
-        if not isinstance(hook, Hook):
-            raise UserError(f"a {type(hook).__name__} received. Expected a GraphHook or a HostHook.")
+        hook: Hook = build(arguments, group=GROUP, kind=Hook, plugins=plugins)
         for key, pattern in binding.items():
             if not isinstance(hook, GraphHook):
                 raise UserError(f"{key}={pattern} received, but it changes no step. Expected no {key}.")
@@ -200,8 +182,6 @@ def build_augments(nodes: Mapping[str, Any], plugins: Sequence[str]) -> list[Aug
                 augment = build(node, group="augment", kind=Augment, plugins=plugins)
             except UserError as error:
                 raise UserError(f"augment.{name}: {error}") from error
-            if not isinstance(augment, Augment):
-                raise UserError(f"augment.{name} builds a {type(augment).__name__}. Expected an Augment.")
             augment.name = name
             augments.append(augment)
     return augments
