@@ -30,11 +30,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.sweep.record import usable_cores
 from hookline.scripts.sweep.run import TETHER, TRAIN
 from hookline.train import check
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import check_workers
+from hookline.trainer.run.directory import usable_cores
 
 OURS = ("workers", "grace")
 STRATEGY, THREADS = "trainer.strategy", "trainer.threads"

@@ -39,12 +39,13 @@ from hookline.scripts.reproduction.rows import append_conditions, conditions_now
 from hookline.scripts.reproduction.targets import DATA, Target, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.scripts.sweep.open import is_done, job_arguments, quoted
-from hookline.scripts.sweep.record import Sweep, SweepJob, divide, is_complete, read_summary
+from hookline.scripts.sweep.record import Sweep, SweepJob, divide
 from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
 from hookline.train import say
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import locked
+from hookline.trainer.run.results import is_complete, read_summary
 
 FLAGS = {"--list": "list=true", "--render": "render=true"}
 ANY = "\0"

@@ -18,10 +18,9 @@ from hookline.deploy.inference.container import PACKED, SPARSE, read_container
 from hookline.deploy.inference.sparse_file import NETWORK
 from hookline.scripts.comparison.runs import StoredRun, nested, number, read_run
 from hookline.scripts.reproduction.targets import Export, Measure, Target, commands_of
-from hookline.scripts.sweep.record import usable_cores
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_json, read_text
-from hookline.trainer.run.directory import cpu_name
+from hookline.trainer.run.directory import cpu_name, usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CONDITIONS = "conditions.jsonl"

@@ -14,7 +14,8 @@ from typing import Any
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_lock, read_json, write_whole
-from hookline.trainer.run.results import COMPLETE
+from hookline.trainer.run.directory import usable_cores
+from hookline.trainer.run.results import COMPLETE, read_summary
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -42,12 +43,6 @@ def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
         if gpus and count > fitting:  # several jobs share a GPU
             environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     return Slots(tuple(environments), max(1, cores // count))
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def usable_gpus(command: str = "nvidia-smi") -> tuple[str, ...]:
@@ -158,17 +153,3 @@ def read_sweep(directory: Path) -> Sweep:
         return Sweep(directory, **others)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read as a sweep ({type(error).__name__}: {error}).") from error
-
-
-def read_summary(run: Path) -> dict[str, Any]:
-    """Return what the summary.json of a run holds; nothing if it has none that can be read."""
-    try:
-        summary = read_json(run / "summary.json")
-    except (OSError, ValueError):
-        return {}
-    return summary if isinstance(summary, dict) else {}
-
-
-def is_complete(summary: Mapping[str, Any]) -> bool:
-    """Return whether a run has come to its end, so that nothing is left to do."""
-    return summary.get("status") in COMPLETE

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hookline.scripts.sweep.open import added_threads, job_arguments, own_overrides
-from hookline.scripts.sweep.record import FAILED, INTERRUPTED, RUNNING, Slots, Sweep, SweepJob, is_complete, record
+from hookline.scripts.sweep.record import FAILED, INTERRUPTED, RUNNING, Slots, Sweep, SweepJob, record
 from hookline.trainer.config.preflight import Job
 from hookline.trainer.errors import UserError, as_typed
 from hookline.trainer.files import open_append, open_file
-from hookline.trainer.run.results import format_value, short_name
+from hookline.trainer.run.results import format_value, is_complete, short_name
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 TETHER = Path(__file__).resolve().parent / "tether.py"

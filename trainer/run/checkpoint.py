@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -81,6 +82,15 @@ class CheckpointStore:
         new = [problem for problem, returned in self._problems.items() if not returned]
         self._problems |= dict.fromkeys(new, True)
         return new
+
+    def warn(self) -> None:
+        """Warn of what `problems` returns."""
+        for problem in self.problems():
+            warnings.warn(problem, stacklevel=3)
+
+    def best_or_last(self) -> str:
+        """Return the tag of the best checkpoint, or of the last one where there is no best."""
+        return "best" if "best" in self.tags() else "last"
 
     def tags(self) -> dict[str, str]:
         """Return the name of the checkpoint that each tag means."""

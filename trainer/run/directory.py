@@ -114,6 +114,12 @@ def cpu_flags() -> list[str]:
     return [flag for flag in _cpu_info("flags").split() if flag.startswith(("avx", "fma", "amx", "sse4"))]
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def cpu_name() -> str:
     """Return the name of the processor."""
     return _cpu_info("model name") or platform.processor() or platform.machine()

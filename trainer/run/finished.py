@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 Made = TypeVar("Made")
-BEST, LAST = "best", "last"
+LAST = "last"
 TARGET, PYTHON = "_target_", "hookline.Trainer"
 """In the config of a run that was trained by Python, the target of every part that only Python has."""
 KERAS_SUFFIX, KERAS_CONFIG = ".keras", "config.json"
@@ -90,13 +89,12 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
 
     directory = user_path(run, "run")
     store = CheckpointStore(directory / "checkpoints")
-    tags, problems = store.tags(), store.problems()
+    tags = store.tags()
     if not tags:
-        why = "".join(f" {problem}" for problem in problems)
+        why = "".join(f" {problem}" for problem in store.problems())
         raise UserError(f"run={run} has no checkpoints.{why} Expected a run with the hook 'checkpoint'.")
-    for problem in problems:
-        warnings.warn(problem, stacklevel=2)
-    tag = checkpoint or (BEST if BEST in tags else LAST)
+    store.warn()
+    tag = checkpoint or store.best_or_last()
     if tag not in tags:
         raise unknown_name("checkpoint", tag, tags)
     loaded = store.load(tag)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -223,9 +222,8 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
 def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> None:
     """Give networks the weights of a run's best checkpoint, or of its last one."""
     store = CheckpointStore(checkpoints)
-    tensors = store.load("best" if "best" in store.tags() else "last").tensors
-    for problem in store.problems():
-        warnings.warn(problem, stacklevel=2)
+    tensors = store.load(store.best_or_last()).tensors
+    store.warn()
     stored: dict[str, dict[str, np.ndarray]] = {}
     for key, value in tensors.items():
         kind, _, rest = key.partition("/")

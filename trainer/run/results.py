@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from hookline.trainer.files import read_json
 
 TRAINERS = {
     "loss": "what training minimises: each term, and their sum, loss/total",
@@ -60,6 +63,20 @@ WHOLE = 1e-3
 """How far rounding may have moved a whole number."""
 COMPLETE = ("completed", "stopped")
 """Statuses in summary.json: the run has made all its steps, or a hook has ended it for good."""
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Return what the summary.json of a run holds; nothing if it has none that can be read."""
+    try:
+        summary = read_json(run / "summary.json")
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def is_complete(summary: Mapping[str, Any]) -> bool:
+    """Return whether a run has come to its end, so that nothing is left to do."""
+    return summary.get("status") in COMPLETE
 
 
 def format_value(value: float | None) -> str:

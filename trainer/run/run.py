@@ -192,11 +192,7 @@ class Run:
     def wait_for_checkpoints(self) -> None:
         """Return when all checkpoints are on disk, and warn of those that could not be written."""
         self._store.finish()
-        self._warn_of_problems()
-
-    def _warn_of_problems(self) -> None:
-        for problem in self._store.problems():
-            warnings.warn(problem, stacklevel=2)
+        self._store.warn()
 
     def name_what_is_saved(self) -> None:
         """Report the best state on disk as the best, if a better one could not be written."""
@@ -325,7 +321,7 @@ class Run:
                 self._store.keep_last = self.control.keep_last
                 state = {"run": run_state(self), "hooks": hooks}
                 self._store.save(tags, self.step, values_by_key(self.variables), state)
-        self._warn_of_problems()
+        self._store.warn()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:
         """Return a hook's state. If writing its files fails first, that is reported and the state asked for again."""

@@ -22,11 +22,11 @@ from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.control import Interrupted, Interruption, termination_interrupts
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
 from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
+from hookline.trainer.run.results import is_complete, read_summary
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import (
     changed_environment,
     check_config,
-    completed_summary,
     existing_directory,
     restore_run,
     values_by_key,
@@ -106,7 +106,7 @@ def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
     """Resume a run from its newest sound checkpoint; from its start if there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
-        if (summary := completed_summary(directory)) is not None:
+        if is_complete(summary := read_summary(directory)):
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
             given["workers"].leave(None, complete=True)
             return Outcome(summary, directory)
@@ -129,8 +129,7 @@ def open_existing(directory: Path, digest: str) -> tuple[CheckpointStore, Checkp
     """Return the store of a run and its newest sound checkpoint; warn of damage, and of another environment."""
     store = open_store(directory, digest)
     checkpoint = store.newest()
-    for problem in store.problems():
-        warnings.warn(problem, stacklevel=2)
+    store.warn()
     check_config(directory, checkpoint, digest)
     for difference in changed_environment(directory):
         warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)

@@ -22,7 +22,6 @@ from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.control import Journal
 from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.machine import estimated
-from hookline.trainer.run.results import COMPLETE
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.stage import checked, in_stage
 from hookline.trainer.step.trainer import Trainer
@@ -153,15 +152,6 @@ def existing_directory(run: str) -> Path:
     if not path.is_dir():
         raise UserError(f"resume={run} is not a directory. Expected the directory of a run.")
     return path
-
-
-def completed_summary(directory: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that is complete; None if there is something to resume."""
-    try:
-        summary = read_json(directory / "summary.json")
-    except (OSError, ValueError):
-        return None
-    return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
 
 
 def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:

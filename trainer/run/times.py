@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from hookline.trainer.hook import HostHook
 from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.run.directory import usable_cores
 from hookline.trainer.run.results import format_bytes, format_share
 
 if TYPE_CHECKING:
@@ -208,12 +209,6 @@ def advise(run: Run, parts: Mapping[str, float]) -> str:
     else:
         remedy = f"all of {cores} cores are in use: use more cores, or a larger network for the same batches"
     return f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}; {remedy}."
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _seconds(function: Callable[..., Any], *arguments: tf.Tensor) -> float:

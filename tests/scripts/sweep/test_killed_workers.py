@@ -15,8 +15,8 @@ import pytest
 
 from hookline.hooks.monitors.study import open_storage
 from hookline.scripts.submit import parse, submit
-from hookline.scripts.sweep.record import read_summary
 from hookline.scripts.sweep.run import TRAIN
+from hookline.trainer.run.results import read_summary
 from tests.support.workers import children
 
 SPACE = ("optimizer.learning_rate=tag(log,interval(1e-4,1e-1))", "schedule=constant,cosine")
