@@ -172,6 +172,8 @@ class BernoulliGate(keras.layers.Layer):
     The options are those of `BernoulliAttention`. The seed of the draws is a variable: runs resume exactly.
     """
 
+    role = "gate"  # by which readers of a graph know it without importing it
+
     def __init__(
         self, *, mode: str = "bernoulli", eval_mode: str = "expectation", seed: int | None = None, **options: Any
     ) -> None:

@@ -42,12 +42,10 @@ def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) ->
 
 
 def _is_bounded(operation: Any) -> bool:
-    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
-
     if isinstance(operation, keras.layers.Activation):
         return _has_bounded_function(operation)
     bounded_relu = isinstance(operation, keras.layers.ReLU) and operation.max_value is not None
-    is_bounded = isinstance(operation, (InputQuantizer, keras.layers.Softmax))
+    is_bounded = isinstance(operation, keras.layers.Softmax) or getattr(operation, "role", "") == "input quantizer"
     return bounded_relu or is_bounded or type(operation).__name__ in BOUNDED_OPERATIONS
 
 

@@ -20,6 +20,8 @@ class InputQuantizer(keras.layers.Layer):
     `ZeroPadding` layer stands before the quantizer instead, so that its zeros become sign(0) = +1.
     """
 
+    role = "input quantizer"  # by which readers of a graph know it without importing it
+
     def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
         super().__init__(**options)
         parsed = parse_quantizer(quantizer, role="input", option="quantizer")
@@ -77,6 +79,8 @@ class _Float(keras.layers.Layer):
 @keras.saving.register_keras_serializable(package="hookline")
 class ActivationQuantizer(_Float):
     """Return its input, rounded to the range of a point where a hook is at work; it has no variables."""
+
+    role = "activation quantizer"
 
     def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
         """Say whose range counts, whether inputs move it, and whether they are means of its levels."""

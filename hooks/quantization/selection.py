@@ -86,16 +86,14 @@ def _sources(facts: list[Facts]) -> frozenset[str]:
 
 def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
     """Return facts about the output of one operation; sources pass through."""
-    from hookline.hooks.attention.gate import BernoulliGate
-    from hookline.hooks.quantization.layers import ActivationQuantizer, InputQuantizer
-
-    if isinstance(operation, ActivationQuantizer):
+    role = getattr(operation, "role", "")
+    if role == "activation quantizer":
         return facts[0]
-    if isinstance(operation, BernoulliGate):
+    if role == "gate":
         # What follows comes from the features; the branch beside them only says where. Zeros join the quantized values.
         return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
     sources = _sources(facts)
-    if isinstance(operation, InputQuantizer):
+    if role == "input quantizer":
         return Facts(sources, quantizer=operation.quantizer.config)
     if is_non_negative(operation):
         return Facts(sources, operation.name)
