@@ -18,7 +18,7 @@ from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
 from hookline.trainer.config.stored import read_stored
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import settle
 from hookline.trainer.objective import Objective
@@ -108,10 +108,7 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
 
 def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None) -> None:
     """Build networks and hooks without data, and give them the values of a checkpoint."""
-    store = CheckpointStore(directory / "checkpoints")
-    if tag not in (tags := store.tags()):
-        raise unknown_name("checkpoint", tag, tags)
-    checkpoint = store.load(tag)
+    checkpoint = CheckpointStore(directory / "checkpoints").load(tag)
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
     spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's

@@ -27,7 +27,6 @@ from hookline.trainer.errors import (
     user_path,
 )
 from hookline.trainer.run.directory import initial_checkpoints
-from hookline.trainer.run.state import existing_directory
 from tests.support.refusals import assert_refused
 
 
@@ -101,7 +100,6 @@ LOOKS = {
     "data.path of images": existing_folder,
     "data.path of an npz": lambda path: read_npz(path, ["a"]),
     "init_from": initial_checkpoints,
-    "resume": existing_directory,
     "config of a run": lambda path: read_stored(path, "resume"),
     "recipe of a run": lambda path: recipe_of(path, "resume"),
     "--sweep": lambda path: open_sweep(parse_command(["-m", "--sweep", path]), NOW),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.files import remove
 from hookline.trainer.run import checkpoint_files as disk
 
@@ -102,9 +102,8 @@ class CheckpointStore:
         """Return the checkpoint that a tag means, once its hashes are checked."""
         tags = self.tags()
         if tag not in tags:
-            raise UserError(
-                f"No checkpoint '{tag}' in {self.directory}. Expected one of: {', '.join(sorted(tags)) or 'none'}."
-            )
+            hint, known = did_you_mean(tag, tags), ", ".join(sorted(tags)) or "none"
+            raise UserError(f"No checkpoint '{tag}' in {self.directory}.{hint} Expected one of: {known}.")
         return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
 
     def newest(self) -> disk.Checkpoint | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookline.trainer.config.parts import check_found
 from hookline.trainer.config.stored import check_plugins, read_stored, without_initial
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_BYTES, open_file, parse_json
 
 if TYPE_CHECKING:
@@ -89,14 +89,11 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
 
     directory = user_path(run, "run")
     store = CheckpointStore(directory / "checkpoints")
-    tags = store.tags()
-    if not tags:
+    if not store.tags():
         why = "".join(f" {problem}" for problem in store.problems())
         raise UserError(f"run={run} has no checkpoints.{why} Expected a run with the hook 'checkpoint'.")
     store.warn()
     tag = checkpoint or store.best_or_last()
-    if tag not in tags:
-        raise unknown_name("checkpoint", tag, tags)
     loaded = store.load(tag)
     restored = build_run(from_config(config), directory=directory)
     assign_variables(trainer_variables(restored.trainer), loaded.tensors, f"run={run}")  # no sums of an open report

@@ -14,7 +14,7 @@ import tensorflow as tf
 import yaml
 
 from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_stored, without_initial
-from hookline.trainer.errors import UnsavedError, UserError
+from hookline.trainer.errors import UnsavedError, UserError, user_path
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
@@ -27,7 +27,6 @@ from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import (
     changed_environment,
     check_config,
-    existing_directory,
     restore_run,
     values_by_key,
 )
@@ -104,7 +103,7 @@ def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
 
 def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
     """Resume a run from its newest sound checkpoint; from its start if there is none yet."""
-    directory = existing_directory(config["resume"])
+    directory = user_path(config["resume"], "resume")
     with locked(directory):
         if is_complete(summary := read_summary(directory)):
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.stored import CONFIG_DIGEST, FILE_NAME, read_stored
-from hookline.trainer.errors import UserError, did_you_mean, user_path
+from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.files import read_json
 from hookline.trainer.hook import Bits, Hook
 from hookline.trainer.input.data import Split
@@ -144,14 +144,6 @@ def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Nu
 
 MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
 """Keys of environment.json that may change the bits of a step, beside the packages."""
-
-
-def existing_directory(run: str) -> Path:
-    """Return the directory of a run to resume."""
-    path = user_path(run, "resume")
-    if not path.is_dir():
-        raise UserError(f"resume={run} is not a directory. Expected the directory of a run.")
-    return path
 
 
 def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
