@@ -19,7 +19,7 @@ from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Shown
-from hookline.trainer.ops.estimators import bernoulli_through
+from hookline.trainer.ops.estimators import uniform_numbers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 EXAMPLES = 8
@@ -271,7 +271,7 @@ class BernoulliAttention(GraphHook):
         observed = {"inputs": context.batch["inputs"], "attention": attention[..., 0]}
         if self.mode == "bernoulli":
             seed = context.stateless_seed(f"{self.name}/picture")
-            observed["draw"] = bernoulli_through(attention, seed=seed)[..., 0]
+            observed["draw"] = tf.cast(uniform_numbers(attention, seed) < attention, tf.float32)[..., 0]
         return observed
 
     def show(self, observed: Arrays) -> Shown:
