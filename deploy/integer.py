@@ -19,7 +19,7 @@ from hookline.deploy.formats import first_line, import_optional
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
+from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of, nodes_in_order
 from hookline.trainer.ops.averages import STRETCH, STRETCHED
 
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
@@ -191,32 +191,29 @@ class Folded:
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         graph = model._functional if isinstance(model, keras.Sequential) else model
         tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
-        for depth in sorted(graph._nodes_by_depth, reverse=True):
-            for node in (each for each in graph._nodes_by_depth[depth] if not each.is_input):
-                operation = node.operation
-                fused = (
-                    is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
-                )
-                if id(operation) not in self._offsets and not fused:  # what may be fused takes any shape
-                    tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
-                given = [tensors[id(each)] for each in node.input_tensors]
-                if id(operation) in self._columns:
-                    compute = self._by_row if is_of(operation, ROWS) else self._by_column
-                    made = [compute(operation, given[0])]
-                elif is_of(operation, ["Dense"]) and given[0].shape.rank > 2:
-                    made = [operation(tf.reshape(given[0], [-1, given[0].shape[-1]]))]
-                elif id(operation) in self._offsets:
-                    made = [given[0] + self._offsets[id(operation)]]
-                elif operation.name.endswith(STRETCHED):
-                    made = given
-                elif id(operation) in self._affine and is_by_channel(operation, given[0]):
-                    made = [self._by_channel(given[0], *self._affine[id(operation)])]
-                elif is_graph(operation):
-                    made = self._run(operation, given)
-                else:
-                    args, kwargs = node.arguments.fill_in(tensors)
-                    made = keras.tree.flatten(operation(*args, **kwargs))
-                tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
+        for node in nodes_in_order(graph):
+            operation = node.operation
+            fused = is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
+            if id(operation) not in self._offsets and not fused:  # what may be fused takes any shape
+                tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
+            given = [tensors[id(each)] for each in node.input_tensors]
+            if id(operation) in self._columns:
+                compute = self._by_row if is_of(operation, ROWS) else self._by_column
+                made = [compute(operation, given[0])]
+            elif is_of(operation, ["Dense"]) and given[0].shape.rank > 2:
+                made = [operation(tf.reshape(given[0], [-1, given[0].shape[-1]]))]
+            elif id(operation) in self._offsets:
+                made = [given[0] + self._offsets[id(operation)]]
+            elif operation.name.endswith(STRETCHED):
+                made = given
+            elif id(operation) in self._affine and is_by_channel(operation, given[0]):
+                made = [self._by_channel(given[0], *self._affine[id(operation)])]
+            elif is_graph(operation):
+                made = self._run(operation, given)
+            else:
+                args, kwargs = node.arguments.fill_in(tensors)
+                made = keras.tree.flatten(operation(*args, **kwargs))
+            tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in graph.outputs]
 
 

@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from hookline.hooks.attention import options
 from hookline.hooks.attention.place import Place, find_place, insert_gated, refuse_sign_after
-from hookline.hooks.graphs import nodes_in_order, write_out
+from hookline.hooks.graphs import write_out
 from hookline.hooks.kernels import mark_added
 from hookline.hooks.options import epoch_start
 from hookline.trainer.errors import UserError, check_choice, check_number
-from hookline.trainer.graph import layer_input, layer_output
+from hookline.trainer.graph import layer_input, layer_output, nodes_in_order
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Shown
-from hookline.trainer.ops.estimators import bernoulli_through
+from hookline.trainer.ops.estimators import uniform_numbers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 EXAMPLES = 8
@@ -271,7 +271,7 @@ class BernoulliAttention(GraphHook):
         observed = {"inputs": context.batch["inputs"], "attention": attention[..., 0]}
         if self.mode == "bernoulli":
             seed = context.stateless_seed(f"{self.name}/picture")
-            observed["draw"] = bernoulli_through(attention, seed=seed)[..., 0]
+            observed["draw"] = tf.cast(uniform_numbers(attention, seed) < attention, tf.float32)[..., 0]
         return observed
 
     def show(self, observed: Arrays) -> Shown:

@@ -194,7 +194,7 @@ class BnnRounding(GraphHook):
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:
             clip = partial(tf.clip_by_value, clip_value_min=-self.clip, clip_value_max=self.clip)
-            project_with_average(context.network.optimizer, kernel.variable, clip)
+            project_with_average(context.network, kernel.name, clip)
 
     def measure(self, context: StepContext) -> Tensors:
         flipped, saturated = [], []

@@ -147,7 +147,7 @@ class Bop(GraphHook):
             if self._tap(kernel) in context.taps:  # the hook takes part
                 momentum = tf.convert_to_tensor(self._momenta[kernel.name])
                 begun = tf.where(begun * momentum >= self.threshold, -begun, begun)
-            project_with_average(context.network.optimizer, kernel.variable, partial(_replaced, begun))
+            project_with_average(context.network, kernel.name, partial(_replaced, begun))
 
     def measure(self, context: StepContext) -> Tensors:
         flipped = [context.latent[each.name] != tf.convert_to_tensor(each.variable.value) for each in self._kernels]

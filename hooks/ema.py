@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs, inner_of
+from hookline.hooks.options import begin_step, check_epochs
 from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
+from hookline.trainer.network import inner_of
 from hookline.trainer.step.context import BuildContext, StepContext
 
 WARM_UP = 10.0  # of (1 + t) / (10 + t)

@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.graphs import calls_replaced, nodes_in_order
+from hookline.hooks.graphs import calls_replaced
 from hookline.hooks.options import parse_named
 from hookline.trainer.errors import UserError, check_number, did_you_mean
-from hookline.trainer.graph import as_functional, is_graph, select_layers
+from hookline.trainer.graph import graph_calls, is_graph, select_layers
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops import override_gradient as overrides
 from hookline.trainer.ops.backward import BACKWARDS, Backward, modify_gradients
@@ -120,7 +120,9 @@ class GradientOverride(GraphHook):
             return
         if not is_graph(model):
             raise UserError(f"'{model.name}' has no known graph. Expected a functional or Sequential one, or op_type.")
-        offered = _called_layers(model)
+        is_float = keras.backend.is_float_dtype
+        calls = [call for call in graph_calls(model) if any(is_float(each.dtype) for each in call.input_tensors)]
+        offered = {id(call.operation) for call in calls}
         self._chosen = select_layers(model, self.layers, accept=lambda layer: id(layer) in offered)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
@@ -151,21 +153,6 @@ class GradientOverride(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         return {"backward": self.backward.name, "layers_overridden": list(self._chosen), "op_type": self.op_type}
-
-
-def _called_layers(model: keras.Model) -> set[int]:
-    """Return the identities of the layers that a model's graph, or one inside it, calls on float tensors."""
-    found: set[int] = set()
-    for node in nodes_in_order(as_functional(model)):
-        if is_graph(node.operation):
-            found |= _called_layers(node.operation)
-        elif isinstance(node.operation, keras.Layer) and any(map(_is_float, node.input_tensors)):
-            found.add(id(node.operation))
-    return found
-
-
-def _is_float(tensor: Any) -> bool:
-    return keras.backend.is_float_dtype(tensor.dtype)
 
 
 def _call(call: Callable[..., Any], backward: Backward, name: str, *args: Any, **kwargs: Any) -> Any:

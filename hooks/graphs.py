@@ -18,14 +18,6 @@ Fact = TypeVar("Fact")
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
-def nodes_in_order(model: keras.Model) -> Iterator[Any]:
-    """Yield the nodes of a functional model's own graph in topological order, without inputs."""
-    for depth in sorted(model._nodes_by_depth, reverse=True):
-        for node in model._nodes_by_depth[depth]:
-            if not node.is_input:
-                yield node
-
-
 def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable[..., Any]) -> keras.Model:
     """Return the model with `call(layer, *args, **kwargs)` in place of the call of each layer that it touches.
 

@@ -175,7 +175,7 @@ class IncrementalQuantization(GraphHook):
 
     def project(self, context: StepContext) -> None:
         """Give quantized entries the level of their value when the step began, by which they were chosen."""
-        names, optimizer = [kernel.name for kernel in self._kernels], context.network.optimizer
+        names = [kernel.name for kernel in self._kernels]
         begun = [context.latent[name] for name in names]
 
         def rounded() -> list[tf.Tensor]:
@@ -185,7 +185,7 @@ class IncrementalQuantization(GraphHook):
         levels = tf.cond(due, rounded, lambda: [tf.identity(value) for value in begun])
         for kernel, level in zip(self._kernels, levels, strict=True):
             mask = tf.convert_to_tensor(self._masks[kernel.name])
-            options.project_with_average(optimizer, kernel.variable, partial(_level_unless, mask, level))
+            options.project_with_average(context.network, kernel.name, partial(_level_unless, mask, level))
 
     def measure(self, context: StepContext) -> Tensors:
         quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, check_choice, check_number, unknown_name
+from hookline.trainer.network import Network, inner_of
 from hookline.trainer.step.context import BuildContext
 
 
@@ -56,11 +57,6 @@ AVERAGE = "_model_variables_moving_average"
 """The optimizer's attribute that holds the moving averages; its other lists of variables are slots."""
 
 
-def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the optimizer inside a LossScaleOptimizer; any other as it is."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> None:
     """Let no weight decay of the optimizer change a variable; Keras allows it only before the optimizer is built."""
     inner = inner_of(optimizer)
@@ -69,19 +65,14 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Va
     inner._exclude_from_weight_decay_cache = {}
 
 
-def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable | None:
+def moving_average(network: Network, name: str) -> keras.Variable | None:
     """Return the average that an optimizer with `use_ema` keeps of a variable, or None."""
-    inner = inner_of(optimizer)
-    if not inner.use_ema:
-        return None
-    pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
-    return next((average for trained, average in pairs if trained is variable), None)
+    averaged = inner_of(network.optimizer).use_ema and name in network.trainable_variables
+    return network.optimizer_slots(name)[AVERAGE] if averaged else None
 
 
-def project_with_average(
-    optimizer: keras.optimizers.Optimizer, variable: keras.Variable, project: Callable[[tf.Tensor], tf.Tensor]
-) -> None:
+def project_with_average(network: Network, name: str, project: Callable[[tf.Tensor], tf.Tensor]) -> None:
     """Project a variable and its moving average, which was taken before the projection and may replace it later."""
-    for each in (variable, moving_average(optimizer, variable)):
+    for each in (network.variables[name], moving_average(network, name)):
         if each is not None:
             each.value.assign(project(tf.convert_to_tensor(each.value)))

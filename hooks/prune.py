@@ -243,7 +243,7 @@ class Prune(GraphHook):
             self._rewinding.put_back(context.latent, context.taps[f"{self.name}/rewinds"])
         for kernel in self._kernels:
             trained = self._trained(self._masks[kernel.name])
-            project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, trained))
+            project_with_average(context.network, kernel.name, partial(zero_unless, trained))
 
     def measure(self, context: StepContext) -> Tensors:
         zeros = [tf.convert_to_tensor(kernel.variable.value) == 0 for kernel in self._kernels]

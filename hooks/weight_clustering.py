@@ -14,6 +14,7 @@ from hookline.hooks import options
 from hookline.hooks.kernels import left_out_advice, relative_distance, select_kernels
 from hookline.trainer.errors import check_choice, check_integer, check_number
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
+from hookline.trainer.network import inner_of
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -144,7 +145,7 @@ class WeightClustering(GraphHook):
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         active = tf.convert_to_tensor(self._active)
         due = tf.logical_and(tf.logical_not(active), context.step >= self._begin)
-        rate = self.centroid_rate * tf.cast(options.inner_of(context.network.optimizer).learning_rate, tf.float32)
+        rate = self.centroid_rate * tf.cast(inner_of(context.network.optimizer).learning_rate, tf.float32)
         operations = []
         for name, variable in self._centroids.items():
             centroids, latent = tf.convert_to_tensor(variable), context.latent[name]
@@ -166,7 +167,7 @@ class WeightClustering(GraphHook):
         """Put entries back to 0 that were 0 when clustering began."""
         for kernel in self._kernels if self._masks else ():
             kept = tf.logical_or(self._masks[kernel.name], tf.logical_not(self._active))
-            options.project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, kept))
+            options.project_with_average(context.network, kernel.name, partial(zero_unless, kept))
 
     def measure(self, context: StepContext) -> Tensors:
         taps = [context.taps[f"{self.name}/counts/{name}"] for name in self._centroids]

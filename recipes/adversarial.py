@@ -15,7 +15,7 @@ from hookline.recipes.models import DISCRIMINATOR, GENERATOR
 from hookline.recipes.sample_quality import Quality, average_metrics, draw
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.final_activation import FinalActivation, take_off
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, inner_of
 from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, Shown
 from hookline.trainer.recipe import Parts
 from hookline.trainer.step.copy_network import Slots, copy_network
@@ -194,7 +194,7 @@ class NetworkBuilder:
         return wanted is not False and reason is None
 
     def _why_apart(self, count: int) -> str | None:
-        optimizer = _inner(self._parts.build_optimizer())
+        optimizer = inner_of(self._parts.build_optimizer())
         kind = type(optimizer).__name__
         if kind not in ENTRYWISE:
             return f"the optimizer {kind} may mix the entries of a weight"
@@ -247,14 +247,9 @@ class Copies:
         if self.every == 1:
             return copy()
         # The number of a step is how often the sources have moved, so it is saved.
-        moved = tf.convert_to_tensor(_inner(networks[self.sources.names[0]].optimizer).iterations)
+        moved = tf.convert_to_tensor(inner_of(networks[self.sources.names[0]].optimizer).iterations)
         due = tf.equal((tf.cast(moved, tf.int64) // self.updates - 1) % self.every, 0)
         return [tf.cond(due, copied, lambda: tf.constant(False)).op]
-
-
-def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that another, such as one that scales losses, wraps."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 SAMPLES = "samples"

@@ -18,16 +18,6 @@ def enlarged(images: np.ndarray, smallest: int) -> np.ndarray:
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
 
 
-def sheet(tiles: np.ndarray, columns: int, gap: int) -> np.ndarray:
-    """Return pictures [n, height, width, 3] side by side on white, row by row from the upper left."""
-    height, width = tiles.shape[1] + gap, tiles.shape[2] + gap
-    page = np.ones((math.ceil(len(tiles) / columns) * height + gap, columns * width + gap, 3), np.float32)
-    for index, tile in enumerate(tiles):
-        top, left = index // columns * height + gap, index % columns * width + gap
-        page[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
-    return page
-
-
 def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.ndarray:
     """Return pictures of one width below one another, each with its title above."""
     parts = []

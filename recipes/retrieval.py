@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
-from hookline.recipes.pictures import enlarged, sheet
+from hookline.recipes.pictures import enlarged
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
@@ -27,6 +27,7 @@ from hookline.trainer.objective import (
     ObjectiveOutput,
     Shown,
     hard_labels,
+    sheet,
     thumbnails,
 )
 from hookline.trainer.recipe import Parts, Recipe
@@ -314,7 +315,7 @@ def neighbour_sheet(
         framed[:count] = colours[:, np.newaxis, np.newaxis]
         framed[:count, FRAME:-FRAME, FRAME:-FRAME] = tiles
         rows.append(framed)
-    return sheet(np.concatenate(rows), columns, GAP)
+    return sheet(rows, GAP)
 
 
 QUERIES_AT_ONCE = 256  # how many queries are ranked together: memory for that many rows of distances is needed

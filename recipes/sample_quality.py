@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,12 @@ import tensorflow as tf
 
 from hookline.recipes.data.points import MixtureData
 from hookline.recipes.models import is_image
-from hookline.recipes.pictures import enlarged, scatter_picture, sheet, stacked_sheets
+from hookline.recipes.pictures import enlarged, scatter_picture, stacked_sheets
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch
+from hookline.trainer.objective import Batch, in_rows, sheet
 from hookline.trainer.run.finished import read_config, shipped_network
 
 
@@ -208,8 +207,7 @@ class ImageQuality:
         return {"frechet_distance": distance, **{f"class_{name}": value for name, value in histogram.items()}}
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        tiles = enlarged(samples[:64], SMALLEST)
-        return sheet(tiles, math.ceil(math.sqrt(len(tiles))), GAP)
+        return sheet(in_rows(enlarged(samples[:64], SMALLEST)), GAP)
 
 
 Quality: TypeAlias = "MixtureQuality | ImageQuality"

@@ -130,8 +130,8 @@ def use_averages(network: Network) -> None:
     """Give each trained variable the optimizer's moving average of it."""
     from hookline.hooks.options import moving_average
 
-    for variable in network.trainable_variables.values():
-        average = moving_average(network.optimizer, variable)
+    for name, variable in network.trainable_variables.items():
+        average = moving_average(network, name)
         if average is None:
             raise UserError(
                 "average=true received, but neither the hook ema nor the run's optimizer kept moving averages. "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -95,30 +94,20 @@ def _no_match(pattern: str, names: dict[str, tuple[str, ...]], kind: str) -> Use
     return UserError(f"The pattern '{pattern}' matches no {kind}.{hint} Expected one of: {', '.join(listed)}{more}.")
 
 
-Shape = tuple[int | None, ...]
+def graph_calls(model: keras.Model) -> list[Any]:
+    """Return every call in a model's graph in topological order; nested models whose graph is known are expanded.
 
-
-@dataclass(frozen=True)
-class Call:
-    """Hold one call of a layer, or of another operation, in a model's graph."""
-
-    operation: Any  # that is called
-    inputs: tuple[Shape, ...]  # shapes with the batch first, None if a size is open
-    outputs: tuple[Shape, ...]  # likewise
-
-
-def graph_calls(model: keras.Model) -> list[Call]:
-    """Return every call in a model's graph in topological order; nested models whose graph is known are expanded."""
-    calls: list[Call] = []
-    for node in _nodes(model):
-        if is_graph(node.operation):
-            calls += graph_calls(node.operation)
-        elif not node.is_input:
-            inputs, outputs = (
-                tuple(tuple(each.shape) for each in tensors) for tensors in (node.input_tensors, node.output_tensors)
-            )
-            calls.append(Call(node.operation, inputs, outputs))
+    A call is a node of Keras: `operation`, a layer or another operation, with `input_tensors` and `output_tensors`.
+    """
+    calls: list[Any] = []
+    for node in nodes_in_order(model):
+        calls += graph_calls(node.operation) if is_graph(node.operation) else [node]
     return calls
+
+
+def nodes_in_order(model: keras.Model) -> list[Any]:
+    """Return the nodes of a model's own graph in topological order, without inputs."""
+    return [node for node in _nodes(model) if not node.is_input]
 
 
 def is_of(layer: Any, names: Iterable[str]) -> bool:
@@ -172,7 +161,7 @@ def _node(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def _nodes(model: keras.Model) -> list[Any]:
-    """Return the nodes of a model's own graph in topological order."""
+    """Return the nodes of a model's own graph in topological order, inputs included."""
     functional = model._functional if isinstance(model, keras.Sequential) else model
     levels = functional._nodes_by_depth
     return [node for depth in sorted(levels, reverse=True) for node in levels[depth]]

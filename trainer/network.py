@@ -89,7 +89,7 @@ class Network:
         """Return the variable that scales the schedule of the learning rate; None if the rate is a number."""
         from hookline.trainer.rate_schedules import ScaledRate  # a class of Keras: not imported before this module
 
-        rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
+        rate = inner_of(self.optimizer)._learning_rate
         return rate.factor if isinstance(rate, ScaledRate) else None
 
     def lower_rate(self, factor: float) -> None:
@@ -102,7 +102,7 @@ class Network:
     def optimizer_slots(self, name: str) -> dict[str, keras.Variable]:
         """Return the optimizer's slots of a latent variable that have its shape, by attribute, such as "_momentums"."""
         variable = self.variables[name]
-        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        optimizer = inner_of(self.optimizer)
         index = optimizer._get_variable_index(variable)
         count = len(optimizer._trainable_variables)
         return {
@@ -114,6 +114,11 @@ class Network:
             and isinstance(slots[index], keras.Variable)
             and slots[index].shape == variable.shape
         }
+
+
+def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the optimizer inside a LossScaleOptimizer; any other as it is."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def check_model(name: str, model: Any) -> None:

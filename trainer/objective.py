@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -292,3 +293,27 @@ def thumbnails(images: tf.Tensor) -> tf.Tensor:
     if scale >= 1.0:
         return images
     return tf.image.resize(images, [max(1, round(height * scale)), max(1, round(width * scale))], method="area")
+
+
+def in_rows(images: np.ndarray) -> list[np.ndarray]:
+    """Return images [n, ...] as the rows of a square, the last one perhaps shorter, for `sheet`."""
+    columns = math.ceil(math.sqrt(len(images)))
+    return [images[start : start + columns] for start in range(0, len(images), columns)]
+
+
+def sheet(rows: Sequence[Sequence[np.ndarray] | np.ndarray], gap: int, apart: int = 0) -> np.ndarray:
+    """Return one picture of images [height, width, channels] of one size, clipped to [0, 1], in rows on white.
+
+    Args:
+        rows: of images, from the top; each from the left, and at least one in the first row.
+        gap: pixels of white around each image.
+        apart: further pixels between the first column and the others.
+    """
+    height, width, channels = rows[0][0].shape
+    shape = (len(rows) * (height + gap) + gap, max(map(len, rows)) * (width + gap) + gap + apart, channels)
+    page = np.ones(shape, np.float32)
+    for row, images in enumerate(rows):
+        for column, image in enumerate(images):
+            top, left = gap + row * (height + gap), gap + column * (width + gap) + (apart if column else 0)
+            page[top : top + height, left : left + width] = image
+    return np.clip(page, 0.0, 1.0)

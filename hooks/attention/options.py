@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.trainer.config.schema import describe, fits, show
 from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name
-from hookline.trainer.objective import Batch
+from hookline.trainer.objective import Batch, sheet
 
 SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
 
@@ -152,9 +152,7 @@ def attention_sheet(inputs: np.ndarray, attention: np.ndarray, draws: np.ndarray
         rows.append(np.repeat(_stretched(draws, size)[..., np.newaxis], 3, axis=-1))
     scale = -(-SMALLEST_PICTURE // min(size))
     enlarged = [np.kron(row, np.ones((1, scale, scale, 1))) for row in rows]
-    padded = [np.pad(row, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=1.0) for row in enlarged]
-    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in padded])
-    return sheet[:-GAP, :-GAP].astype(np.float32)
+    return sheet(enlarged, GAP)[GAP:-GAP, GAP:-GAP]
 
 
 def _colored(inputs: np.ndarray) -> np.ndarray:

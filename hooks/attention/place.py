@@ -7,10 +7,10 @@ from typing import Any
 
 import keras
 
-from hookline.hooks.graphs import nodes_in_order, select_layer
+from hookline.hooks.graphs import select_layer
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS, SIGN_KEEPING
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph, is_of, layer_output
+from hookline.trainer.graph import as_functional, is_graph, is_of, layer_output, nodes_in_order
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose")
 

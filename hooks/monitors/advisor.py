@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.kernels import is_kernel_layer
-from hookline.hooks.options import inner_of
 from hookline.hooks.quantization.latent_advice import find_missing_norms
 from hookline.hooks.quantization.selection import trace_kernel_inputs
 from hookline.trainer.graph import is_graph, is_of, layer_paths
 from hookline.trainer.hook import HostHook, Report, Run
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, inner_of
 from hookline.trainer.run.results import format_value, short_name
 
 EXAMPLES = 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import colorsys
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, Pr
 from hookline.hooks.monitors.pictures import encode_picture, file_name, is_due, write_files
 from hookline.trainer.errors import check_integer
 from hookline.trainer.hook import HostHook, Report, Run
-from hookline.trainer.objective import Embedding
+from hookline.trainer.objective import Embedding, in_rows, sheet
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"
@@ -124,10 +123,4 @@ def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None =
     if images.shape[-1] == 1 and labels:
         classes = np.unique(next(iter(labels.values())), return_inverse=True)[1]
         images = images * COLORS[classes % len(COLORS)][:, np.newaxis, np.newaxis]
-    count, height, width, channels = images.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    tiles = np.zeros((rows * columns, height, width, channels), np.float32)
-    tiles[:count] = np.clip(images, 0.0, 1.0)
-    grid = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
-    return grid.reshape(rows * height, columns * width, channels)
+    return sheet(in_rows(images), gap=0)

@@ -11,9 +11,10 @@ import numpy as np
 
 from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.options import first_of, inner_of
+from hookline.hooks.options import first_of
 from hookline.hooks.quantization.selection import SIGN_KEEPING
 from hookline.trainer.graph import is_graph
+from hookline.trainer.network import inner_of
 
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
 BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}

@@ -15,20 +15,18 @@ from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
 
 BORDERS = ("constant", "reflect", "nearest")  # TensorFlow's WRAP is left out: it repeats all pixels but one
-MAP, BOX = "map", "box"
-TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
+MAP = "map"
 
 
 class Geometric(Augment):
     """Move the pixels of each image by an affine map of its own.
 
     If the data has a "map" [batch, height, width], or targets [batch, height, width, ...], they move along, filled with
-    0 from beyond the border; so does a "box" [batch, 4] of top, left, height and width in pixels: it becomes the
-    smallest box around its former content, as far as that is still in the image (height or width 0 if nothing is).
+    0 from beyond the border.
     """
 
     moves = True
-    follows = (MAP, BOX)
+    follows = (MAP,)
     interpolation = "NEAREST"
 
     def __init__(self, *, border: str, fill: float | None) -> None:
@@ -62,8 +60,6 @@ class Geometric(Augment):
             flat = tf.cast(targets if targets.shape.rank == 4 else targets[..., None], tf.float32)
             moved = tf.cast(self.move(flat, maps, "NEAREST", 0.0), targets.dtype)
             changed["targets"] = moved if targets.shape.rank == 4 else moved[..., 0]
-        if BOX in batch:
-            changed[BOX] = move_boxes(batch[BOX], maps, height, width)
         return changed
 
 
@@ -79,27 +75,6 @@ def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fi
         fill_mode=border.upper(),
     )
     return tf.ensure_shape(warped, images.shape)
-
-
-def move_boxes(boxes: tf.Tensor, maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return the smallest boxes around the moved content of the given ones, cut at the border of the image."""
-    top, left, tall, wide = tf.unstack(tf.cast(boxes, tf.float32), axis=1)
-    x = tf.stack([left, left + wide, left, left + wide], axis=1) - 0.5  # a pixel reaches half a pixel around its middle
-    y = tf.stack([top, top, top + tall, top + tall], axis=1) - 0.5
-    (a, b, p), (c, d, q) = (tf.unstack(row, axis=1) for row in tf.unstack(maps[..., None], axis=1))
-    determinant = a * d - b * c
-    moved_x = (d * (x - p) - b * (y - q)) / determinant
-    moved_y = (a * (y - q) - c * (x - p)) / determinant
-    first_y, end_y = _extent(moved_y, height)
-    first_x, end_x = _extent(moved_x, width)
-    return tf.cast(tf.stack([first_y, first_x, end_y - first_y, end_x - first_x], axis=1), boxes.dtype)
-
-
-def _extent(corners: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the first pixel and the one after the last that corners [batch, 4] enclose, within the image."""
-    first = tf.floor(tf.reduce_min(corners, axis=1) + 0.5 + TOLERANCE)
-    end = tf.math.ceil(tf.reduce_max(corners, axis=1) + 0.5 - TOLERANCE)
-    return tf.clip_by_value(first, 0.0, float(size)), tf.clip_by_value(end, 0.0, float(size))
 
 
 def moved_back(right: tf.Tensor, down: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hookline.recipes.data.array_files import ArrayFiles, NpyRows, find_arrays, open_npy, warn_of_unread
 from hookline.recipes.data.example_rows import INPUTS, TARGETS
 from hookline.recipes.data.input_form import HostRows, check_rows, in_memory, input_form, is_held, transform_of
-from hookline.recipes.data.splits import PARTS, SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
+from hookline.recipes.data.splits import SPELLINGS, TRAIN, check_split, data_of_parts, hold_out, read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import (
@@ -78,9 +78,8 @@ def arrays(
     rows = hold_out(
         len(train),
         train if count else None,
-        {part: options[part] for part in PARTS[1:] if part not in columns},
-        split=split,
-        seed=seed,
+        options,
+        columns,
         groups=None if groups is None else files.named(groups, "data.groups"),
         keys=None if keys is None else files.named(keys, "data.keys"),
     )

@@ -48,9 +48,8 @@ def check_originals(name: str, path: str | None, key: str) -> None:
 class Originals:
     """A set of images to be put on canvases, and the options of a data source that does so, checked."""
 
-    def __init__(self, name: str, key: str, options: Mapping[str, Any], usual: Mapping[str, tuple[int, int]]) -> None:
-        """Open a set, which the option `key` names; `usual` has the sides of its canvas and fragments in pixels."""
-        check_originals(name, options["path"], key)
+    def __init__(self, name: str, options: Mapping[str, Any], usual: Mapping[str, tuple[int, int]]) -> None:
+        """Open a set that `check_originals` has passed; `usual` has the sides of its canvas and fragments in pixels."""
         self.counts: dict[str, int | None] = {part: options[f"{part}_examples"] for part in PARTS}
         self.peak = PEAKS[name]
         self.data = small.digits() if name == "digits" else large.keras_dataset(name=name, path=options["path"])
@@ -94,7 +93,7 @@ def cluttered(
     Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
     than half of the brightest grey value.
     """
-    originals = Originals(source, "source", dict(locals()), {"digits": (20, 3), "mnist": (60, 8)})
+    originals = Originals(source, dict(locals()), {"digits": (20, 3), "mnist": (60, 8)})
     check_choice("data.targets", targets, TARGETS)
     clutter = Clutter(originals.canvas, fragments, originals.fragment)
     parts = {
@@ -128,7 +127,7 @@ def _cluttered(
 
 
 def _with_map(peak: int, canvas: int) -> Callable[[Batch], Batch]:
-    """Return the transform that turns canvases into inputs and adds "map"."""
+    """Return the transform that turns canvases into inputs, and boxes into "map"."""
     scale = centered_pixels(peak)
 
     def transform(batch: Batch) -> Batch:
@@ -136,7 +135,8 @@ def _with_map(peak: int, canvas: int) -> Callable[[Batch], Batch]:
         line = tf.range(canvas, dtype=tf.int64)
         vertical = (line >= top) & (line < top + height)
         horizontal = (line >= left) & (line < left + width)
-        return {**scale(batch), "map": tf.cast(vertical[:, :, None] & horizontal[:, None, :], tf.float32)}
+        where = tf.cast(vertical[:, :, None] & horizontal[:, None, :], tf.float32)
+        return {**scale({"inputs": batch["inputs"]}), "targets": batch["targets"], "map": where}
 
     return transform
 
@@ -166,7 +166,7 @@ def domains(
 
     The labels of the target are given for the test alone. They are not in the splits for training and validation.
     """
-    given = Originals(originals, "originals", dict(locals()), {"digits": (12, 2), "mnist": (42, 7)})
+    given = Originals(originals, dict(locals()), {"digits": (12, 2), "mnist": (42, 7)})
     source = Clutter(given.canvas, source_fragments, given.fragment, source_inverted)
     target = Clutter(given.canvas, target_fragments, given.fragment, target_inverted)
     parts = {

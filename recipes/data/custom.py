@@ -203,9 +203,8 @@ def read_data(
     rows = splits.hold_out(
         train.size,
         labels.get(train.name),
-        {part: options[part] for part in splits.PARTS[1:] if part not in readers},
-        split=options["split"],
-        seed=options["seed"],
+        options,
+        readers,
         groups=train.column("groups"),
         keys=train.column("keys"),
     )

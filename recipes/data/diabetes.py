@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hookline.recipes.data.digits import sklearn_table
-from hookline.trainer.input.data import ArraySource, Data, Split
+from hookline.recipes.data.splits import data_of_parts
+from hookline.trainer.input.data import ArraySource, Data
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
@@ -21,9 +22,8 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     known = [(each, each[parts["train"]]) for each in (inputs, targets)]
     inputs, targets = (((whole - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for whole, own in known)
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
-    splits = {name: Split(name, source, rows) for name, rows in parts.items()}
     form = Preparation(inputs.shape[1:], axes="last")
-    return Data("diabetes", **splits, input_shape=form.shape, classes=0, class_names=(), preparation=form)
+    return data_of_parts("diabetes", {"train": source}, parts, preparation=form, classes=0, class_names=())
 
 
 def read_diabetes() -> tuple[np.ndarray, np.ndarray]:

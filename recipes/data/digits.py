@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.input.data import ArraySource, Data, Split
+from hookline.recipes.data.splits import data_of_parts
+from hookline.trainer.input.data import ArraySource, Data
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
@@ -48,6 +49,5 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     images, labels = table[:, :-1].astype(np.uint8).reshape(-1, *SHAPE), table[:, -1].astype(np.int64)
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(PEAK))
-    splits = {name: Split(name, source, indices) for name, indices in parts.items()}
     form = pixel_preparation(SHAPE, PEAK)
-    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, class_names=(), preparation=form)
+    return data_of_parts("digits", {"train": source}, parts, preparation=form, classes=CLASSES, class_names=())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,14 +118,18 @@ def check_split(split: str, **options: tuple[str, object]) -> None:
 def hold_out(
     size: int,
     labels: np.ndarray | None,
-    held_out: Mapping[str, float | int],
+    options: Mapping[str, Any],
+    present: Container[str],
     *,
-    split: str,
-    seed: int,
     groups: np.ndarray | None,
     keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those that are held out; "auto" is stratified where there are labels."""
+    """Return rows by part: "train", and those held out, which are not present; options have their shares by part.
+
+    The split "auto" is stratified where there are labels.
+    """
+    split, seed = options["split"], options["seed"]
+    held_out = {part: options[part] for part in PARTS[1:] if part not in present}
     if not held_out:
         return {TRAIN: np.arange(size, dtype=np.int64)}
     if split in NEEDS and (groups if split == "group" else keys) is None:
@@ -155,9 +159,8 @@ def complete(
     found = hold_out(
         len(train),
         labels[train],
-        {name: options[f"{name}_share"] for name in PARTS[1:] if name not in parts},
-        split=options["split"],
-        seed=options["seed"],
+        {**options, **{name: options[f"{name}_share"] for name in PARTS[1:]}},
+        parts,
         groups=None if groups is None else groups[train],
         keys=keys[train],
     )

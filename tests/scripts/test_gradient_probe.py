@@ -98,7 +98,6 @@ def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
     seed = tf.constant([1, 2])
     quantizers = [
         lambda x: estimators.stochastic_sign(x, seed=seed),
-        lambda x: estimators.bernoulli_through(tf.sigmoid(x), seed=seed),
         lambda x: estimators.dorefa(x, k_bit=2, mode="weights"),
         *(getattr(estimators, name) for name in ("approx_sign", "ste_sign", "ste_tern", "swish_sign")),
     ]

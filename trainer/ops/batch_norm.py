@@ -59,8 +59,8 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tupl
     y = scale * (x - mean) / sqrt(variance + epsilon) + offset. Ioffe and Szegedy 2015, arXiv 1502.03167, algorithm 1.
     The variance is the biased one, sum((x - mean)^2) / n, of which Keras keeps a moving average.
 
-    Gradients of all three results are right to any order, eagerly, in a `tf.function`, and compiled by XLA. The first
-    derivative of y is a kernel as well; further ones are made of ordinary ops.
+    Gradients of y are right to any order, eagerly, in a `tf.function`, and compiled by XLA; mean and variance are
+    constants to the gradient. The first derivative is a kernel as well; further ones are made of ordinary ops.
 
     Args:
         x: [..., channels], of rank 2 or more, float32, float16 or bfloat16; the channels are known when it is traced.
@@ -86,17 +86,14 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tupl
             x=_images(x), scale=scale, offset=offset, mean=none, variance=none, epsilon=epsilon, is_training=True
         )
 
-        def backward(of_y: tf.Tensor, of_mean: tf.Tensor, of_variance: tf.Tensor) -> Tensors:
-            of_x, of_scale, of_offset = _gradients(of_y, x, scale, tuple(saved), epsilon)
-            if not (_is_zero(of_mean) and _is_zero(of_variance)):
-                of_x += _gradient_of_statistics(of_mean, of_variance, x)
-            return of_x, of_scale, of_offset
+        def backward(of_y: tf.Tensor, *_: tf.Tensor) -> Tensors:
+            return _gradients(of_y, x, scale, tuple(saved), epsilon)
 
         return (_in_shape(y, x), mean, unbiased * _bias(x)), backward
 
-    results = normalize(x, scale, offset)
-    _declare("fused_batch_norm", (x, scale, offset), results, partial(_plain, epsilon=epsilon))
-    return results
+    y, mean, variance = normalize(x, scale, offset)
+    _declare("fused_batch_norm", (x, scale, offset), y, partial(_plain, epsilon=epsilon))
+    return y, tf.stop_gradient(mean), tf.stop_gradient(variance)
 
 
 def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
@@ -140,12 +137,12 @@ def _declare(name: str, inputs: Tensors, outputs: Any, surrogate: Callable[..., 
         declare_override(name, inputs, outputs, surrogate)
 
 
-def _plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> Tensors:
-    """Return y, mean and variance from ordinary ops."""
+def _plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> tf.Tensor:
+    """Return y from ordinary ops."""
     axes = _all_but_channels(x)
     mean = tf.reduce_mean(x, axes)
     variance = tf.reduce_mean(tf.square(x - mean), axes)
-    return scale * (x - mean) * tf.math.rsqrt(variance + epsilon) + offset, mean, variance
+    return scale * (x - mean) * tf.math.rsqrt(variance + epsilon) + offset
 
 
 def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, epsilon: float) -> Tensors:
@@ -187,20 +184,6 @@ def _plain_gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, *, epsilon
     of_scale, of_offset = tf.reduce_sum(given * normalized, axes), tf.reduce_sum(given, axes)
     of_x = scale * inverse * (given - (of_offset + normalized * of_scale) / count)
     return tf.cast(of_x, x.dtype), of_scale, of_offset
-
-
-def _gradient_of_statistics(of_mean: tf.Tensor, of_variance: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    values = tf.cast(x, tf.float32)
-    centered = values - tf.reduce_mean(values, _all_but_channels(x))
-    return tf.cast((of_mean + 2.0 * of_variance * centered) / _count(x), x.dtype)
-
-
-def _is_zero(gradient: tf.Tensor) -> bool:
-    """Return whether a gradient is known to be zero when it is traced: the loss does not depend on the result."""
-    if getattr(getattr(gradient, "op", None), "type", "") == "ZerosLike":  # an eager tensor has no op
-        return True
-    value = tf.get_static_value(gradient)
-    return value is not None and not value.any()
 
 
 def _check(x: tf.Tensor) -> None:

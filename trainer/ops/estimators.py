@@ -6,7 +6,6 @@ Their x has any shape and float dtype, and NaN stays NaN.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -117,22 +116,12 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
     return _clipped("ste_sign", x, binary_sign, clip_value)
 
 
-def binary_sigmoid(x: tf.Tensor) -> tf.Tensor:
-    """Return 1 where x >= 0, else 0; backward the gradient of hard_sigmoid, 1{|x| <= 1} / 2.
-
-    Courbariaux et al. 2016, arXiv 1602.02830. Their round(hard_sigmoid(x)), half to even, is 0 at x = 0 and at 1e-9.
-    """
-    # Exact in every float dtype: the value is 1 only where t = hard_sigmoid(x) >= 1/2 (Sterbenz), and -t + t = 0.
-    x = tf.convert_to_tensor(x)
-    return straight_through(0.5 * (binary_sign(x) + 1.0), hard_sigmoid(x))
-
-
 def binary_tanh(x: tf.Tensor) -> tf.Tensor:
-    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= 1}: 2 binary_sigmoid(x) - 1.
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= 1}: `ste_sign(x)`.
 
-    Courbariaux et al. 2016, arXiv 1602.02830.
+    Courbariaux et al. 2016, arXiv 1602.02830. Their 2 round(hard_sigmoid(x)) - 1, half to even, is -1 at 0 and at 1e-9.
     """
-    return 2.0 * binary_sigmoid(x) - 1.0
+    return ste_sign(x)
 
 
 def approx_sign(x: tf.Tensor) -> tf.Tensor:
@@ -289,20 +278,6 @@ Uniform: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
 GateGradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]"
 
 
-def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
-    """Return r ~ Bernoulli(A), exactly 0 or 1; backward dL/dA = dL/dr, everywhere.
-
-    A = 0 is never drawn, A = 1 always; XLA draws other values than TensorFlow does.
-    Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
-
-    Args:
-        probability: A, any shape and float dtype, in [0, 1].
-        seed: int32 or int64, shape [2]; the draw is a pure function of it.
-    """
-    draw = partial(_draw, seed=seed)
-    return _quantized("bernoulli_through", probability, draw, lambda upstream, _: upstream, tf.identity)
-
-
 def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Return float32 numbers in [0, 1), in the shape of a tensor: a pure function of the seed, int [2]."""
     return tf.random.stateless_uniform(tf.shape(like), seed, dtype=tf.float32)
@@ -312,6 +287,8 @@ def bernoulli_gate(
     features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tensor, uniform: Uniform = uniform_numbers
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return y = r * x and r ~ Bernoulli(A): one draw per example and position, for all channels; E[y] = A * x.
+
+    A = 0 is never drawn, A = 1 always; XLA draws other values than TensorFlow does.
 
     Backward, with the r of the forward pass: dL/dx = r * dL/dy, and dL/dA = the sum over channels of x * dL/dy, plus
     dL/dr, summed in float32. Wang et al. 2017, arXiv 1710.11446, "Impdrop".
@@ -348,7 +325,7 @@ def bernoulli_gate(
     return gated, mask
 
 
-def _draw(probability: tf.Tensor, seed: tf.Tensor, uniform: Uniform = uniform_numbers) -> tf.Tensor:
+def _draw(probability: tf.Tensor, seed: tf.Tensor, uniform: Uniform) -> tf.Tensor:
     # Drawn and compared in float32: bfloat16 has 2^-8 between numbers near 1, and would draw 0 too often.
     numbers = uniform(probability, tf.stop_gradient(seed))
     mask = tf.cast(numbers < tf.cast(probability, tf.float32), probability.dtype)

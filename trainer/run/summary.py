@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from hookline.trainer.files import write_whole
-from hookline.trainer.graph import Call, Shape, graph_calls, is_graph, layer_paths
+from hookline.trainer.graph import graph_calls, is_graph, layer_paths
 from hookline.trainer.hook import Bits, Hook, HostHook
 from hookline.trainer.network import Network
 from hookline.trainer.replicas.replica import NONE, describe_replicas
@@ -88,12 +88,12 @@ WITHOUT = (keras.layers.Embedding, keras.layers.Normalization)
 Counts = dict[int, int]
 
 
-def count_macs(call: Call) -> Counts | None:
+def count_macs(call: Any) -> Counts | None:
     """Return the multiply-accumulates of kernels in a call for one example, padding included; None if unknown."""
     layer = call.operation
     if not isinstance(layer, COUNTED) or type(layer).call.__module__.partition(".")[0] != "keras":
         return None if _may_multiply(layer) else {}
-    outputs, inputs = _size(call.outputs), _size(call.inputs)
+    outputs, inputs = _size(call.output_tensors), _size(call.input_tensors)
     if outputs is None or inputs is None:
         return None
     if isinstance(layer, SEPARABLE):
@@ -129,12 +129,11 @@ def _may_multiply(operation: object) -> bool:
     return any(len(weight.shape) > 1 for each in matrices for weight in each.weights)
 
 
-def _size(shapes: Iterable[Shape]) -> int | None:
+def _size(tensors: Sequence[Any]) -> int | None:
     """Return how many entries the only tensor of a call has for one example, None if that is open."""
-    each = list(shapes)
-    if len(each) != 1 or any(size is None for size in each[0][1:]):
+    if len(tensors) != 1 or None in tensors[0].shape[1:]:
         return None
-    return math.prod(size or 0 for size in each[0][1:])
+    return math.prod(tensors[0].shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,17 +213,17 @@ def summarize_network(network: Network, bits: Bits, shipped: Mapping[str, np.nda
     return {**_add_up(layers), "kind": _kind(layers, bits), "macs": macs, "layers": rows}
 
 
-def _calls(network: Network) -> dict[int, list[Call]] | None:
+def _calls(network: Network) -> dict[int, list[Any]] | None:
     """Return the calls of every layer by its identity; None if the graph is not known."""
     if not is_graph(network.model):
         return None
-    calls: dict[int, list[Call]] = {}
+    calls: dict[int, list[Any]] = {}
     for call in graph_calls(network.model):
         calls.setdefault(id(call.operation), []).append(call)
     return calls
 
 
-def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
+def _is_shown(layer: LayerSize, calls: Mapping[int, list[Any]] | None) -> bool:
     """Return whether a layer has a row: it holds weights itself, or the graph calls it."""
     called = calls is None and layer.path != "" and not list(layer.layer._flatten_layers(include_self=False))
     called = called or (calls is not None and id(layer.layer) in calls)
@@ -232,7 +231,7 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
 
 
 def _row(
-    layer: LayerSize, bits: Bits, shipped: Mapping[str, np.ndarray], calls: Mapping[int, list[Call]] | None
+    layer: LayerSize, bits: Bits, shipped: Mapping[str, np.ndarray], calls: Mapping[int, list[Any]] | None
 ) -> dict[str, Any]:
     """Return the row of a layer; None stands for what is unknown or absent."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
@@ -247,7 +246,7 @@ def _row(
     return {
         "layer": layer.path or layer.layer.name,
         "kind": type(layer.layer).__name__,
-        "output": list(own[0].outputs[0][1:]) if own and own[0].outputs else None,
+        "output": list(own[0].output_tensors[0].shape[1:]) if own and own[0].output_tensors else None,
         "params": layer.total,
         "weight_bits": _mean_bits(layer, kernels.values(), bits.stored),
         "input_bits": input_bits if kernels and isinstance(layer.layer, COUNTED) else None,
@@ -258,7 +257,7 @@ def _row(
     }
 
 
-def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
+def _macs(layer: LayerSize, calls: list[Any]) -> dict[int, int] | None:
     """Return the multiply-accumulates of all calls of a layer by kernel; None if one is not known."""
     if not calls:  # no graph, or inside a layer that is one call
         return None if any(len(weight.shape) > 1 for weight in layer.weights.values()) else {}

@@ -14,7 +14,7 @@ from hookline.trainer.hook import Arrays, GraphHook
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Embedding, Shown
+from hookline.trainer.objective import Embedding, Shown, in_rows, sheet
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.stage import ask
 from hookline.trainer.step.trainer import Trainer
@@ -75,21 +75,7 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
     largest = float(np.abs(filters).max()) or 1.0
     times = max(1, -(-SMALLEST // min(filters.shape[1:3])))
     tiles = (0.5 + filters / (2.0 * largest)).repeat(times, axis=1).repeat(times, axis=2)
-    columns = math.ceil(math.sqrt(len(tiles)))
-    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
-    return {f"filters/{kernel.rpartition('/')[0] or kernel}": _panel(rows, GAP)}
-
-
-def _panel(rows: Sequence[Sequence[np.ndarray] | np.ndarray], gap: int, apart: int = 0) -> np.ndarray:
-    """Return images [height, width, channels] of one size in rows on white; the first column may stand apart."""
-    height, width, channels = rows[0][0].shape
-    shape = (len(rows) * (height + gap) + gap, max(map(len, rows)) * (width + gap) + gap + apart, channels)
-    panel = np.ones(shape, np.float32)
-    for row, images in enumerate(rows):
-        for column, image in enumerate(images):
-            top, left = gap + row * (height + gap), gap + column * (width + gap) + (apart if column else 0)
-            panel[top : top + height, left : left + width] = image
-    return np.clip(panel, 0.0, 1.0)
+    return {f"filters/{kernel.rpartition('/')[0] or kernel}": sheet(in_rows(tiles), GAP)}
 
 
 ROWS, DRAWS = 8, 8
@@ -114,7 +100,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
     shown = images[:, :1] if augmented else images
     low, high = min(-1.0, float(shown.min())), max(1.0, float(shown.max()))
     tiles = [[_sized((image - low) / (high - low)) for image in row] for row in images]
-    return _panel(tiles, PANEL_GAP, 3 * PANEL_GAP if augmented else 0)
+    return sheet(tiles, PANEL_GAP, 3 * PANEL_GAP if augmented else 0)
 
 
 def _sized(image: np.ndarray) -> np.ndarray:
@@ -151,8 +137,8 @@ class Views:
     @cached_property
     def first_pictures(self) -> Arrays:
         """Return pictures of training examples as the network sees them, by name."""
-        sheet = training_sheet(self._run.training)
-        return {} if sheet is None else {TRAINING_EXAMPLES: sheet}
+        picture = training_sheet(self._run.training)
+        return {} if picture is None else {TRAINING_EXAMPLES: picture}
 
     def pictures(self, step: int, split: str) -> Arrays:
         """Return the pictures of first layers, hooks and objectives by name."""

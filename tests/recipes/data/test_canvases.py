@@ -22,9 +22,8 @@ from tests.support.refusals import assert_refused
 
 
 def in_the_box(batch):
-    """What each canvas shows in its box."""
-    pairs = zip(batch["inputs"], batch["box"], strict=True)
-    return np.stack([canvas[top : top + height, left : left + width] for canvas, (top, left, height, width) in pairs])
+    """What each canvas shows where its map is 1."""
+    return batch["inputs"][batch["map"] == 1].reshape(-1, 8, 8, 1)
 
 
 def flat_images(count, side=6):
@@ -37,23 +36,22 @@ def plain():
     return cluttered()
 
 
-def test_the_batch_has_inputs_targets_map_and_box(plain):
+def test_the_batch_has_inputs_targets_and_map(plain):
     assert (plain.train.size, plain.validation.size, plain.test.size) == (1258, 180, 359)
     assert (plain.input_shape, plain.classes) == ((20, 20, 1), 10)
     batch = whole(plain.test)
-    found = {name: (batch[name].shape, batch[name].dtype) for name in ("inputs", "targets", "map", "box")}
+    found = {name: (batch[name].shape, batch[name].dtype) for name in ("inputs", "targets", "map")}
     assert found == {
         "inputs": ((359, 20, 20, 1), np.float32),
         "targets": ((359,), np.int64),
         "map": ((359, 20, 20), np.float32),
-        "box": ((359, 4), np.int64),
     }
     assert (batch["inputs"].min(), batch["inputs"].max()) == (-1, 1)
-    for inside, (top, left, height, width) in zip(batch["map"], batch["box"], strict=True):
-        expected = np.zeros((20, 20))
-        expected[top : top + height, left : left + width] = 1
+    for inside in batch["map"]:
+        expected, (top, left) = np.zeros((20, 20)), np.argwhere(inside)[0]
+        expected[top : top + 8, left : left + 8] = 1
         np.testing.assert_array_equal(inside, expected)
-        assert expected.sum() == height * width == 64
+        assert expected.sum() == 64
     assert plain.test.source.bytes == 359 * (20 * 20 + 8 + 4 * 8), "canvases are held as bytes"
 
 
@@ -63,7 +61,7 @@ def test_fragments_add_to_the_image_by_maximum_and_leave_it_in_its_place(plain):
     np.testing.assert_array_equal(in_the_box(bare), source["inputs"])
     np.testing.assert_array_equal(bare["targets"], source["targets"])
     assert (bare["inputs"][..., 0][bare["map"] == 0] == -1).all()
-    np.testing.assert_array_equal(batch["box"], bare["box"])
+    np.testing.assert_array_equal(batch["map"], bare["map"])
     assert (batch["inputs"] >= bare["inputs"]).all()
     covered = (batch["inputs"] > bare["inputs"]).mean(axis=(1, 2, 3))
     assert (covered > 0).mean() > 0.99

@@ -26,17 +26,17 @@ def test_every_way_is_that_of_split_indices():
         ("group", {"labels": LABELS, "groups": GROUPS}),
         ("hash", {"keys": KEYS}),
     ):
-        found = hold_out(len(LABELS), LABELS, AMOUNTS, split=split, seed=5, groups=GROUPS, keys=KEYS)
+        found = hold_out(len(LABELS), LABELS, {**AMOUNTS, "split": split, "seed": 5}, (), groups=GROUPS, keys=KEYS)
         assert list(found) == ["train", "validation", "test"]
         for name, rows in split_indices(60, AMOUNTS, 5, **columns).items():
             np.testing.assert_array_equal(found[name], rows, split)
     columns = {"groups": None, "keys": None}
-    found = hold_out(len(LABELS), LABELS, {}, split="group", seed=0, **columns)
+    found = hold_out(len(LABELS), LABELS, {"split": "group", "seed": 0}, AMOUNTS, **columns)
     np.testing.assert_array_equal(found["train"], np.arange(60))
     assert found.keys() == {"train"}
     for split, name in (("group", "groups"), ("hash", "keys")):
         message = f"data.split={split} needs {name}.*data.{name}.*attribute {name}"
-        assert_refused(message, hold_out, len(LABELS), LABELS, AMOUNTS, split=split, seed=0, **columns)
+        assert_refused(message, hold_out, len(LABELS), LABELS, {**AMOUNTS, "split": split, "seed": 0}, (), **columns)
 
 
 def test_classes_are_counted_over_all_parts_and_every_label_is_checked():

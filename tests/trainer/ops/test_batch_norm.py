@@ -54,10 +54,9 @@ def test_results_are_those_of_ordinary_ops_in_float64(shape, dtype, epsilon, mea
     close(variance, exact[2], 1e-5 * (1 + mean))
 
 
-def derivatives(function, weights, orders):
+def derivatives(function, weight, orders):
     def compute(*given):
-        results = function(*given, epsilon=1e-2)
-        total = sum(tf.reduce_sum(tf.sin(each) * weight) for each, weight in zip(results, weights, strict=True))
+        total = tf.reduce_sum(tf.sin(function(*given, epsilon=1e-2)[0]) * weight)
         found = []
         for _ in range(orders):
             gradients = tf.gradients(total, list(given))
@@ -71,14 +70,14 @@ def derivatives(function, weights, orders):
 @pytest.mark.parametrize(
     ("shape", "orders", "jit"), [((5, 3), 3, False), ((4, 3, 2, 2), 2, False), ((2, 3, 4), 2, True)]
 )
-def test_derivatives_of_all_results_are_right_to_the_third_order(shape, orders, jit):
+def test_derivatives_are_right_to_the_third_order(shape, orders, jit):
     given_arguments = arguments(shape)
     generator = np.random.default_rng(1)
-    weights = [tf.constant(generator.normal(size=size), tf.float32) for size in (shape, shape[-1], shape[-1])]
-    found = tf.function(derivatives(fused_batch_norm, weights, orders), autograph=False, jit_compile=jit)(
+    weight = tf.constant(generator.normal(size=shape), tf.float32)
+    found = tf.function(derivatives(fused_batch_norm, weight, orders), autograph=False, jit_compile=jit)(
         *given_arguments
     )
-    expected = tf.function(derivatives(plain, weights, orders), autograph=False)(*given_arguments)
+    expected = tf.function(derivatives(plain, weight, orders), autograph=False)(*given_arguments)
     for each, right in zip(found, expected, strict=True):
         close(each, right, 5e-5)
 

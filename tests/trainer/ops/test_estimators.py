@@ -8,8 +8,6 @@ import tensorflow as tf
 from hookline.trainer.ops.estimators import (
     approx_sign,
     bernoulli_gate,
-    bernoulli_through,
-    binary_sigmoid,
     binary_sign,
     binary_tanh,
     dorefa,
@@ -56,17 +54,16 @@ def normal(*shape, seed=0, scale=0.7):
     return np.random.default_rng(seed).normal(scale=scale, size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", [*SIGNS, "binary_sigmoid"])
+@pytest.mark.parametrize("name", SIGNS)
 def test_a_sign_is_one_of_two_values_plus_one_at_zero_and_keeps_nan(name):
-    op, low = SIGNS.get(name, binary_sigmoid), 0.0 if name == "binary_sigmoid" else -1.0
     given = np.concatenate([CORNERS, EVERYWHERE, normal(500)])
     for dtype, jit in ((tf.float32, False), (tf.bfloat16, True), (tf.float16, False)):
         x = tf.cast(given, dtype)
-        received, y = (tf.cast(each, tf.float64).numpy() for each in (x, run(op, x, jit=jit)))
+        received, y = (tf.cast(each, tf.float64).numpy() for each in (x, run(SIGNS[name], x, jit=jit)))
         np.testing.assert_array_equal(np.isnan(y), np.isnan(received))
-        assert set(np.unique(y[~np.isnan(y)])) == {low, 1.0}
+        assert set(np.unique(y[~np.isnan(y)])) == {-1.0, 1.0}
         certain = (np.abs(received) >= SMALLEST_NORMAL[dtype]) | (given == 0)  # denormals may be flushed to 0
-        np.testing.assert_array_equal(y[certain], np.where(received >= 0, 1.0, low)[certain])
+        np.testing.assert_array_equal(y[certain], np.where(received >= 0, 1.0, -1.0)[certain])
 
 
 def closed_form(name, x):
@@ -108,8 +105,8 @@ def test_each_parameter_and_the_parts_have_their_own_gradients():
         np.testing.assert_allclose(received[-1], beta, rtol=1e-6)
     edges = tf.constant(EDGES)
     np.testing.assert_allclose(hard_sigmoid(edges), np.clip((EDGES + 1) / 2, 0, 1), rtol=1e-6)
-    for half in (hard_sigmoid, binary_sigmoid):
-        np.testing.assert_array_equal(gradient_of(half, edges, tf.ones_like(edges)), 0.5 * (np.abs(EDGES) <= 1))
+    received = gradient_of(hard_sigmoid, edges, tf.ones_like(edges))
+    np.testing.assert_array_equal(received, 0.5 * (np.abs(EDGES) <= 1))
 
 
 def test_straight_through_takes_a_value_and_the_gradient_of_another():
@@ -285,7 +282,6 @@ def test_the_gate_multiplies_by_one_mask_for_all_channels():
     assert mask.shape == probability.shape
     assert set(np.unique(mask)) == {0.0, 1.0}
     np.testing.assert_array_equal(y, mask * features)  # nothing is divided by A
-    np.testing.assert_array_equal(bernoulli_through(probability, seed=tf.constant(SEED)).numpy(), mask)
     probability[1, 2, 0, 0] = np.nan  # a comparison would hide it
     y, mask = gate(features, probability)
     assert (np.isnan(mask).sum(), np.isnan(y).sum()) == (1, features.shape[-1])
