@@ -8,6 +8,7 @@ import pytest
 from hookline.hooks import catalogue, load
 from hookline.scripts.documentation.description import parse_docstring
 from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import overrides_for, run_small
 from tests.support.copies import Copies
 from tests.support.resumed import PLUGIN, check_same, go_on
@@ -77,3 +78,5 @@ def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path, monkeypatch)
     if "reduce_on_plateau" in names:
         assert whole["hooks"]["reduce_on_plateau"]["share"] == pytest.approx(0.9**2)  # at steps 10 and 15
         assert whole["final"]["opt/learning_rate"] == pytest.approx(0.003 * 0.9**2)
+        kept = CheckpointStore(tmp_path / "whole" / "checkpoints").load("last").state["run"]["returns"]
+        assert kept == [{"to": step, "rate_factor": 0.9} for step in (10, 15)]  # for a replay by scripts/verify.py

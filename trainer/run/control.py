@@ -173,7 +173,7 @@ class Journal:
 
     resumed_at: list[int] = field(default_factory=list)  # steps
     rolled_back: list[int] = field(default_factory=list)  # the steps from which it rolled back
-    returns: list[dict[str, Any]] = field(default_factory=list)  # for each, the step "to" and the "rate_factor" there
+    returns: list[dict[str, Any]] = field(default_factory=list)  # and lowered rates: the step "to", its "rate_factor"
     started_from: list[str] = field(default_factory=list)  # lines on initial weights that are not the networks' own
     warnings: list[str] = field(default_factory=list)  # lines
     warned: list[str] = field(default_factory=list)  # hooks whose `warning` has been shown

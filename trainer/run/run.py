@@ -306,6 +306,7 @@ class Run:
 
     def lower_rates(self, factor: float) -> None:
         """Multiply the learning rate of every network from now on, in all processes of the run."""
+        self.journal.returns.append({"to": self.step, "rate_factor": factor})
         for network in self.trainer.networks.values():
             network.lower_rate(factor)
         self._workers.take(self.step, trainer_variables(self.trainer))
