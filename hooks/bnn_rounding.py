@@ -64,9 +64,10 @@ class BnnRounding(GraphHook):
             clip would stay there without a gradient.
         tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused.
 
-    Reference: Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,
-        arXiv 1603.05279, section 3.1 (magnitude_aware_sign); Liu et al. 2018, arXiv 1808.00278 (approx_sign); Darabi et
-        al. 2018, arXiv 1812.11800 (swish_sign); Courbariaux et al. 2015, arXiv 1511.00363, equation 2 (stochastic).
+    Reference: Courbariaux et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al.
+        2016, arXiv 1603.05279, section 3.1 (magnitude_aware_sign); Liu et al. 2018, arXiv 1808.00278 (approx_sign);
+        Darabi et al. 2018, arXiv 1812.11800 (swish_sign); Courbariaux et al. 2015, arXiv 1511.00363, equation 2
+        (stochastic).
 
     Example:
         python train.py recipe=bnn hooks.bnn_rounding.all_binary=true

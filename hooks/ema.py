@@ -27,9 +27,9 @@ class Ema(GraphHook):
     Each training step adds the values at its start, once for each objective that trains the network. An evaluation adds
     the current values to a copy, so its averages do not lag one step behind.
 
-    Other hooks run after this one: they quantize the averages, set pruned entries to 0, and give frozen entries their
-    value. The best checkpoint is chosen by its averages and contains weights and averages; `init_from` loads the
-    weights.
+    Hooks that change weights run after this one: they quantize the averages, set pruned entries to 0, and give frozen
+    entries their value. The best checkpoint is chosen by its averages and contains weights and averages; `init_from`
+    loads the weights.
 
     Group: optimization
 

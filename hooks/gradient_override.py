@@ -60,7 +60,7 @@ class GradientOverride(GraphHook):
         tests/trainer/ops/test_backward.py: every gradient is compared with its closed form.
 
     Reference: Ganin et al. 2016, arXiv 1505.07818, equations 17 and 18 and section 5.2.2 (reverse, rise); Bengio et al.
-        2013, arXiv 1308.3432 (identity, round_through); Hubara et al. 2016, arXiv 1602.02830, equation 4
+        2013, arXiv 1308.3432 (identity, round_through); Courbariaux et al. 2016, arXiv 1602.02830, equation 4
         (hard_tanh_through); Springenberg et al. 2014, arXiv 1412.6806, section 3.4 (guided_relu).
 
     Example:

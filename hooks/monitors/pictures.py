@@ -31,8 +31,8 @@ class PictureFiles(HostHook):
     """Write `pictures/<name>.png` at the final test, and `pictures/step_<n>/<name>.png` at evaluations during training.
 
     Training examples, as the network sees them, are written when training begins. With `animate`, `pictures/<name>.gif`
-    shows the picture at each evaluation on the validation split, in at most 200 evenly spaced frames. It is written
-    when the run ends, even if the run fails. A resumed run continues it.
+    shows the picture at each evaluation on the validation split, in at most 201 frames. It is written when the run
+    ends, even if the run fails. A resumed run continues it.
 
     Group: monitor
 

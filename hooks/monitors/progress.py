@@ -187,8 +187,8 @@ def draw(status: Status, width: int) -> Group:
 class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
 
-    On a terminal and in a notebook this is a bar. Elsewhere, and if CI or NO_COLOR is set, it is a plain line
-    and at most `lines` more, without control characters. If the reader of standard output exits, training continues.
+    In a notebook this is a bar, and on a terminal unless CI or NO_COLOR is set. Elsewhere it is a plain line and at
+    most `lines` more, without control characters. If the reader of standard output exits, training continues.
 
     Group: monitor
 

@@ -76,7 +76,7 @@ def round_through() -> Backward:
 def hard_tanh_through(*, limit: float = 1.0) -> Backward:
     """Return dL/dx = dL/dy where |x| <= limit, else 0, for a forward pass such as the sign.
 
-    Hubara et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit), with a limit above 0.
+    Courbariaux et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit), with a limit above 0.
     """
     limit = check_number("limit of hard_tanh_through", limit, 0, above_minimum=True)
 
