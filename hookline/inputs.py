@@ -227,10 +227,9 @@ def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
     if isinstance(targets, list):
         if form.by_name:
             raise UserError(f"y is a list, and the model returns a dict. Expected a dict with {', '.join(form.names)}.")
-        names = form.outputs if len(targets) == len(form.outputs) else form.names
-        if len(targets) != len(names):
-            raise UserError(f"{name} has {len(targets)} targets. Expected {len(names)}: {', '.join(names)}.")
-        targets = dict(zip(names, targets, strict=True))
+        if len(targets) != len(form.names):
+            raise UserError(f"{name} has {len(targets)} targets. Expected {len(form.names)}: {', '.join(form.names)}.")
+        targets = dict(zip(form.names, targets, strict=True))
     if missing := [each for each in form.names if each not in targets]:
         raise UserError(f"{name} has targets for {', '.join(targets)}. Expected one for '{missing[0]}', too.")
     return {key: each.astype(np.int64 if each.dtype.kind in "iu" else np.float32) for key, each in targets.items()}
