@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.checks import Shape, check_inputs, check_targets
-from hookline.recipes.losses import Loss
+from hookline.recipes.losses import ONE, Loss
 from hookline.trainer.errors import UserError, is_whole_number
 from hookline.trainer.input.data import (
     ArraySource,
@@ -39,7 +39,7 @@ class Form:
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of inputs by name; empty for float32 and whole numbers
     classes: int = 0  # outputs of a classifier; 0 where targets may be anything
     one_hot: bool = False  # whether targets are rows of shares, of which exact one-hot rows become labels
-    names: tuple[str, ...] = ()  # of the outputs that have losses, where there are several
+    names: tuple[str, ...] = ()  # of the outputs that have losses, in their order, where there are several
     by_name: bool = False  # whether the model returns a dict, whose outputs have no order
     inputs: Any = None  # of the model, as it takes them
     rows: Mapping[str, int] = field(default_factory=dict)  # that embeddings of inputs have
@@ -207,6 +207,10 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
         raise UserError("No targets received. Expected y=, or a dataset of pairs (x, y).")
     for each in tf.nest.flatten(targets):
         check_finite(each, name)
+    if isinstance(targets, dict | list) and ONE in form.losses:
+        if len(targets) != 1:
+            raise UserError(f"{name} has {len(targets)} targets, and there is one loss. Expected one array [n, ...].")
+        (targets,) = tf.nest.flatten(targets)
     if isinstance(targets, dict | list):
         return replace(examples, targets=_by_output(targets, form, name))
     if form.one_hot and targets.ndim == 2:

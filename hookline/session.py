@@ -13,8 +13,7 @@ import tensorflow as tf
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers, listed
 from hookline.inputs import evaluation_split, training_data
-from hookline.recipes.losses import losses_of, metrics_of, weights_of
-from hookline.recipes.supervised import MODEL, output_names
+from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
@@ -38,13 +37,13 @@ class Trainer:
         model: keras.Model | None = None,
         optimizer: Any = "adam",
         loss: Any = None,
-        metrics: Sequence[Any] | Mapping[str, Any] | None = None,
+        metrics: Any = None,
         hooks: Any = (),
         *,
         seed: int = 0,
         run_dir: str | Path | None = None,
         init_from: str | Path | None = None,
-        loss_weights: Mapping[str, float] | None = None,
+        loss_weights: Mapping[str, float] | Sequence[float] | None = None,
         networks: Mapping[str, keras.Model] | None = None,
         objectives: Sequence[Objective] = (),
         **settings: Any,
@@ -65,7 +64,7 @@ class Trainer:
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
             init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from.
-            loss_weights: factors of the losses of several outputs, by name.
+            loss_weights: factors of the losses of several outputs, by name or in a list.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimises, in the place of `loss`.
             **settings: of the section `trainer` of a config, such as accumulation_steps=4.
@@ -87,7 +86,8 @@ class Trainer:
             objectives=list(objectives),
         )
         if loss is not None:
-            _set_losses(self._spec, loss, metrics, loss_weights)
+            found = by_output(models[MODEL], loss, metrics, loss_weights)
+            self._spec.losses, self._spec.metrics, self._spec.loss_weights = found
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -374,12 +374,6 @@ class Trainer:
         if network is not None and network not in models:
             raise unknown_name("network", network, models)
         return network or next(iter(models))
-
-
-def _set_losses(spec: Spec, loss: Any, metrics: Any, loss_weights: Mapping[str, float] | None) -> None:
-    names = output_names(spec.models[MODEL])
-    spec.losses = losses_of(loss, names)
-    spec.metrics, spec.loss_weights = metrics_of(metrics, spec.losses, names), weights_of(loss_weights, spec.losses)
 
 
 def _check_given(

@@ -169,7 +169,8 @@ class Spec:
         known |= {"outputs": output_shapes(model), "losses": self.losses}
         if loss is None:
             struct = getattr(model, "output", None) if is_graph(model) else None
-            return Form(dtypes, names=tuple(self.losses), by_name=isinstance(struct, dict), **known)
+            names = tuple(name for name in known["outputs"] or self.losses if name in self.losses)
+            return Form(dtypes, names=names, by_name=isinstance(struct, dict), **known)
         shape = known["outputs"].get(ONE, ())
         classes = int(shape[1] or 0) if shape and loss.classifies(shape) else 0
         return Form(dtypes, classes, loss.kind == ONE_HOT, **known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from numbers import Real
 from typing import Any
 
 import keras
@@ -30,8 +31,11 @@ class Loss:
         self.given = given
         self.function = _resolved(given)
         reduction = getattr(self.function, "reduction", "auto")
-        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto"):
-            raise UserError(f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size'.")
+        if reduction not in ("sum_over_batch_size", "mean", "auto"):
+            raise UserError(
+                f"loss={_name(given)} has reduction='{reduction}'. Expected 'sum_over_batch_size': over all examples, "
+                "divided by their number."
+            )
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
         self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
@@ -49,8 +53,8 @@ class Loss:
         """Return the loss of each example, float32 [batch], or [] where a function gives a mean; see `mean_of_each`."""
         mask = mask_of(outputs)
         outputs = tf.cast(outputs, tf.float32)
-        targets = beside(targets, outputs)
-        if self.kind != SPARSE and (self.kind or isinstance(self.function, keras.losses.Loss)):
+        targets, outputs = beside(targets, _column(outputs) if self.of_keras else outputs)
+        if self.kind != SPARSE:
             targets = tf.cast(targets, tf.float32)
         options: dict[str, Any] = {}
         if self.kind:
@@ -67,34 +71,66 @@ class Loss:
         return mean_of_each(values, reduce(tf.logical_and, counted) if counted else None, self.name)
 
 
-def losses_of(given: Any, names: Sequence[str]) -> dict[str, Loss]:
-    """Return the loss of each output, by ONE where there is one; `names` are those of a list of them."""
+def losses_of(given: Any, names: Mapping[str, str]) -> dict[str, Loss]:
+    """Return the loss of each output, by ONE where there is one.
+
+    `names` has what stands for each output by its name in the model: ONE for one alone; it is empty if that is unknown.
+    """
     if isinstance(given, list | tuple):
-        if len(given) != len(names) or names == [ONE]:
+        if len(given) != len(names):
             raise UserError(f"loss has {len(given)} losses. Expected {{name: loss}}, for the outputs of the model.")
         given = dict(zip(names, given, strict=True))
-    return {str(name): Loss(each) for name, each in (given if isinstance(given, Mapping) else {ONE: given}).items()}
+    if not isinstance(given, Mapping):
+        if names and ONE not in names.values():
+            raise UserError(
+                f"The model has the outputs {', '.join(names)}, and there is one loss. Expected a loss for each by "
+                f"name, such as loss={{{next(iter(names))}: mean_squared_error}}."
+            )
+        return {ONE: Loss(given)}
+    return {name: Loss(each) for name, each in _by_output("loss", given, names).items()}
 
 
-def metrics_of(given: Any, losses: Mapping[str, Loss], names: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Return the metrics of each output; `names` are those of a list of lists."""
-    if isinstance(given, str):
-        raise UserError(f"metrics={given} received. Expected a list, such as [{given}].")
+def metrics_of(given: Any, losses: Mapping[str, Loss], names: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Return the metrics of each output, for `names` as `losses_of` takes them."""
     if isinstance(given, Mapping):
-        return {str(name): [each] if isinstance(each, str) else list(each) for name, each in given.items()}
-    if given and ONE not in losses:
-        if len(given) != len(names) or not all(isinstance(each, list | tuple) for each in given):
+        if ONE in losses and not names:
+            raise UserError(f"metrics has {', '.join(map(str, given))}, and there is one loss. Expected a list.")
+        return {name: _listed(each) for name, each in _by_output("metrics", given, names).items()}
+    listed = _listed(given)
+    if listed and ONE not in losses:
+        if len(listed) != len(names) or not all(isinstance(each, list | tuple) for each in listed):
             raise UserError(f"metrics is a list. Expected {{name: [...]}} of the outputs {', '.join(losses)}.")
-        return {name: list(each) for name, each in zip(names, given, strict=True) if each}
-    return {ONE: list(given)} if given else {}
+        return {name: list(each) for name, each in zip(names, listed, strict=True) if each}
+    return {ONE: listed} if listed else {}
 
 
-def weights_of(given: Mapping[str, float] | None, losses: Mapping[str, Loss]) -> dict[str, float]:
-    """Return the factors of losses, by output."""
-    weights = {str(name): float(weight) for name, weight in (given or {}).items()}
-    for name in weights:
-        check_choice("output in loss_weights", name, losses)
-    return weights
+def weights_of(given: Any, losses: Mapping[str, Loss], names: Mapping[str, str]) -> dict[str, float]:
+    """Return the factors of losses, by output; those of a list are in the order of `names`, see `losses_of`."""
+    if not given:
+        return {}
+    if ONE in losses:
+        raise UserError("loss_weights received for one loss. Expected none, or several outputs with a loss each.")
+    if isinstance(given, Sequence) and len(given) == len(names):
+        given = dict(zip(names, given, strict=True))
+    if not isinstance(given, Mapping) or not all(isinstance(each, Real) for each in given.values()):
+        raise UserError(f"loss_weights={given!r} received. Expected {{name: number}} of {', '.join(names or losses)}.")
+    return {check_choice("output in loss_weights", str(name), losses): float(each) for name, each in given.items()}
+
+
+def _by_output(what: str, given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        names[check_choice(f"output in {what}", str(name), names)] if names else str(name): each
+        for name, each in given.items()
+    }
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return metrics as a list; one need not be in a list."""
+    if given is None or (isinstance(given, Sequence) and not isinstance(given, str)):
+        return list(given or ())
+    if isinstance(given, str) or callable(given):
+        return [given]
+    raise UserError(f"metrics={given!r} received. Expected names, keras.metrics.Metric objects or functions in a list.")
 
 
 def _resolved(given: Any) -> Callable[..., Any]:
@@ -144,7 +180,6 @@ class Measures:
     def __init__(
         self,
         given: Sequence[Any],
-        output_shape: Sequence[int | None],
         *,
         activation: str | None,
         kind: str | None,
@@ -158,13 +193,15 @@ class Measures:
         self._of_split: dict[str, keras.metrics.Metric] = {}
         names: set[str] = set()
         for each in given:
-            metric = resolve(each, output_shape, kind)
+            metric = resolve(each, kind)
             name = prefix + (each if isinstance(each, str) else metric.name)
             if name in names:
                 raise UserError(f"metrics has two of the name '{name}'. Expected names that differ: give name=.")
             names.add(name)
             if not (counted and isinstance(each, str) and each in ACCURACY):
-                found = self._of_each if isinstance(metric, keras.metrics.MeanMetricWrapper) else self._of_split
+                mean, own = keras.metrics.MeanMetricWrapper, type(metric)
+                is_mean = own.update_state is mean.update_state and own.result is mean.result
+                found = self._of_each if is_mean else self._of_split
                 found[name] = metric
 
     def add(
@@ -178,9 +215,10 @@ class Measures:
             targets = tf.one_hot(targets, self._one_hot)
         if self._activation is not None:
             shown = getattr(keras.activations, self._activation)(shown)
-        targets, mask = beside(targets, shown), mask_of(outputs)
+        (targets, shown), mask = beside(targets, _column(shown)), mask_of(outputs)
         for name, metric in self._of_each.items():
-            output.metrics[name], counts = mean_of_each(metric._fn(targets, shown, **metric._fn_kwargs), mask, name)
+            values = metric._fn(tf.cast(targets, tf.float32), shown, **metric._fn_kwargs)
+            output.metrics[name], counts = mean_of_each(values, mask, name)
             output.counts |= {} if counts is None else {f"metric/{name}": counts}
         if self._of_split and not training:
             own = {TARGETS: targets, OUTPUTS: shown}
@@ -201,14 +239,29 @@ class Measures:
                 weights = tf.broadcast_to(_beside_axes(weights, outputs.shape.rank), tf.shape(outputs))
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
             state = metric.stateless_update_state(state, targets, outputs, sample_weight=weights)
-            found[name] = tf.reduce_mean(tf.cast(metric.stateless_result(state), tf.float32))
+            with keras.StatelessScope(list(zip(metric.variables, state, strict=True))):  # it may return a variable
+                result = metric.result()
+                if isinstance(result, Mapping):
+                    raise UserError(
+                        f"The metric '{name}' gives {', '.join(result)}. Expected a metric for each of them."
+                    )
+                found[name] = tf.reduce_mean(tf.cast(result, tf.float32))
         return found
 
 
-def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Return targets [batch] as [batch, 1] where outputs are of that shape."""
-    aside = targets.shape.rank == (outputs.shape.rank or 0) - 1 and outputs.shape[-1] == 1
-    return targets[..., tf.newaxis] if aside else targets
+def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return both, of one rank where a 1 at the end of one of them is the difference, as in Keras."""
+    more = (targets.shape.rank or 0) - (outputs.shape.rank or 0)
+    if more == -1 and outputs.shape[-1] == 1:
+        return targets[..., tf.newaxis], outputs
+    if more == 1 and targets.shape[-1] == 1:
+        return (targets, _column(outputs)) if outputs.shape.rank == 1 else (targets[..., 0], outputs)
+    return targets, outputs
+
+
+def _column(values: tf.Tensor) -> tf.Tensor:
+    """Return values [batch] as [batch, 1], since functions of Keras are means over the last axis."""
+    return values[:, tf.newaxis] if values.shape.rank == 1 else values
 
 
 def mask_of(outputs: Any) -> tf.Tensor | None:
@@ -244,13 +297,21 @@ def _beside_axes(weights: tf.Tensor, rank: int) -> tf.Tensor:
     return tf.reshape(weights, tf.concat([tf.shape(weights), [1] * (rank - weights.shape.rank)], axis=0))
 
 
-def resolve(given: Any, output_shape: Sequence[int | None], kind: str | None) -> keras.metrics.Metric:
-    """Return a metric of Keras; the accuracy is that of a cross-entropy, which of several labels is one of each."""
+def accuracy(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Return the accuracy that Keras takes for targets and outputs of such shapes."""
+    if outputs.shape[-1] == 1:
+        return keras.metrics.binary_accuracy(targets, outputs)
+    sparse = targets.shape.rank < outputs.shape.rank or targets.shape[-1] == 1
+    return (keras.metrics.sparse_categorical_accuracy if sparse else keras.metrics.categorical_accuracy)(
+        targets, outputs
+    )
+
+
+def resolve(given: Any, kind: str | None) -> keras.metrics.Metric:
+    """Return a metric of Keras; the accuracy of a binary cross-entropy is one of each label."""
     if isinstance(given, str) and given.lower() in ACCURACY:
-        if kind == BINARY or output_shape[-1:] == (1,):
-            return keras.metrics.BinaryAccuracy(name=given)
-        one_hot = kind == ONE_HOT
-        return (keras.metrics.CategoricalAccuracy if one_hot else keras.metrics.SparseCategoricalAccuracy)(name=given)
+        function = keras.metrics.binary_accuracy if kind == BINARY else accuracy
+        return keras.metrics.MeanMetricWrapper(function, name=given)
     try:
         found = keras.metrics.get(given)
     except (ValueError, TypeError):

@@ -80,7 +80,7 @@ class KerasLoss(Objective):
         outputs, targets = forward(MODEL, batch["inputs"]), batch.get("targets")
         output = ObjectiveOutput(losses={}, outputs=outputs)
         for name, head in self.heads.items():
-            own = outputs if name == ONE else _item(outputs, name, self.names or list(self.heads))
+            own = _item(outputs, name, self.names or list(self.heads))
             wanted = batch["inputs"] if self.reconstructs else targets if name == ONE else _target(targets, name)
             if wanted is None:
                 raise UserError("The data gives no targets. Expected some, or task.targets=inputs to reconstruct them.")
@@ -103,12 +103,16 @@ class KerasLoss(Objective):
 
 
 def _item(outputs: Any, name: str, names: Sequence[str]) -> tf.Tensor:
+    if name == ONE and not isinstance(outputs, Mapping | list | tuple):
+        return outputs
     if isinstance(outputs, Mapping) and name in outputs:
         return outputs[name]
     if isinstance(outputs, list | tuple) and len(outputs) == len(names) and name in names:
         return outputs[names.index(name)]
-    found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-    raise UserError(f"The network returns {found}. Expected an output '{name}', which has a loss or metrics.")
+    found = ", ".join(outputs) if isinstance(outputs, Mapping) else f"a {type(outputs).__name__}"
+    found = "one tensor" if isinstance(outputs, tf.Tensor) else found
+    expected = f"an output '{name}', which has a loss or metrics" if name else "one tensor, or a loss for each by name"
+    raise UserError(f"The network returns {found}. Expected {expected}.")
 
 
 def _target(targets: Any, name: str) -> Any:
@@ -122,7 +126,7 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
     """Refuse outputs that would be broadcast against targets of another shape: a loss that looks right and is none."""
     if loss is None or loss.kind == SPARSE or not loss.of_keras or not isinstance(outputs, tf.Tensor):
         return
-    given, wanted = outputs.shape, beside(targets, outputs).shape
+    wanted, given = (each.shape for each in beside(targets, outputs))
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):
         of = f"output '{name}'" if name else "network"
         remedy = f"let the network end with {wanted[-1]} (task.outputs={wanted[-1]}, for one of ours)"
@@ -154,24 +158,19 @@ def recipe_of(
     """
     check_names(model)
     loss, names = losses.get(ONE), output_names(model)
-    model, activations = _logits_of(model, {place: losses[name] for place, name in enumerate(names) if name in losses})
+    classifies = loss is not None and loss.classifies(shapes.get(ONE, ())) and data.classes > 0 and not reconstructs
+    wanted = {place: losses[name] for place, name in enumerate(names) if name in losses}
+    model, activations = _logits_of(model, wanted, classifies=classifies)
     if data.input_shape or data.preparations:
         check_inputs(model, data)
-    if loss is not None and names and names != [ONE]:
-        raise UserError(
-            f"The model '{model.name}' has the outputs {', '.join(names)}, and there is one loss. Expected a loss for "
-            f"each by name, such as loss={{{names[0]}: mean_squared_error}}."
-        )
     network = Network(MODEL, model, optimizer, final_activations=activations)
     ends = {names[each.output]: each.name for each in activations}
-    if loss is not None and loss.classifies(shapes[ONE]) and data.classes > 0 and not reconstructs:
+    if loss is not None and classifies:
         check_logits(model, data)
         classes = int(shapes[ONE][1] or 0)
         one_hot = classes if loss.kind == ONE_HOT else None
         shown = ends.get(ONE) or (ENDS[loss.kind] if loss.kind and not loss.from_logits else None)
-        measures = Measures(
-            metrics.get(ONE, ()), shapes[ONE], activation=shown, kind=loss.kind, one_hot=one_hot, counted=True
-        )
+        measures = Measures(metrics.get(ONE, ()), activation=shown, kind=loss.kind, one_hot=one_hot, counted=True)
         own = Classification(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
 
@@ -181,7 +180,7 @@ def recipe_of(
         gives_logits = end is None and _gives_logits(model, own, name, data)
         shown = ENDS[kind] if kind and gives_logits else end
         prefix = f"{name}_" if name else ""
-        measures = Measures(metrics.get(name, ()), shapes.get(name, ()), activation=shown, kind=kind, prefix=prefix)
+        measures = Measures(metrics.get(name, ()), activation=shown, kind=kind, prefix=prefix)
         from_logits = gives_logits or name in ends or (own is not None and own.from_logits)
         return Head(own, measures, from_logits, float((weights or {}).get(name, 1.0)))
 
@@ -206,6 +205,22 @@ def output_names(model: keras.Model) -> list[str]:
     return list(model.output_names) if isinstance(struct, list | tuple) else [ONE]
 
 
+def by_output(
+    model: keras.Model, loss: Any, metrics: Any = None, loss_weights: Any = None
+) -> tuple[dict[str, Loss], dict[str, list[Any]], dict[str, float]]:
+    """Return losses, metrics and the weights of losses by output, as `recipe_of` takes them."""
+    names = output_names(model)
+    called = list(as_functional(model).output_names) if names == [ONE] else names
+    if repeated := {each for each in called if called.count(each) > 1}:
+        raise UserError(
+            f"The model '{model.name}' has several outputs of the name '{min(repeated)}'. Expected names that differ, "
+            "such as those of a model that returns a dict."
+        )
+    keys = dict(zip(called, names, strict=True))
+    losses = losses_of(loss, keys)
+    return losses, metrics_of(metrics, losses, keys), weights_of(loss_weights, losses, keys)
+
+
 def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tuple[int | None, ...]]:
     """Return the shapes of a model's outputs by name, the batch first, of a subclassed model by a call with data."""
     if is_graph(model):
@@ -220,7 +235,9 @@ def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tup
     return {name: (None, *tuple(each.shape)[1:]) for name, each in named.items() if hasattr(each, "shape")}
 
 
-def _logits_of(model: keras.Model, wanted: Mapping[int, Loss]) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
+def _logits_of(
+    model: keras.Model, wanted: Mapping[int, Loss], *, classifies: bool
+) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
     """Return a model without the final activations of its cross-entropies, and what it lacks then."""
     if all(loss.kind is None or loss.from_logits for loss in wanted.values()):
         return model, ()
@@ -234,6 +251,11 @@ def _logits_of(model: keras.Model, wanted: Mapping[int, Loss]) -> tuple[keras.Mo
     for each in found:
         if each.attribute:
             each.operation.activation = getattr(keras.activations, each.name)
+    if found and classifies:
+        raise UserError(
+            f"The model '{model.name}' has a {found[0]}, and loss={wanted[0].name} would take its values as logits. "
+            f"Expected a softmax, or loss={BINARY} for targets of 0 and 1 of each class."
+        )
     return model, ()
 
 
@@ -272,11 +294,10 @@ def supervised(
     check_choice("task.targets", targets, (TARGETS, INPUTS))
     if targets == INPUTS and parts.data.preparations:
         raise UserError("task.targets=inputs received for data with several inputs. Expected one input, or targets.")
-    losses = losses_of(loss, ())
-    listed, weights = metrics_of(metrics, losses), weights_of(loss_weights, losses)
     data, reconstructs = parts.data, targets == INPUTS
-    width = outputs or _width(data, losses, reconstructs=reconstructs)
+    width = outputs or _width(data, losses_of(loss, {}), reconstructs=reconstructs)
     model = parts.build_model(input_shape=data.model_shape, classes=width)
+    losses, listed, weights = by_output(model, loss, metrics, loss_weights)
     shapes, optimizer = output_shapes(model, data), parts.build_optimizer()
     return recipe_of(model, optimizer, losses, listed, data, shapes, weights=weights, reconstructs=reconstructs)
 

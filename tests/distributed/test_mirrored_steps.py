@@ -50,7 +50,7 @@ def words_network():
 
 def words_objective():
     loss = Loss("sparse_categorical_crossentropy")
-    measures = Measures(["accuracy"], (None, 6, 3), activation=None, kind=loss.kind)
+    measures = Measures(["accuracy"], activation=None, kind=loss.kind)
     return [KerasLoss({"": Head(loss, measures, True, 1.0)}, [""], classes=0, uneven=True)]
 
 

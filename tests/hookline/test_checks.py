@@ -6,7 +6,7 @@ import pytest
 
 import hookline
 from hookline.checks import check_inputs, check_targets, class_weights_of, embedded_inputs, model_inputs
-from hookline.inputs import Form, training_data
+from hookline.inputs import Form, read_examples, training_data
 from hookline.recipes.losses import ONE, Loss
 from hookline.trainer.errors import UserError
 from tests.support.door import images, small_model, train
@@ -102,9 +102,24 @@ def test_one_hook_and_one_callback_need_no_list(tmp_path):
     refuses(r"shape \[8, 8, 1\]. Expected \[n, 8, 8, 1\]", trainer.predict, images()["x_test"][0])
 
 
+def test_the_only_output_may_be_named():
+    name, model = "o", keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="o")])
+    for loss, metrics in (({name: "mse"}, {name: "mae"}), (["mse"], ["mae"]), ("mse", "mae")):
+        spec = hookline.Trainer(model, "adam", loss, metrics)._spec
+        assert list(spec.losses) == [ONE]
+        assert spec.metrics == {ONE: ["mae"]}
+    assert read_examples(ROWS, [LABELS], None, "x", spec.form).targets.shape == (6,)
+    refuses(
+        "metrics 'typo'. Expected one of: " + name, lambda: hookline.Trainer(model, loss="mse", metrics={"typo": []})
+    )
+    refuses("loss_weights received for one", lambda: hookline.Trainer(model, loss="mse", loss_weights={name: 2}))
+
+
 def test_metrics_of_outputs_in_lists():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, [keras.layers.Dense(3, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)])
     trainer = hookline.Trainer(model, "adam", [SPARSE, "mse"], [["accuracy"], ["mae"]], compile="off")
     assert trainer._spec.metrics == {"a": ["accuracy"], "b": ["mae"]}
+    weighed = hookline.Trainer(model, "adam", {"b": "mse", "a": SPARSE}, loss_weights=[1, 0.5])
+    assert weighed._spec.loss_weights == {"a": 1.0, "b": 0.5}
     refuses("metrics is a list", lambda: hookline.Trainer(model, "adam", [SPARSE, "mse"], ["accuracy", "mae"]))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
-from hookline.inputs import Examples, Form, split_of, training_data
+from hookline.inputs import Examples, Form, read_examples, split_of, training_data
 from tests.support.door import SETTINGS, held_out, images, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -121,8 +121,16 @@ def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
 def test_a_list_of_targets_has_no_order_among_named_outputs():
     inputs = keras.Input((2,))
     model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")})
-    with pytest.raises(hookline.UserError, match="dict with b, a"):
+    with pytest.raises(hookline.UserError, match="dict with a, b"):
         hookline.Trainer(model, "sgd", {"b": "mse", "a": "mse"}).fit(X[:, 0, :2, 0], [Y, Y], verbose=0)
+
+
+def test_a_list_of_targets_is_in_the_order_of_the_outputs():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")])
+    form = hookline.Trainer(model, "sgd", {"a": "mse", "b": "mse"})._spec.form
+    targets = read_examples(X[:, 0, :2, 0], [Y, Y + 9], None, "x", form).targets
+    assert (targets["b"] == Y).all()
 
 
 def test_labels_of_an_evaluation_are_checked():

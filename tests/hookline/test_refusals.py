@@ -31,6 +31,10 @@ MISTAKES = {
     "unbuilt": (lambda: hookline.Trainer(keras.Sequential([keras.layers.Dense(2)]), loss="mse"), "not built"),
     "loss": (lambda: small_trainer(loss="categorical_crosentropy"), "Did you mean 'categorical_crossentropy'"),
     "sum": (lambda: small_trainer(loss=keras.losses.MeanSquaredError(reduction="sum")), "reduction"),
+    "mean by weights": (lambda: small_trainer(loss=weighted_mean()), "reduction='mean_with_sample_weight'"),
+    "sigmoid": (lambda: fit(trainer=small_trainer(model=small_model("sigmoid"))), "final sigmoid .* as logits"),
+    "two targets": (lambda: fit(X, [Y, Y]), "y has 2 targets, and there is one loss"),
+    "no metric": (lambda: small_trainer(metrics=5), "metrics=5"),
     "optimizer": (lambda: small_trainer(optimizer="adamm"), "Did you mean 'adam"),
     "metric": (lambda: fit(trainer=small_trainer(metrics=["acuracy"])), "Did you mean 'accuracy'"),
     "hook": (lambda: small_trainer("prunee"), "Did you mean 'prune'"),
@@ -78,6 +82,10 @@ MISTAKES = {
     "load": (lambda: hookline.load("nowhere"), "run_dir=nowhere"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
+
+
+def weighted_mean():
+    return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
 
 
 def frozen_model():

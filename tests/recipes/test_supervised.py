@@ -11,11 +11,13 @@ import tensorflow as tf
 import hookline
 from hookline.inputs import Examples, Form, split_of
 from hookline.recipes.classification import classification
+from hookline.recipes.losses import OUTPUTS, TARGETS, Loss, Measures
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.retrieval import retrieval
 from hookline.recipes.supervised import supervised
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
+from hookline.trainer.objective import ObjectiveOutput
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
 from tests.support.refusals import assert_refused
 
@@ -156,6 +158,66 @@ def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     of_keras = {key.replace("_", "").lower(): value for key, value in expected.items()}
     for name, value in names.items():
         assert value == pytest.approx(of_keras[name.replace("_", "").lower()], rel=1e-4), name
+
+
+class Hits(keras.metrics.Metric):
+    def __init__(self) -> None:
+        super().__init__(name="hits")
+        self.hits = self.add_weight(shape=(), initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.hits.assign_add(tf.reduce_sum(tf.cast(tf.argmax(y_pred, axis=-1) == y_true, tf.float32)))
+
+    def result(self) -> Any:
+        return self.hits
+
+
+class Percent(keras.metrics.SparseCategoricalAccuracy):
+    def result(self) -> Any:
+        return 100 * super().result()
+
+
+class Positive(keras.metrics.SparseCategoricalAccuracy):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(y_true, y_pred, sample_weight=tf.cast(y_true > 0, tf.float32))
+
+
+class Both(Hits):
+    def result(self) -> Any:
+        return {"hits": self.hits}
+
+
+LABELS, FOUND = np.array([0, 1, 2, 3]), np.eye(4, dtype=np.float32)[[1, 1, 2, 3]]  # as many classes as examples
+MEASURED = {
+    "a variable": (Hits(), LABELS, FOUND, 3.0),
+    "a result of its own": (Percent(), LABELS, FOUND, 75.0),
+    "an update of its own": (Positive(), LABELS, FOUND, 1.0),
+    "classes": ("accuracy", LABELS, FOUND, 0.75),
+    "a column of classes": ("accuracy", LABELS[:, None], FOUND, 0.75),
+    "rows": ("accuracy", np.eye(4, dtype=np.float32), FOUND, 0.75),
+    "numbers": ("accuracy", LABELS % 2, FOUND[:, 1], 0.5),
+    "a function": (lambda y_true, y_pred: tf.abs(y_true - y_pred), LABELS[:, None], FOUND[:, 1], 1.5),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED)
+def test_metrics_are_those_of_keras_or_of_ones_own(case) -> None:
+    metric, targets, outputs, expected = MEASURED[case]
+    measures, output = Measures([metric], activation=None, kind=None), ObjectiveOutput({})
+    measures.add(output, {}, tf.constant(targets), tf.constant(outputs), training=False)
+    (found,) = (output.metrics | measures.of_split(output.collected)).values()
+    assert np.mean(found) == expected
+
+
+def test_a_metric_of_several_numbers_is_refused() -> None:
+    measures = Measures([Both()], activation=None, kind=None)
+    assert_refused("gives hits", measures.of_split, {TARGETS: tf.constant(LABELS), OUTPUTS: tf.constant(FOUND)})
+
+
+@pytest.mark.parametrize("loss", [lambda y_true, y_pred: tf.square(y_true - y_pred), "mse"])
+def test_a_loss_of_numbers_is_one_for_each_example(loss) -> None:
+    found, _ = Loss(loss).each(tf.constant(LABELS[:, None]), tf.constant(FOUND[:, 1]), from_logits=False)
+    np.testing.assert_array_equal(found, [1.0, 0.0, 4.0, 9.0])
 
 
 def test_micro_batches_divide_by_what_counts_in_the_whole_batch() -> None:
