@@ -136,10 +136,9 @@ def _place(
     stored = read_stored(str(directory), KEY)
     settings = spread_settings([stored, own], (KEY,))
     if keys := differing(settings):
-        was, now = settings[keys[0]]
-        shown = "nothing" if was is MISSING else repr(was)
+        was, now = ("nothing" if each is MISSING else f"{each!r:.99}" for each in settings[keys[0]])
         raise UserError(
-            f"{directory} is the run of another trainer: {keys[0]} was {shown} and is {now!r}. Expected the same "
+            f"{directory} is the run of another trainer: {keys[0]} was {was} and is {now}. Expected the same "
             "arguments, or another run_dir."
         )
     digest = config_digest(stored)

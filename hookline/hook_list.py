@@ -86,12 +86,14 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
 
 
 def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
+    """Return the maker of a hook of the catalogue; options with a target are a whole node, as a run has stored it."""
     entries = catalogue()
-    if name not in entries:
-        raise unknown_name("hook", name, entries)
-    content: Any = OmegaConf.to_container(OmegaConf.load(entries[name].config_file))
-    node = {**content[name], **options}
-    plugins = [node[TARGET].partition(".")[0]] if entries[name].plugin else []
+    kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
+    if kind not in entries:
+        raise unknown_name("hook", kind, entries)
+    content: Any = {} if TARGET in options else OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))[kind]
+    node = {**content, **options}
+    plugins = [node[TARGET].partition(".")[0]] if entries[kind].plugin else []
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 
 

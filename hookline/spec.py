@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network, check_model
+from hookline.trainer.network import Network, check_model, inner_of
 from hookline.trainer.objective import Objective
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
@@ -79,8 +80,10 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
             f"The optimizer {type(given).__name__} has been built for another training. Expected a new one: "
             "type(optimizer).from_config(optimizer.get_config())."
         )
-    if isinstance(given._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        given._learning_rate = ScaledRate(given._learning_rate)
+    inner = inner_of(given)
+    rate = inner._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and not isinstance(rate, ScaledRate):
+        inner._learning_rate = ScaledRate(rate)
     return given
 
 
@@ -230,6 +233,11 @@ class Spec:
                     config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
                 self.optimizers[name] = type(optimizer).from_config(config)
 
+    @cached_property
+    def _optimizer_configs(self) -> dict[str, dict[str, Any]]:
+        """Return what config.yaml says of the optimizers: as they were before training, which may lower a rate."""
+        return {name: _plain_config(each) for name, each in self.optimizers.items()}
+
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
         metrics = {
@@ -237,7 +245,7 @@ class Spec:
             for name, given in self.metrics.items()
         }
         losses = {name: each.name for name, each in self.losses.items()}
-        optimizers = {name: _plain_config(each) for name, each in self.optimizers.items()}
+        optimizers = self._optimizer_configs
         return {
             "seed": self.seed,
             "run_dir": None,
@@ -264,8 +272,11 @@ class Spec:
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     config = optimizer.get_config()
     config.pop("name", None)  # Keras counts on: "adam_1"
-    rate = config.get("learning_rate")
-    return {**config, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
+    rate = config.pop("learning_rate", None)
+    if (inner := inner_of(optimizer)) is not optimizer:
+        config["inner_optimizer"] = _plain_config(inner)
+    plain: dict[str, Any] = json.loads(json.dumps(config, default=str))  # lists that Keras tracks become plain ones
+    return {**plain, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
 
 
 RECORD = "trainer.json"
@@ -331,7 +342,10 @@ def rebuilt_part(described: Any, name: str) -> Any:
     foreign = sorted(set(foreign_parts(described, OURS))) if described is not None else ["no description"]
     if foreign:
         raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
-    return keras.saving.deserialize_keras_object(described)
+    try:
+        return keras.saving.deserialize_keras_object(described)
+    except Exception as error:  # many kinds: an unknown function, a Lambda, an argument of another version
+        raise UserError(f"The run's {name} has parts that no file can bring. Expected {name}=.") from error
 
 
 def _by_output(values: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
+from hookline.spec import rebuilt_part
 from tests.support.door import images, small_model, small_trainer
 
 X, Y = images()["x_train"], images()["y_train"]
@@ -25,6 +26,7 @@ def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
+OWN_LOSS = {"module": "builtins", "class_name": "function", "registered_name": "own"}
 MISTAKES = {
     "no loss": (lambda: hookline.Trainer(small_model()), "No loss"),
     "no model": (lambda: hookline.Trainer(loss="mse"), "No model"),
@@ -76,6 +78,7 @@ MISTAKES = {
     "callback": (lambda: fit(callbacks=[hookline.hooks.Advisor()]), "callbacks has a Advisor"),
     "before fit": (lambda: small_trainer().predict(X), "fit()"),
     "load": (lambda: hookline.load("nowhere"), "run_dir=nowhere"),
+    "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
 
