@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network, check_model, inner_of
+from hookline.trainer.network import Network, check_model, inner_of, undecayed
 from hookline.trainer.objective import Objective
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
@@ -46,6 +47,7 @@ FUSED = {
     "sgd": fused_update.SGD,
 }
 """What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
+EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 OF_FIT = ("epochs", "steps", "batch_size", "class_weights", "max_seconds")
 OF_COMMAND_LINE = (
     *("precision", "allow_slow_precision", "strategy", "replicas", "worker_timeout", "threads"),
@@ -231,12 +233,25 @@ class Spec:
                 config = optimizer.get_config()
                 if isinstance(rate := optimizer._learning_rate, ScaledRate):
                     config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
-                self.optimizers[name] = type(optimizer).from_config(config)
+                self.optimizers[name] = new = type(optimizer).from_config(config)
+                told = vars(inner_of(optimizer))  # what no config tells
+                vars(inner_of(new)).update({key: told[key] for key in EXCLUSIONS if key in told})
 
     @cached_property
-    def _optimizer_configs(self) -> dict[str, dict[str, Any]]:
-        """Return what config.yaml says of the optimizers: as they were before training, which may lower a rate."""
-        return {name: _plain_config(each) for name, each in self.optimizers.items()}
+    def _before_training(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what config.yaml says of the optimizers and of the layers: training may lower a rate, freeze a layer.
+
+        A layer is compared by its settings but for names, which Keras counts on, and for those that cannot be told.
+        """
+        optimizers: dict[str, Any] = {name: _plain_config(each) for name, each in self.optimizers.items()}
+        for name, each in optimizers.items():
+            if places := undecayed(self.optimizers[name], self.models[name]):
+                each["exclude_from_weight_decay"] = places
+        layers = {}
+        for name, model in self.models.items():
+            own = [[type(each).__name__, each.dtype_policy.name, _settings(each)] for each in model._flatten_layers()]
+            layers[name] = f"{len(own)}, sha256 {hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]}"
+        return optimizers, layers
 
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
@@ -245,7 +260,8 @@ class Spec:
             for name, given in self.metrics.items()
         }
         losses = {name: each.name for name, each in self.losses.items()}
-        optimizers = self._optimizer_configs
+        settings = {name: _settings(each.given) for name, each in self.losses.items()}
+        optimizers, layers = self._before_training
         return {
             "seed": self.seed,
             "run_dir": None,
@@ -256,11 +272,16 @@ class Spec:
             "task": {
                 "_target_": PYTHON,
                 "loss": losses.get(ONE, losses or None),
+                "loss_settings": json.dumps(settings.get(ONE, settings)),
                 "metrics": metrics.get(ONE, list(metrics) and metrics),
                 "loss_weights": self.loss_weights or None,
             },
             "data": {"_target_": PYTHON},
-            "model": {"_target_": PYTHON, "weights": {n: model.count_params() for n, model in self.models.items()}},
+            "model": {
+                "_target_": PYTHON,
+                "weights": {name: model.count_params() for name, model in self.models.items()},
+                "layers": layers,
+            },
             "optimizer": {"_target_": PYTHON, **(optimizers[MODEL] if list(optimizers) == [MODEL] else optimizers)},
             "schedule": {"_target_": PYTHON},
             "trainer": dict(self.settings),
@@ -279,16 +300,29 @@ def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     return {**plain, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
 
 
-RECORD = "trainer.json"
+def _settings(part: Any) -> Any:
+    """Return the settings of a layer or a loss as JSON values, without names and seeds; {} where it tells none."""
+    if isinstance(part, keras.Model | keras.layers.Lambda) or not hasattr(part, "get_config"):
+        return {}  # the layers of a model follow; the code of a function differs by its line
+    try:
+        config = part.get_config() | getattr(part, FUNCTION_OPTIONS, {})
+        text = json.dumps(config, default=lambda each: type(each).__name__)
+        return json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k not in ("name", "seed")})
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return {}
+
+
+RECORD, FUNCTION_OPTIONS = "trainer.json", "_fn_kwargs"
 OURS = {"keras", "builtins", "hookline"}  # packages whose parts a record may name
 
 
 def write_record(directory: Path, spec: Spec) -> None:
     """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out."""
+    excludes = MODEL in spec.models and undecayed(spec.optimizers[MODEL], spec.models[MODEL])
     with spec.ending(as_given=True):
         parts = {
             "model": _described(spec.models.get(MODEL)),
-            "optimizer": _described(spec.optimizers.get(MODEL)),
+            "optimizer": None if excludes else _described(spec.optimizers.get(MODEL)),  # Keras writes no exclusions
             "loss": _by_output({name: _described(each.given) for name, each in spec.losses.items()}),
             "metrics": _by_output({name: list(map(_described, each)) for name, each in spec.metrics.items()}) or [],
             "loss_weights": spec.loss_weights or None,
@@ -358,6 +392,9 @@ def _described(part: Any) -> Any:
     try:
         described = architecture(part)
         json.dumps(described)
+        own = getattr(part, FUNCTION_OPTIONS, None)  # of which Keras does not tell all, such as the delta of Huber
+        if own is not None and getattr(type(part).from_config(part.get_config()), FUNCTION_OPTIONS) != own:
+            return None
     except (TypeError, ValueError, NotImplementedError, AttributeError):
         return None
     return described

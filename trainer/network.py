@@ -121,6 +121,12 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def undecayed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> list[int]:
+    """Return which trainable variables of a model have no weight decay, by `exclude_from_weight_decay`."""
+    decays = inner_of(optimizer)._use_weight_decay
+    return [place for place, variable in enumerate(model.trainable_variables) if not decays(variable)]
+
+
 def check_model(name: str, model: Any) -> None:
     """Refuse what is no model, and a model without variables yet."""
     if not isinstance(model, keras.Model):
