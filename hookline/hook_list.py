@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,8 @@ class Watch(HostHook):
         self.epochs: list[int] = []  # whose values `history` has, from 0 on
         self.fits: dict[str, Any] = {}  # what the next fit must know of this one: JSON values
         self._logs: dict[str, float] = {}
+        self.as_given: Callable[[], AbstractContextManager[None]] = nullcontext  # while callbacks see the model
+        self.optimizer: Any = None  # that trains the model
         self._validates = False
         self._listeners = keras.callbacks.CallbackList()
 
@@ -191,8 +194,9 @@ class Watch(HostHook):
         self._listeners = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
         if self.model is not None:
             self.model.stop_training = False
-        self._listeners.on_train_begin()
-        self._listeners.on_epoch_begin(self._epoch)
+        with self._shown():
+            self._listeners.on_train_begin()
+            self._listeners.on_epoch_begin(self._epoch)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -206,10 +210,11 @@ class Watch(HostHook):
             self._end_epoch(run)
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if summary["status"] in ("interrupted", "paused"):
-            self._listeners.on_train_end(dict(self._logs))
-        elif summary["status"] in ("completed", "stopped"):
-            self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})
+        with self._shown():
+            if summary["status"] in ("interrupted", "paused"):
+                self._listeners.on_train_end(dict(self._logs))
+            elif summary["status"] in ("completed", "stopped"):
+                self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the losses and metrics of a report under the names of Keras."""
@@ -229,8 +234,26 @@ class Watch(HostHook):
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         self.epochs.append(epoch)
-        self._listeners.on_epoch_end(epoch, dict(logs))
-        if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
-            run.control.stop("a callback set model.stop_training")
-        if run.step < run.total_steps:
-            self._listeners.on_epoch_begin(self._epoch)
+        with self._shown():
+            self._listeners.on_epoch_end(epoch, dict(logs))
+            if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
+                run.control.stop("a callback set model.stop_training")
+            if run.step < run.total_steps:
+                self._listeners.on_epoch_begin(self._epoch)
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Show callbacks the model as it was given, and refuse a learning rate that would reach no training."""
+        before = self._rate()
+        with self.as_given():
+            yield
+        if (rate := self._rate()) != before:
+            raise UserError(
+                f"A callback set model.optimizer.learning_rate={rate:g}, but the model was compiled with another "
+                "optimizer than trains it. Expected it set on the object that Trainer(optimizer=...) was given."
+            )
+
+    def _rate(self) -> float | None:
+        """Return the learning rate of an optimizer that the model was compiled with and that does not train it."""
+        optimizer = getattr(self.model, "optimizer", None) if self.callbacks else None
+        return None if optimizer is None or optimizer is self.optimizer else float(optimizer.learning_rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +219,11 @@ class Trainer:
             for each in ["restore_best=True"] if restore_best else self._spec.waiting_hooks():
                 raise UserError(f"{each} received without validation data. Expected validation_data=.")
         with ExitStack() as stack:
-            state = begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
+            spec, state = self._spec, begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
             watch, run = state.watch, state.run
             assert run is not None
-            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
+            watch.callbacks, watch.as_given = list(callbacks), partial(spec.ending, as_given=True)
+            watch.model, watch.optimizer = (next(iter(each.values())) for each in (spec.models, spec.optimizers))
             before = {} if options["resume"] else {name: len(each) for name, each in watch.history.items()}
             first = 0 if options["resume"] else len(watch.epochs)
             self._state, self._kept = state, None
