@@ -41,6 +41,14 @@ class Maker:
     whole: bool = True  # whether the node has all arguments, so that a hook can be made of it alone
 
 
+def progress_mode(verbose: Any) -> str | None:
+    """Return the mode of the hook progress, as Keras numbers them; None for no progress."""
+    modes = {"auto": "auto", 0: None, 1: "auto", 2: "plain"}
+    if not isinstance(verbose, int | str) or verbose not in modes:
+        raise UserError(f"verbose={verbose!r} received. Expected 0, 1, 2 or 'auto'.")
+    return modes[verbose]
+
+
 def listed(given: Any) -> list[Any]:
     """Return one or several as a list; a dict or a text is one."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
@@ -79,6 +87,8 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
         )
     found = []
     for name, each in given.items():
+        if not isinstance(each, Hook | Mapping | None):
+            raise UserError(f"hooks has {{{name!r}: {each!r}}}. Expected a hook, or a dict of options such as {{}}.")
         if each is not None:
             found.append(_of_object(each, str(name)) if isinstance(each, Hook) else _of_config(str(name), each))
         elif makers.pop(name, None) is None:
@@ -92,8 +102,8 @@ def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
     kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
     if kind not in entries:
         raise unknown_name("hook", kind, entries)
-    content: Any = {} if TARGET in options else OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))[kind]
-    node = {**content, **options}
+    content: Any = OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))
+    node = {**({} if TARGET in options else content[kind]), **options}
     plugins = [node[TARGET].partition(".")[0]] if entries[kind].plugin else []
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import keras
 import numpy as np
@@ -23,14 +22,22 @@ from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
-from hookline.trainer.config.schema import TrainerConfig
+from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network, check_model, inner_of, undecayed
+from hookline.trainer.network import (
+    FUNCTION_OPTIONS,
+    Network,
+    check_model,
+    inner_of,
+    layers_digest,
+    settings_of,
+    undecayed,
+)
 from hookline.trainer.objective import Objective
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
@@ -108,7 +115,10 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} received. Expected it by fit().")
         if name not in defaults or name in OF_COMMAND_LINE:
             raise unknown_name("setting", name, set(defaults) - {*OF_FIT, *OF_COMMAND_LINE})
-    return {**defaults, **given}
+        if not fits(given[name], hint := get_type_hints(TrainerConfig)[name]):
+            raise UserError(f"{name}={given[name]!r} received. Expected {describe(hint)}.")
+    check_fields(TrainerConfig, settings := {**defaults, **given}, "")
+    return settings
 
 
 @dataclass
@@ -239,19 +249,12 @@ class Spec:
 
     @cached_property
     def _before_training(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return what config.yaml says of the optimizers and of the layers: training may lower a rate, freeze a layer.
-
-        A layer is compared by its settings but for names, which Keras counts on, and for those that cannot be told.
-        """
+        """Return what config.yaml says of optimizers and layers: training may lower a rate, or freeze a layer."""
         optimizers: dict[str, Any] = {name: _plain_config(each) for name, each in self.optimizers.items()}
         for name, each in optimizers.items():
             if places := undecayed(self.optimizers[name], self.models[name]):
                 each["exclude_from_weight_decay"] = places
-        layers = {}
-        for name, model in self.models.items():
-            own = [[type(each).__name__, each.dtype_policy.name, _settings(each)] for each in model._flatten_layers()]
-            layers[name] = f"{len(own)}, sha256 {hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]}"
-        return optimizers, layers
+        return optimizers, {name: layers_digest(model) for name, model in self.models.items()}
 
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
@@ -260,7 +263,7 @@ class Spec:
             for name, given in self.metrics.items()
         }
         losses = {name: each.name for name, each in self.losses.items()}
-        settings = {name: _settings(each.given) for name, each in self.losses.items()}
+        settings = {name: settings_of(each.given) for name, each in self.losses.items()}
         optimizers, layers = self._before_training
         return {
             "seed": self.seed,
@@ -300,19 +303,7 @@ def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     return {**plain, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
 
 
-def _settings(part: Any) -> Any:
-    """Return the settings of a layer or a loss as JSON values, without names and seeds; {} where it tells none."""
-    if isinstance(part, keras.Model | keras.layers.Lambda) or not hasattr(part, "get_config"):
-        return {}  # the layers of a model follow; the code of a function differs by its line
-    try:
-        config = part.get_config() | getattr(part, FUNCTION_OPTIONS, {})
-        text = json.dumps(config, default=lambda each: type(each).__name__)
-        return json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k not in ("name", "seed")})
-    except (TypeError, ValueError, NotImplementedError, AttributeError):
-        return {}
-
-
-RECORD, FUNCTION_OPTIONS = "trainer.json", "_fn_kwargs"
+RECORD = "trainer.json"
 OURS = {"keras", "builtins", "hookline"}  # packages whose parts a record may name
 
 
