@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from hookline.checks import class_weights_of
 from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
 from hookline.spec import Spec, read_record, restore_paths, write_record
-from hookline.trainer.config.stored import FILE_NAME, MISSING, config_digest, differing, read_stored, spread_settings
+from hookline.trainer.config.stored import FILE_NAME, MISSING, Settings, config_digest, read_stored, spread_settings
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
@@ -35,6 +36,8 @@ from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 KEY, NAME, SUMS = "run_dir", "python", "accumulators"
+LATER = ("model.layers", "task.loss_settings", "class_weight")
+"""What the config of an older run does not say."""
 
 
 @dataclass
@@ -74,14 +77,19 @@ def begin(
 ) -> State:
     """Return a fit, built and with the state that it continues from; the stack holds the lock of its directory."""
     times, config = Times(), spec.config()
+    config["trainer"]["batch_size"] = batch_size
     continues = resume or state is not None
     old = continues and run_dir is not None and (run_dir / FILE_NAME).is_file()
     directory, store, checkpoint = _place(stack, config, run_dir, old=old, resume=resume)
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
     before = None if resume else state
-    fit = planned_fit(data, epochs, batch_size, before, checkpoint)
     class_weights = class_weights_of(class_weight, data)
+    own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
+    if checkpoint is not None:
+        known = checkpoint.state["hooks"][HISTORY]["fit"]
+        _check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
+    fit = planned_fit(data, epochs, batch_size, before, checkpoint)
     if state is not None:
         spec.renew_optimizers(state.trainer)
     blueprint = spec.blueprint(data, fit, {**config, KEY: str(directory)}, class_weights)
@@ -100,6 +108,7 @@ def begin(
     watch = next(each for each in run.host_hooks if isinstance(each, Watch))
     watch.fits = {
         **fit,
+        **own,
         "data": data_fingerprint([data.train]),
         "steps_per_epoch": data.train.size / batch_size,
         "classes": data.classes,
@@ -134,18 +143,23 @@ def _place(
         return path, open_store(path, config_digest(own)), None
     stack.enter_context(locked(directory))
     stored = read_stored(str(directory), KEY)
-    settings = spread_settings([stored, own], (KEY,))
-    if keys := differing(settings):
-        was, now = settings[keys[0]]
-        shown = "nothing" if was is MISSING else repr(was)
-        raise UserError(
-            f"{directory} is the run of another trainer: {keys[0]} was {shown} and is {now!r}. Expected the same "
-            "arguments, or another run_dir."
-        )
+    settings = spread_settings([stored, own], (KEY, "trainer.batch_size"))  # that of the first fit
+    _check_same(directory, settings)
     digest = config_digest(stored)
     if not resume:
         return directory, open_store(directory, digest), None
     return directory, *open_existing(directory, digest)
+
+
+def _check_same(directory: Path, settings: Settings) -> None:
+    """Refuse a setting that is not what the run began with."""
+    for key, (was, now) in settings.items():
+        if was != now and (was is not MISSING or not key.startswith(LATER)):
+            was, now = ("nothing" if each is MISSING else f"{each!r:.99}" for each in (was, now))
+            raise UserError(
+                f"{directory} is the run of another trainer: {key} was {was} and is {now}. Expected the same "
+                "arguments, or another run_dir."
+            )
 
 
 def planned_fit(

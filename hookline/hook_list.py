@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,14 @@ class Maker:
     make: Callable[[], Hook]  # returns a hook that is not built yet
     node: dict[str, Any]  # what config.yaml says of it; arguments that are not plain values are left out
     whole: bool = True  # whether the node has all arguments, so that a hook can be made of it alone
+
+
+def progress_mode(verbose: Any) -> str | None:
+    """Return the mode of the hook progress, as Keras numbers them; None for no progress."""
+    modes = {"auto": "auto", 0: None, 1: "auto", 2: "plain"}
+    if not isinstance(verbose, int | str) or verbose not in modes:
+        raise UserError(f"verbose={verbose!r} received. Expected 0, 1, 2 or 'auto'.")
+    return modes[verbose]
 
 
 def listed(given: Any) -> list[Any]:
@@ -78,6 +87,8 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
         )
     found = []
     for name, each in given.items():
+        if not isinstance(each, Hook | Mapping | None):
+            raise UserError(f"hooks has {{{name!r}: {each!r}}}. Expected a hook, or a dict of options such as {{}}.")
         if each is not None:
             found.append(_of_object(each, str(name)) if isinstance(each, Hook) else _of_config(str(name), each))
         elif makers.pop(name, None) is None:
@@ -86,12 +97,14 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
 
 
 def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
+    """Return the maker of a hook of the catalogue; options with a target are a whole node, as a run has stored it."""
     entries = catalogue()
-    if name not in entries:
-        raise unknown_name("hook", name, entries)
-    content: Any = OmegaConf.to_container(OmegaConf.load(entries[name].config_file))
-    node = {**content[name], **options}
-    plugins = [node[TARGET].partition(".")[0]] if entries[name].plugin else []
+    kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
+    if kind not in entries:
+        raise unknown_name("hook", kind, entries)
+    content: Any = OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))
+    node = {**({} if TARGET in options else content[kind]), **options}
+    plugins = [node[TARGET].partition(".")[0]] if entries[kind].plugin else []
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 
 
@@ -174,6 +187,8 @@ class Watch(HostHook):
         self.epochs: list[int] = []  # whose values `history` has, from 0 on
         self.fits: dict[str, Any] = {}  # what the next fit must know of this one: JSON values
         self._logs: dict[str, float] = {}
+        self.as_given: Callable[[], AbstractContextManager[None]] = nullcontext  # while callbacks see the model
+        self.optimizer: Any = None  # that trains the model
         self._validates = False
         self._listeners = keras.callbacks.CallbackList()
 
@@ -189,8 +204,9 @@ class Watch(HostHook):
         self._listeners = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
         if self.model is not None:
             self.model.stop_training = False
-        self._listeners.on_train_begin()
-        self._listeners.on_epoch_begin(self._epoch)
+        with self._shown():
+            self._listeners.on_train_begin()
+            self._listeners.on_epoch_begin(self._epoch)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -204,10 +220,11 @@ class Watch(HostHook):
             self._end_epoch(run)
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if summary["status"] in ("interrupted", "paused"):
-            self._listeners.on_train_end(dict(self._logs))
-        elif summary["status"] in ("completed", "stopped"):
-            self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})
+        with self._shown():
+            if summary["status"] in ("interrupted", "paused"):
+                self._listeners.on_train_end(dict(self._logs))
+            elif summary["status"] in ("completed", "stopped"):
+                self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the losses and metrics of a report under the names of Keras."""
@@ -227,8 +244,26 @@ class Watch(HostHook):
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         self.epochs.append(epoch)
-        self._listeners.on_epoch_end(epoch, dict(logs))
-        if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
-            run.control.stop("a callback set model.stop_training")
-        if run.step < run.total_steps:
-            self._listeners.on_epoch_begin(self._epoch)
+        with self._shown():
+            self._listeners.on_epoch_end(epoch, dict(logs))
+            if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
+                run.control.stop("a callback set model.stop_training")
+            if run.step < run.total_steps:
+                self._listeners.on_epoch_begin(self._epoch)
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Show callbacks the model as it was given, and refuse a learning rate that would reach no training."""
+        before = self._rate()
+        with self.as_given():
+            yield
+        if (rate := self._rate()) != before:
+            raise UserError(
+                f"A callback set model.optimizer.learning_rate={rate:g}, but the model was compiled with another "
+                "optimizer than trains it. Expected it set on the object that Trainer(optimizer=...) was given."
+            )
+
+    def _rate(self) -> float | None:
+        """Return the learning rate of an optimizer that the model was compiled with and that does not train it."""
+        optimizer = getattr(self.model, "optimizer", None) if self.callbacks else None
+        return None if optimizer is None or optimizer is self.optimizer else float(optimizer.learning_rate)

@@ -102,7 +102,7 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
     for name, node in config["hooks"].items():
         if not record["hooks"].get(name, False):
             raise UserError(f"The run's hook '{name}' has arguments that no file holds. Expected hooks=.")
-        found.append({name: {key: value for key, value in node.items() if key != "_target_"}})
+        found.append({name: node})
     return found
 
 

@@ -90,6 +90,8 @@ def run(*overrides: str) -> RunResult:
 
     began = time.monotonic()
     for each in overrides:
+        if not isinstance(each, str):
+            raise UserError(f"{each!r} received. Expected texts, one by one: hookline.run('recipe=bnn', 'seed=1').")
         if each.startswith("-") and each.partition("=")[0] not in CONFIG_FLAGS:
             raise UserError(f"'{each}' received. Expected key=value: this makes one run, and shows nothing.")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import keras
 import tensorflow as tf
 
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
-from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers, listed
+from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers, listed, progress_mode
 from hookline.inputs import evaluation_split, training_data
 from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
-from hookline.trainer.errors import UserError, is_whole_number, unknown_name
+from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name, user_path
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.control import Interruption
@@ -74,7 +75,7 @@ class Trainer:
         """
         models = checked_models(model, networks)
         _check_given(loss, objectives, networks, seed, init_from)
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = None if run_dir is None else user_path(run_dir, "run_dir")
         self._spec = Spec(
             models,
             resolve_optimizers(optimizer, models),
@@ -187,8 +188,10 @@ class Trainer:
             NonFiniteError: a step gave NaN or infinity; nothing of it was written.
         """
         callbacks = listed(callbacks or ())
-        self._check_fit(callbacks, epochs, resume=resume)
-        self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
+        if y is None and isinstance(x, list) and any(isinstance(each, tuple) for each in x):
+            raise UserError("x is a list of tuples. Expected arrays: x, y = map(np.stack, zip(*x)), then fit(x, y).")
+        self._check_fit(callbacks, epochs, max_seconds, validation_split, resume=resume)
+        self._spec.choose_hooks(progress_mode(verbose), restore_best=restore_best)
         with self._spec.working():
             data, size = training_data(
                 x, y, sample_weight, validation_data, validation_split, batch_size, form=self._spec.form
@@ -196,12 +199,13 @@ class Trainer:
             options = {"epochs": int(epochs), "batch_size": size, "class_weight": class_weight, "resume": resume}
             return self._fit(data, options, callbacks, restore_best, Interruption(max_seconds), verbose == 0)
 
-    def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
+    def _check_fit(self, callbacks: Sequence[Any], epochs: Any, seconds: Any, share: Any, *, resume: bool) -> None:
         if self._fixed:
             raise UserError(f"The run was trained by the command line. {self._fixed}")
         check_callbacks(callbacks)
-        if not is_whole_number(epochs) or epochs < 1:
-            raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
+        check_integer("epochs", epochs)
+        check_number("max_seconds", 0 if seconds is None else seconds, 0)
+        check_number("validation_split", share or 0, 0, 1)
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
 
@@ -218,10 +222,11 @@ class Trainer:
             for each in ["restore_best=True"] if restore_best else self._spec.waiting_hooks():
                 raise UserError(f"{each} received without validation data. Expected validation_data=.")
         with ExitStack() as stack:
-            state = begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
+            spec, state = self._spec, begin(stack, self._spec, self._state, data, run_dir=self.run_dir, **options)
             watch, run = state.watch, state.run
             assert run is not None
-            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
+            watch.callbacks, watch.as_given = list(callbacks), partial(spec.ending, as_given=True)
+            watch.model, watch.optimizer = (next(iter(each.values())) for each in (spec.models, spec.optimizers))
             before = {} if options["resume"] else {name: len(each) for name, each in watch.history.items()}
             first = 0 if options["resume"] else len(watch.epochs)
             self._state, self._kept = state, None
@@ -249,7 +254,7 @@ class Trainer:
             self._state = begin(stack, self._spec, self._state, data, epochs=epochs, batch_size=size)
 
     def evaluate(
-        self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int = 256
+        self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int | None = 256
     ) -> dict[str, float]:
         """Return the losses and metrics of some examples, with what is shipped.
 
@@ -257,7 +262,7 @@ class Trainer:
             x: inputs [n, ...], a dataset, a `Data` (its test split) or a `Split`; see `fit`.
             y: targets [n, ...], of several outputs in a dict; None where x holds them.
             sample_weight: float [n]; None for all alike.
-            batch_size: examples at a time; it changes no value but by rounding.
+            batch_size: examples at a time, None for 32; it changes no value but by rounding.
 
         Returns:
             "loss" and the metrics, by name.
@@ -271,13 +276,13 @@ class Trainer:
             values = shipped.evaluate(split, batch_size, arrays=not isinstance(x, Data | Split))
         return self._trained.watch.named(values)
 
-    def predict(self, x: Any, *, network: str | None = None, batch_size: int = 256) -> Any:
+    def predict(self, x: Any, *, network: str | None = None, batch_size: int | None = 256) -> Any:
         """Return the outputs of the model for some examples, with what is shipped.
 
         Args:
             x: inputs [n, ...], as for `fit`; of a dataset of pairs the inputs.
             network: its name; None for the only one.
-            batch_size: examples at a time.
+            batch_size: examples at a time, None for 32.
 
         Returns:
             A NumPy array [n, ...], such as probabilities float32 [n, classes]; of several outputs in their structure.
@@ -318,7 +323,7 @@ class Trainer:
         name = self._name(network)
         with self._spec.working():
             split = None if x is None else evaluation_split(x, y, None, self._spec.form)
-            return self._shipped.export(Path(path), format, name, split, options)
+            return self._shipped.export(path, format, name, split, options)
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
@@ -384,14 +389,6 @@ def _check_given(
         raise UserError(f"{received} received. Expected loss= or objectives=.")
     if networks is not None and loss is not None:
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
-    if not is_whole_number(seed) or not 0 <= seed < 2**31:
-        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+    check_integer("seed", seed, 0, 2**31 - 1)
     if init_from is not None:
         check_initial(str(init_from))
-
-
-def _mode(verbose: int | str) -> str | None:
-    modes = {"auto": "auto", 0: None, 1: "auto", 2: "plain"}
-    if verbose not in modes:
-        raise UserError(f"verbose={verbose!r} received. Expected 0, 1, 2 or 'auto'.")
-    return modes[verbose]

@@ -17,9 +17,9 @@ import tensorflow as tf
 from hookline.deploy.formats import FORMATS, ExportOptions, check_place
 from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
-from hookline.inputs import Form, read_examples, split_of
+from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
 from hookline.scripts.export import Options, write
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_integer, unknown_name, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch
@@ -73,11 +73,12 @@ class Shipped:
                 self._models[network] = (step, checksum), rebuilt(plain) if foreign_names(plain) else plain
         return self._models[network][1]
 
-    def evaluate(self, split: Split, batch_size: int, *, arrays: bool) -> dict[str, float]:
+    def evaluate(self, split: Split, batch_size: int | None, *, arrays: bool) -> dict[str, float]:
         """Return losses and metrics of a split, by the names of reports.
 
         Arrays may be others in each call; a split of the user's is the same object, and may read files in the graph.
         """
+        batch_size = BATCH_SIZE if batch_size is None else batch_size
         feed = Feed(EvaluationBatches(split, batch_size=batch_size, placement="host" if arrays else "auto"))
         key = feed.key if arrays else f"{id(split)} {batch_size}"
         if key not in self._evaluators:
@@ -87,13 +88,14 @@ class Shipped:
         traced.batches = feed.batches
         return evaluator.run(self.state.step)
 
-    def predict(self, x: Any, network: str, batch_size: int) -> Any:
+    def predict(self, x: Any, network: str, batch_size: int | None) -> Any:
         """Return the outputs of a network for examples, as arrays in their structure."""
+        size = BATCH_SIZE if batch_size is None else check_integer("batch_size", batch_size)
         split = x if isinstance(x, Split) else split_of("test", read_examples(x, None, None, "x"), self._form)
         source, rows = split.source, split.indices
         step, outputs = tf.constant(self.state.step, tf.int64), []
-        for start in range(0, len(rows), batch_size):
-            inputs = source.gather(tf.constant(rows[start : start + batch_size]))["inputs"]
+        for start in range(0, len(rows), size):
+            inputs = source.gather(tf.constant(rows[start : start + size]))["inputs"]
             found = self._function(network, inputs)(step, inputs)
             outputs.append(tf.nest.map_structure(lambda each: each.numpy(), found))
         return tf.nest.map_structure(lambda *each: np.concatenate(each), *outputs)
@@ -115,10 +117,12 @@ class Shipped:
             flat[each.output] = getattr(keras.activations, each.name)(flat[each.output])
         return tf.nest.pack_sequence_as(made, flat)
 
-    def export(self, path: Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]) -> Path:
+    def export(
+        self, path: str | Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]
+    ) -> Path:
         """Write a network in a format, once it is certain that the file is as good as the network."""
         if name not in FORMATS:
-            raise unknown_name("format", name, FORMATS)
+            raise unknown_name("format", str(name), FORMATS)
         form = FORMATS[name]
         known = {"overwrite", *({each.name for each in fields(ExportOptions)} & {"tolerance", *form.options})}
         for option in options:

@@ -7,8 +7,9 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import keras
 import numpy as np
@@ -21,14 +22,22 @@ from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
-from hookline.trainer.config.schema import TrainerConfig
+from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network, check_model
+from hookline.trainer.network import (
+    FUNCTION_OPTIONS,
+    Network,
+    check_model,
+    inner_of,
+    layers_digest,
+    settings_of,
+    undecayed,
+)
 from hookline.trainer.objective import Objective
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
@@ -45,6 +54,7 @@ FUSED = {
     "sgd": fused_update.SGD,
 }
 """What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
+EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 OF_FIT = ("epochs", "steps", "batch_size", "class_weights", "max_seconds")
 OF_COMMAND_LINE = (
     *("precision", "allow_slow_precision", "strategy", "replicas", "worker_timeout", "threads"),
@@ -79,8 +89,10 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
             f"The optimizer {type(given).__name__} has been built for another training. Expected a new one: "
             "type(optimizer).from_config(optimizer.get_config())."
         )
-    if isinstance(given._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        given._learning_rate = ScaledRate(given._learning_rate)
+    inner = inner_of(given)
+    rate = inner._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and not isinstance(rate, ScaledRate):
+        inner._learning_rate = ScaledRate(rate)
     return given
 
 
@@ -103,7 +115,10 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} received. Expected it by fit().")
         if name not in defaults or name in OF_COMMAND_LINE:
             raise unknown_name("setting", name, set(defaults) - {*OF_FIT, *OF_COMMAND_LINE})
-    return {**defaults, **given}
+        if not fits(given[name], hint := get_type_hints(TrainerConfig)[name]):
+            raise UserError(f"{name}={given[name]!r} received. Expected {describe(hint)}.")
+    check_fields(TrainerConfig, settings := {**defaults, **given}, "")
+    return settings
 
 
 @dataclass
@@ -229,7 +244,18 @@ class Spec:
                 config = optimizer.get_config()
                 if isinstance(rate := optimizer._learning_rate, ScaledRate):
                     config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
-                self.optimizers[name] = type(optimizer).from_config(config)
+                self.optimizers[name] = new = type(optimizer).from_config(config)
+                told = vars(inner_of(optimizer))  # what no config tells
+                vars(inner_of(new)).update({key: told[key] for key in EXCLUSIONS if key in told})
+
+    @cached_property
+    def _before_training(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what config.yaml says of optimizers and layers: training may lower a rate, or freeze a layer."""
+        optimizers: dict[str, Any] = {name: _plain_config(each) for name, each in self.optimizers.items()}
+        for name, each in optimizers.items():
+            if places := undecayed(self.optimizers[name], self.models[name]):
+                each["exclude_from_weight_decay"] = places
+        return optimizers, {name: layers_digest(model) for name, model in self.models.items()}
 
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
@@ -238,7 +264,8 @@ class Spec:
             for name, given in self.metrics.items()
         }
         losses = {name: each.name for name, each in self.losses.items()}
-        optimizers = {name: _plain_config(each) for name, each in self.optimizers.items()}
+        settings = {name: settings_of(each.given) for name, each in self.losses.items()}
+        optimizers, layers = self._before_training
         return {
             "seed": self.seed,
             "run_dir": None,
@@ -249,11 +276,16 @@ class Spec:
             "task": {
                 "_target_": PYTHON,
                 "loss": losses.get(ONE, losses or None),
+                "loss_settings": json.dumps(settings.get(ONE, settings)),
                 "metrics": metrics.get(ONE, list(metrics) and metrics),
                 "loss_weights": self.loss_weights or None,
             },
             "data": {"_target_": PYTHON},
-            "model": {"_target_": PYTHON, "weights": {n: model.count_params() for n, model in self.models.items()}},
+            "model": {
+                "_target_": PYTHON,
+                "weights": {name: model.count_params() for name, model in self.models.items()},
+                "layers": layers,
+            },
             "optimizer": {"_target_": PYTHON, **(optimizers[MODEL] if list(optimizers) == [MODEL] else optimizers)},
             "schedule": {"_target_": PYTHON},
             "trainer": dict(self.settings),
@@ -265,8 +297,11 @@ class Spec:
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     config = optimizer.get_config()
     config.pop("name", None)  # Keras counts on: "adam_1"
-    rate = config.get("learning_rate")
-    return {**config, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
+    rate = config.pop("learning_rate", None)
+    if (inner := inner_of(optimizer)) is not optimizer:
+        config["inner_optimizer"] = _plain_config(inner)
+    plain: dict[str, Any] = json.loads(json.dumps(config, default=str))  # lists that Keras tracks become plain ones
+    return {**plain, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
 
 
 RECORD = "trainer.json"
@@ -275,10 +310,11 @@ OURS = {"keras", "builtins", "hookline"}  # packages whose parts a record may na
 
 def write_record(directory: Path, spec: Spec) -> None:
     """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out."""
+    excludes = MODEL in spec.models and undecayed(spec.optimizers[MODEL], spec.models[MODEL])
     with spec.ending(as_given=True):
         parts = {
             "model": _described(spec.models.get(MODEL)),
-            "optimizer": _described(spec.optimizers.get(MODEL)),
+            "optimizer": None if excludes else _described(spec.optimizers.get(MODEL)),  # Keras writes no exclusions
             "loss": _by_output({name: _described(each.given) for name, each in spec.losses.items()}),
             "metrics": _by_output({name: list(map(_described, each)) for name, each in spec.metrics.items()}) or [],
             "loss_weights": spec.loss_weights or None,
@@ -332,7 +368,10 @@ def rebuilt_part(described: Any, name: str) -> Any:
     foreign = sorted(set(foreign_parts(described, OURS))) if described is not None else ["no description"]
     if foreign:
         raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
-    return keras.saving.deserialize_keras_object(described)
+    try:
+        return keras.saving.deserialize_keras_object(described)
+    except Exception as error:  # many kinds: an unknown function, a Lambda, an argument of another version
+        raise UserError(f"The run's {name} has parts that no file can bring. Expected {name}=.") from error
 
 
 def _by_output(values: dict[str, Any]) -> Any:
@@ -345,6 +384,9 @@ def _described(part: Any) -> Any:
     try:
         described = architecture(part)
         json.dumps(described)
+        own = getattr(part, FUNCTION_OPTIONS, None)  # of which Keras does not tell all, such as the delta of Huber
+        if own is not None and getattr(type(part).from_config(part.get_config()), FUNCTION_OPTIONS) != own:
+            return None
     except (TypeError, ValueError, NotImplementedError, AttributeError):
         return None
     return described

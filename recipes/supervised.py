@@ -29,7 +29,7 @@ from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
-from hookline.trainer.network import Network, check_names
+from hookline.trainer.network import Network, check_names, check_training
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
 
@@ -157,6 +157,7 @@ def recipe_of(
     sigmoid is taken off where a cross-entropy has a form that takes logits: `final_activations` of the network name it.
     """
     check_names(model)
+    check_training(model)
     loss, names = losses.get(ONE), output_names(model)
     classifies = loss is not None and loss.classifies(shapes.get(ONE, ())) and data.classes > 0 and not reconstructs
     wanted = {place: losses[name] for place, name in enumerate(names) if name in losses}

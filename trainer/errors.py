@@ -160,6 +160,8 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
 
 def user_path(text: str | Path, key: str) -> Path:
     """Return the path that a text names; "~" at its beginning is the home directory."""
+    if not isinstance(text, str | os.PathLike):
+        raise UserError(f"{key}={text!r} received. Expected a path.")
     path = Path(os.path.expanduser(text))
     try:
         path.exists()

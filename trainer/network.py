@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,6 +123,34 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def undecayed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> list[int]:
+    """Return which trainable variables of a model have no weight decay, by `exclude_from_weight_decay`."""
+    decays = inner_of(optimizer)._use_weight_decay
+    return [place for place, variable in enumerate(model.trainable_variables) if not decays(variable)]
+
+
+FUNCTION_OPTIONS = "_fn_kwargs"
+"""Where losses and metrics of Keras have the arguments of their function; not every `get_config` tells them."""
+
+
+def settings_of(part: Any) -> Any:
+    """Return the settings of a layer or a loss as JSON values, without names and seeds; {} where it tells none."""
+    if isinstance(part, keras.Model | keras.layers.Lambda) or not hasattr(part, "get_config"):
+        return {}  # the layers of a model follow; the code of a function differs by its line
+    try:
+        config = part.get_config() | getattr(part, FUNCTION_OPTIONS, {})
+        text = json.dumps(config, default=lambda each: type(each).__name__)
+        return json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k not in ("name", "seed")})
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return {}
+
+
+def layers_digest(model: keras.Model) -> str:
+    """Return the number of a model's layers, and a digest of their settings, the same in every process."""
+    own = [[type(each).__name__, each.dtype_policy.name, settings_of(each)] for each in model._flatten_layers()]
+    return f"{len(own)}, sha256 {hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]}"
+
+
 def check_model(name: str, model: Any) -> None:
     """Refuse what is no model, and a model without variables yet."""
     if not isinstance(model, keras.Model):
@@ -187,6 +217,19 @@ def shape_hint(data: Data) -> str:
     if data.preparation is None or data.preparation.axes != "new":
         return ""
     return f" data.channels=none leaves examples as they are stored, {list(data.preparation.raw_shape)}."
+
+
+OF_TRAINING = ("train_step", "test_step", "compute_loss", "compute_metrics")
+
+
+def check_training(model: keras.Model) -> None:
+    """Refuse a model with a training of its own, which a step here would not call."""
+    for name in OF_TRAINING:
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise UserError(
+                f"The model '{model.name}' has its own {name}, which is not called here. Expected a model without, and "
+                "what it computes as a loss, or as an Objective of your own (recipes/OWN.md)."
+            )
 
 
 def check_names(model: keras.Model) -> None:

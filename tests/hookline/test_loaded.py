@@ -28,10 +28,18 @@ def test_a_run_of_the_command_line_is_a_trainer(tmp_path):
     assert "step" in repr(trainer)
 
 
-def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys):
+def scheduled():
+    rate = keras.optimizers.schedules.CosineDecay(0.01, 100)
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Muon(rate))
+
+
+@pytest.mark.parametrize(
+    ("hook", "optimizer"), [("ema", lambda: "adam"), ({"slow": hookline.hooks.Ema(decay=0.9)}, scheduled)]
+)
+def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, capsys):
     x, y = images()["x_train"], images()["y_train"]
     given = {"batch_size": 16, "verbose": 0}
-    first = small_trainer("ema", QUIET, run_dir=tmp_path / "run")
+    first = small_trainer(hook, QUIET, run_dir=tmp_path / "run", optimizer=optimizer())
     first.fit(x, y, **given)
     loaded = hookline.load(tmp_path / "run")
     assert loaded.step == 5
@@ -43,6 +51,8 @@ def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys):
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["packages"]["hookline"] == hookline.__version__
     assert verify.main([f"run={tmp_path / 'run'}"]) == 0
+    with pytest.raises(hookline.UserError, match="was trained by Python"):
+        hookline.run(f"resume={tmp_path / 'run'}")
     for script in (evaluate, export, sensitivity):
         assert script.main([f"run={tmp_path / 'run'}"]) == 2
         assert "hookline.load" in capsys.readouterr().err

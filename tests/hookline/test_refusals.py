@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
+from hookline.spec import rebuilt_part
 from tests.support.door import images, small_model, small_trainer
 
 X, Y = images()["x_train"], images()["y_train"]
@@ -25,6 +26,7 @@ def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
+OWN_LOSS = {"module": "builtins", "class_name": "function", "registered_name": "own"}
 MISTAKES = {
     "no loss": (lambda: hookline.Trainer(small_model()), "No loss"),
     "no model": (lambda: hookline.Trainer(loss="mse"), "No model"),
@@ -80,12 +82,39 @@ MISTAKES = {
     "callback": (lambda: fit(callbacks=[hookline.hooks.Advisor()]), "callbacks has a Advisor"),
     "before fit": (lambda: small_trainer().predict(X), "fit()"),
     "load": (lambda: hookline.load("nowhere"), "run_dir=nowhere"),
+    "no batch": (lambda: trained().predict(X, batch_size=0), "batch_size=0"),
+    "seconds": (lambda: fit(max_seconds="5"), "max_seconds='5'"),
+    "share": (lambda: fit(validation_split="0.1"), "validation_split='0.1'"),
+    "verbose": (lambda: fit(verbose=[1]), r"verbose=\[1\]"),
+    "text as a setting": (lambda: small_trainer(accumulation_steps="2"), "Expected a whole number"),
+    "number as options": (lambda: small_trainer({"prune": 0.5}), "dict of options"),
+    "number as run_dir": (lambda: small_trainer(run_dir=5), "run_dir=5"),
+    "no path": (lambda: trained().export(None), "path=None"),
+    "load nothing": (lambda: hookline.load(None), "run_dir=None"),
+    "list of overrides": (lambda: hookline.run(["recipe=bnn"]), "one by one"),
+    "pairs": (lambda: fit(list(zip(X, Y, strict=True))), "list of tuples"),
+    "own step": (lambda: fit(trainer=small_trainer(model=with_own("train_step"))), "its own train_step"),
+    "own loss": (lambda: fit(trainer=small_trainer(model=with_own("compute_loss"))), "its own compute_loss"),
+    "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
 
 
 def weighted_mean():
     return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+
+
+@cache
+def trained():
+    trainer = small_trainer()
+    fit(trainer=trainer)
+    return trainer
+
+
+def with_own(name):
+    inputs = keras.Input(X.shape[1:])
+    outputs = keras.layers.Dense(3)(keras.layers.Flatten()(inputs))
+    return type("Own", (keras.Model,), {name: lambda self, *given: None})(inputs, outputs)
 
 
 def frozen_model():

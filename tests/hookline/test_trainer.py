@@ -1,6 +1,7 @@
 """Fits of `hookline.Trainer`: how they continue, end and resume, and what they leave behind."""
 
 import gc
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -63,6 +64,40 @@ def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path):
         train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3)
 
 
+def decaying(*excluded):
+    optimizer = keras.optimizers.AdamW()
+    optimizer.exclude_from_weight_decay(var_names=excluded)
+    return optimizer
+
+
+def test_a_renewed_optimizer_excludes_what_the_old_one_did():
+    trainer = small_trainer(optimizer=decaying("kernel"))
+    trainer._spec.renew_optimizers(SimpleNamespace(networks={"model": SimpleNamespace(model=small_model())}))
+    kernel = trainer._spec.models["model"].trainable_variables[0]
+    assert not trainer._spec.optimizers["model"]._use_weight_decay(kernel)
+
+
+def test_a_fit_resumes_with_its_own_arguments_alone(tmp_path):
+    def fit(resume=True, end="softmax", penalty=None, size=16, delta=0.3, excluded=("bias",)):
+        x, y = images()["x_train"], images()["y_train"]
+        dense = keras.layers.Dense(3, end, kernel_regularizer=penalty)
+        model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Flatten(), dense])
+        given = {"optimizer": decaying(*excluded), "run_dir": tmp_path / "run", "compile": "off"}
+        trainer = hookline.Trainer(model, loss=keras.losses.Huber(delta), **given)
+        trainer.fit(x, np.eye(3)[y], batch_size=size, verbose=0, resume=resume)
+
+    fit(resume=False)
+    fit()
+    for changed in ({"end": "sigmoid"}, {"penalty": "l2"}, {"size": 8}, {"delta": 3.0}, {"excluded": ("kernel",)}):
+        with pytest.raises(hookline.UserError, match="is the run of another trainer"):
+            fit(**changed)
+    assert "batch_size: 16" in (tmp_path / "run" / "config.yaml").read_text()
+    with pytest.raises(hookline.UserError, match="Expected loss="):
+        hookline.load(tmp_path / "run", optimizer=decaying("bias"))
+    with pytest.raises(hookline.UserError, match="Expected optimizer="):
+        hookline.load(tmp_path / "run", loss=keras.losses.Huber(0.3))
+
+
 @pytest.mark.full
 def test_an_interrupt_or_a_limit_keeps_what_was_trained(capsys):
     trainer = small_trainer()
@@ -84,12 +119,24 @@ def test_callbacks_see_epochs_and_best_weights_come_back():
         def on_epoch_end(self, epoch, logs=None):
             seen.append((epoch, sorted(logs)))
             self.model.stop_training = epoch == 1
+            shares.append(self.model.predict(held_out()[0], verbose=0).sum(axis=-1))
 
-    trainer = small_trainer(optimizer=keras.optimizers.SGD(1.0))
+    shares, model = [], small_model("softmax")
+    trainer = small_trainer(model=model, optimizer=keras.optimizers.SGD(1.0))
     history = train(trainer, 5, callbacks=[Listener()], restore_best=True)
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(max(history.history["val_accuracy"]))
     assert seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (0, 1)]
     assert len(history.epoch) == 2
+    shares.append(model.predict(held_out()[0], verbose=0).sum(axis=-1))
+    np.testing.assert_allclose(shares, 1.0, rtol=1e-5)
+    model.compile("sgd")
+    with pytest.raises(hookline.UserError, match="another optimizer"):
+        train(trainer, callbacks=[Slowed()])
+
+
+class Slowed(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.5
 
 
 def test_two_hooks_of_one_class_have_names():

@@ -29,7 +29,16 @@ from hookline.trainer.config.command import (
 from hookline.trainer.config.keys import chain_of, check_choice, check_value, foreign_nodes, is_group_choice, layers_of
 from hookline.trainer.config.parts import check_found, check_tree
 from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
-from hookline.trainer.config.stored import FREE, check_plugins, is_free, is_place, read_stored, recipe_name, recipe_of
+from hookline.trainer.config.stored import (
+    FREE,
+    PYTHON,
+    check_plugins,
+    is_free,
+    is_place,
+    read_stored,
+    recipe_name,
+    recipe_of,
+)
 from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_start, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
 
@@ -178,6 +187,11 @@ def resumed_run(overrides: Sequence[Override]) -> str | None:
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
     """Return the config of a resumed run with what may be changed in it, and its recipe's name."""
     stored = {**read_stored(run, RESUME), RESUME: run}
+    if (stored.get("task") or {}).get(TARGET) == PYTHON:
+        raise UserError(
+            f"resume={run} was trained by Python. Expected fit(..., resume=True) of the same hookline.Trainer there, "
+            f"or hookline.load('{run}').fit(...) for more epochs."
+        )
     recipe = recipe_of(run, RESUME)
     others = [each for each in overrides if each.get_key_element() != RESUME]
     choosing = [each for each in others if is_group_choice(each, composer)]

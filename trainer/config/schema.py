@@ -253,8 +253,8 @@ def is_interpolation(value: Any) -> bool:
 def validate(config: Mapping[str, Any]) -> None:
     """Check the values of a composed config, whose names and types are right."""
     trainer = config["trainer"]
-    _check_fields(TrainConfig, config, "")
-    _check_fields(TrainerConfig, trainer, "trainer.")
+    check_fields(TrainConfig, config, "")
+    check_fields(TrainerConfig, trainer, "trainer.")
     _check_duration(trainer["epochs"], trainer["steps"])
     _check_class_settings(trainer)
     _check_replicas(trainer["strategy"], trainer["replicas"])
@@ -267,7 +267,8 @@ def validate(config: Mapping[str, Any]) -> None:
                 _check_target(f"{section}.{name}", part)
 
 
-def _check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
+def check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
+    """Refuse values outside the limits of their settings."""
     for each in dataclasses.fields(schema):
         value, key = values[each.name], prefix + each.name
         if each.metadata.get("target"):

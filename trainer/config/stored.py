@@ -48,6 +48,8 @@ def _check(text: str) -> None:
 FILE_NAME = "config.yaml"
 OVERRIDES = "overrides.txt"
 NEEDED = {"model", "trainer", "hooks"}
+PYTHON = "hookline.Trainer"
+"""In the config of a run that was trained by Python, the target of every part that only Python has."""
 
 
 def read_stored(run: str, key: str) -> dict[str, Any]:

@@ -209,7 +209,8 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
     if init_from is not None and not of_file:
         initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
-        network.optimizer.build(network.model.trainable_variables)
+        if not network.optimizer.built:  # a LossScaleOptimizer would add its variables once more
+            network.optimizer.build(network.model.trainable_variables)
 
 
 def _check_trainable(recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookline.trainer.config.parts import check_found
-from hookline.trainer.config.stored import check_plugins, read_stored, without_initial
+from hookline.trainer.config.stored import PYTHON, check_plugins, read_stored, without_initial
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_BYTES, open_file, parse_json
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 LAST = "last"
-TARGET, PYTHON = "_target_", "hookline.Trainer"
-"""In the config of a run that was trained by Python, the target of every part that only Python has."""
+TARGET = "_target_"
 KERAS_SUFFIX, KERAS_CONFIG = ".keras", "config.json"
 
 

@@ -337,11 +337,15 @@ class Trainer:
         return None if self.loss_scale is None else tf.convert_to_tensor(self.loss_scale.value)
 
     def apply_gradients(self, network: Network, gradients: Gradients) -> None:
-        """Let the network's optimizer apply gradients by variable name; variables whose gradient is None stay."""
+        """Let the network's optimizer apply gradients by variable name; variables whose gradient is None stay.
+
+        An optimizer with a loss scale divides them by it: it gets them times the scale, and hooks see the true ones.
+        """
         pairs = [(gradients[name], v) for name, v in network.trainable_variables.items() if gradients[name] is not None]
         if pairs:
             with named_scope("apply_gradients", network.name):
-                network.optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+                scaled = [network.optimizer.scale_loss(gradient) for gradient, _ in pairs]
+                network.optimizer.apply(scaled, [variable for _, variable in pairs])
 
     def _vetoes(self, half: HalfStep) -> dict[str, tf.Tensor]:
         """Return the hooks' vetoes, bool scalars by name; none is raised where gradients overflowed."""

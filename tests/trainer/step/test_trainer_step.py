@@ -11,12 +11,13 @@ from hookline.trainer.network import Network
 from tests.support.toy import BATCH, CountingHook, StatelessHook, ToyObjective, toy_arrays, toy_loop, toy_network
 
 
-def test_steps_equal_keras_own_training():
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
+def test_steps_equal_keras_own_training(wrap):
     make = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1, clipnorm=0.5, use_ema=True)
-    network = toy_network(optimizer=make(), regularizer=0.01)
+    network = toy_network(optimizer=wrap(make()), regularizer=0.01)
     twin = toy_network(optimizer=make(), regularizer=0.01).model
     twin.set_weights(network.model.get_weights())
-    twin.compile(make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    twin.compile(wrap(make()), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     inputs, targets = toy_arrays()
     for step in range(4):
         twin.train_on_batch(inputs[step * BATCH :][:BATCH], targets[step * BATCH :][:BATCH])
