@@ -212,6 +212,7 @@ class Folded:
                 made = self._run(operation, given)
             else:
                 args, kwargs = node.arguments.fill_in(tensors)
+                kwargs |= {"training": False} if "training" in kwargs else {}  # True for augmentation
                 made = keras.tree.flatten(operation(*args, **kwargs))
             tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in graph.outputs]

@@ -12,6 +12,10 @@ import keras
 from hookline.trainer.errors import UserError, did_you_mean
 
 MOST_LISTED = 40
+_CHANGES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Contrast", "Brightness", "ColorJitter")
+_CHANGES += ("Hue", "Saturation", "Sharpness", "Grayscale", "GaussianBlur", "Erasing", "Invert")
+AUGMENTING = {f"Random{change}" for change in _CHANGES}
+"""Layers of Keras that change images in training alone."""
 
 
 def layer_paths(model: keras.Model) -> dict[str, keras.Layer]:

@@ -68,6 +68,23 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("last", [None, "softmax", "sigmoid"])
+def test_integers_hold_a_last_activation_of_any_form_and_no_augmentation(last, tmp_path):
+    keras.utils.set_random_seed(0)
+    ends = [keras.layers.Dense(3, last), *([] if last else [keras.layers.Softmax()])]
+    layers = [keras.Input((8, 8, 1)), keras.layers.RandomFlip(), keras.layers.Conv2D(4, 3), keras.layers.Flatten()]
+    loss = "binary_crossentropy" if last == "sigmoid" else "categorical_crossentropy"
+    trainer = hookline.Trainer(keras.Sequential([*layers, *ends]), loss=loss, hooks=["quantization_aware_training"])
+    inputs, labels = held_out()
+    trainer.fit(inputs, np.eye(3)[labels], epochs=2, verbose=0)
+    for form in (FORMATS["litert"], FORMATS["onnx"]):
+        found = form.load(trainer.export(tmp_path / f"model{form.suffix}", format=form.name))(inputs)
+        apart = np.abs(found - trainer.predict(inputs))
+        assert apart.max() < 3 / 256
+        assert np.mean(apart > 1.01 / 256) < 0.05
+
+
 class Counted(keras.layers.Layer):
     """Count how often Python calls the layer: once a trace."""
 
