@@ -12,9 +12,9 @@ import keras
 from hookline.trainer.errors import UserError, did_you_mean
 
 MOST_LISTED = 40
-_CHANGES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Contrast", "Brightness", "ColorJitter")
-_CHANGES += ("Hue", "Saturation", "Sharpness", "Grayscale", "GaussianBlur", "Erasing", "Invert")
-AUGMENTING = {f"Random{change}" for change in _CHANGES}
+_MOVES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Erasing")
+_COLORS = ("Contrast", "Brightness", "ColorJitter", "Hue", "Saturation", "Sharpness", "Grayscale", "Invert")
+AUGMENTING = {f"Random{change}" for change in (*_MOVES, *_COLORS, "GaussianBlur")}
 """Layers of Keras that change images in training alone."""
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.deploy.formats import FORMATS
+from hookline.deploy.formats import FORMATS, import_optional
 from hookline.inputs import Examples, Form, split_of
 from tests.support.door import SETTINGS, held_out, images, small_model, small_trainer, train
 
@@ -83,6 +83,28 @@ def test_integers_hold_a_last_activation_of_any_form_and_no_augmentation(last, t
         apart = np.abs(found - trainer.predict(inputs))
         assert apart.max() < 3 / 256
         assert np.mean(apart > 1.01 / 256) < 0.05
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("hooks", [[], ["quantization_aware_training"]])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float16"])
+def test_a_file_takes_inputs_of_the_dtype_of_the_model(dtype, hooks, tmp_path):
+    inputs, labels = np.arange(40).reshape(20, 2).astype(dtype), np.arange(20) % 3
+    first = [keras.layers.Embedding(40, 4), keras.layers.Flatten()] if dtype == "int32" else []
+    layers = [keras.Input((2,), dtype=dtype), *(first or [keras.layers.Rescaling(0.1)]), keras.layers.Dense(3)]
+    trainer = hookline.Trainer(keras.Sequential(layers), loss="sparse_categorical_crossentropy", hooks=hooks)
+    trainer.fit(inputs, labels, verbose=0)
+    for form in (FORMATS["saved_model"], FORMATS["litert"], FORMATS["onnx"]):
+        path = tmp_path / f"model{form.suffix}"
+        if hooks and dtype == "uint8" and form.name != "saved_model":
+            with pytest.raises(hookline.UserError, match="cannot hold .* uint8"):
+                trainer.export(path, format=form.name)
+            continue
+        found = form.load(trainer.export(path, format=form.name))(inputs)
+        np.testing.assert_allclose(found, trainer.predict(inputs), atol=0.1 if hooks else 1e-5)
+        if form.name == "onnx":
+            (given,) = import_optional("onnxruntime", extra="", needed_by="").InferenceSession(path).get_inputs()
+            assert given.type == f"tensor({'float' if hooks and dtype == 'float16' else dtype})"
 
 
 class Counted(keras.layers.Layer):
