@@ -32,6 +32,7 @@ RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
 KEEPING = SHAPERS | DROPOUTS | AUGMENTING | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
 KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
 AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool"}
+RESIZING = {"UpSampling2D", "Resizing", "Resize"}
 JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
 ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
@@ -165,7 +166,7 @@ class Inserter:
             if given is not None:
                 points[id(old)] = given
             return tensor
-        if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
+        if given is not None and (kind in AVERAGING or _is_bilinear(node.operation)):
             points[id(old)] = given
             return self._layer(node.operation.name, given, observes=False, averages=kind in AVERAGING)(tensor)
         return self._own(old, tensor, node.operation.name, _fixed_range(node.operation, self.now.bits))
@@ -253,6 +254,11 @@ def _keeps(operation: Any) -> bool:
     if is_of(operation, ["Activation"]) and _activation(operation) == "linear":
         return True
     return name in KEEPING or (name == "UpSampling2D" and operation.interpolation == "nearest")
+
+
+def _is_bilinear(operation: Any) -> bool:
+    """Return whether an operation interpolates; integer runtimes give the result the range of its input."""
+    return type(operation).__name__ in RESIZING and operation.interpolation != "nearest"
 
 
 def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
