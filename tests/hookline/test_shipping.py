@@ -160,3 +160,23 @@ def test_the_plain_model_follows_weights_that_are_set(tmp_path):
     assert np.any(trainer.model(np.ones((1, 2))))
     given.set_weights([np.zeros_like(each) for each in given.get_weights()])
     assert not np.any(trainer.model(np.ones((1, 2))))
+
+
+class Bare(keras.Model):
+    """Have no get_config."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def test_a_model_that_cannot_be_copied_is_one_line():
+    model = Bare()
+    model(np.ones((1, 2)))
+    trainer = hookline.Trainer(model, "sgd", "mse")
+    trainer.fit(np.ones((4, 2)), np.ones(4), verbose=0)
+    with pytest.raises(hookline.UserError, match="Keras cannot copy 'bare' .*get_config"):
+        _ = trainer.model
