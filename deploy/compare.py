@@ -55,7 +55,7 @@ class Stand(keras.layers.Layer):
     """Predict with a file in place of a model."""
 
     def __init__(self, predict: Predictor, difference: Difference) -> None:
-        super().__init__(dtype="float32")
+        super().__init__(dtype="float32", autocast=False)
         self._predict, self._difference = predict, difference
 
     def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:

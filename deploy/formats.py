@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Predictor = Callable[[np.ndarray], np.ndarray]
-"""Takes inputs float32 [batch, ...] as the run's network sees them; returns its outputs, such as logits, float32."""
+"""Takes inputs [batch, ...] as the run's network sees them; returns its outputs, such as logits, float32."""
 
 
 def first_line(error: Exception) -> str:
@@ -248,7 +248,7 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
 
 
 def load_litert(path: Path) -> Predictor:
-    """Return what predicts with a .tflite file of one input and one output, float32 or int8."""
+    """Return what predicts with a .tflite file of one input and one output, floats or integers."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
     interpreter = runtime.Interpreter(model_path=str(path))
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
@@ -260,7 +260,7 @@ def load_litert(path: Path) -> Predictor:
             with silent():  # a notice of what computes
                 interpreter.allocate_tensors()
             size[:] = [len(inputs)]
-        interpreter.set_tensor(given["index"], _as_given(np.asarray(inputs, np.float32), given))
+        interpreter.set_tensor(given["index"], _as_given(np.asarray(inputs), given))
         interpreter.invoke()
         return _as_floats(np.array(interpreter.get_tensor(made["index"])), made)
 
@@ -268,23 +268,24 @@ def load_litert(path: Path) -> Predictor:
 
 
 def _as_given(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return float32 values as a tensor of a LiteRT file holds them.
+    """Return values as a tensor of a LiteRT file holds them.
 
     Halves are rounded as TensorFlow's fake quantization does, with its order of float32 operations: many of the few
     values of images may lie halfway between two levels.
     """
-    if tensor["dtype"] != np.int8:
-        return values
     scale, zero = np.float32(tensor["quantization"][0]), tensor["quantization"][1]
+    if not scale:
+        return values.astype(tensor["dtype"])
+    values = values.astype(np.float32)
     lowest, highest = scale * np.float32(-128 - zero), scale * np.float32(127 - zero)
     steps = (np.clip(values, lowest, highest) - lowest) * (np.float32(1.0) / scale)
     return (np.floor(steps - np.float32(zero + 128) + np.float32(0.5)) + zero).astype(np.int8)
 
 
 def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    if tensor["dtype"] != np.int8:
-        return values
     scale, zero = tensor["quantization"]
+    if not scale:
+        return values
     return (values.astype(np.float32) - zero) * np.float32(scale)
 
 
@@ -295,9 +296,10 @@ def load_onnx(path: Path) -> Predictor:
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
     session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
+    dtype = {"tensor(float)": "float32"}.get(given.type, given.type[len("tensor(") : -1])
 
     def predict(inputs: np.ndarray) -> np.ndarray:
-        return np.asarray(session.run(None, {given.name: np.asarray(inputs, np.float32)})[0])
+        return np.asarray(session.run(None, {given.name: np.asarray(inputs, dtype)})[0])
 
     return predict
 

@@ -44,7 +44,8 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "Expected a run with 8, or format=keras."
         )
     folded = Folded(model)
-    signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32)]
+    given = tf.as_dtype(model.inputs[0].dtype)  # integers, such as tokens, stay what they are
+    signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32 if given.is_floating else given)]
     call = tf.function(folded, input_signature=signature, autograph=False)
     module = tf.Module()
     module.call = call
@@ -55,7 +56,7 @@ def write_integer(model: keras.Model, path: Path) -> str:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.inference_input_type = converter.inference_output_type = tf.int8
             content = converter.convert()
-    except (ConverterError, ValueError, RuntimeError) as error:
+    except (ConverterError, TypeError, ValueError, RuntimeError) as error:
         named = ", ".join(unknown_operations(error))
         reason = f"its converter fails at {named}" if named else first_line(error)[:120]
         raise UserError(
@@ -69,8 +70,8 @@ def write_integer(model: keras.Model, path: Path) -> str:
             f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
             "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
         )
-    (given, _), (made, _) = _ends(interpreter)
-    return f"int8: integers alone, trained ranges; a step of the inputs is {given:.4g}, of the outputs {made:.4g}"
+    (step, _), (made, _) = _ends(interpreter)
+    return f"int8: integers alone, trained ranges; a step of the inputs is {step:.4g}, of the outputs {made:.4g}"
 
 
 def unknown_operations(error: Exception) -> list[str]:
@@ -212,6 +213,7 @@ class Folded:
                 made = self._run(operation, given)
             else:
                 args, kwargs = node.arguments.fill_in(tensors)
+                kwargs |= {"training": False} if "training" in kwargs else {}  # True for augmentation
                 made = keras.tree.flatten(operation(*args, **kwargs))
             tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in graph.outputs]
@@ -303,7 +305,8 @@ def write_qdq(model: keras.Model, path: Path, opset: int) -> str:
         )
     graph = _Graph(proto.graph)
     graph.round_averages_as_litert()
-    graph.take_floats(model.inputs[0].name, *given)
+    if given[0]:
+        graph.take_floats(model.inputs[0].name, *given)
     graph.return_floats(*made)
     path.write_bytes(proto.SerializeToString())
     return (

@@ -14,7 +14,7 @@ from hookline.deploy.arrays import Call, Node
 from hookline.deploy.inference.graph import ACTIVATIONS, Op
 from hookline.deploy.plain_model import check_single
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.graph import AUGMENTING, as_functional, is_graph
 
 FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold",)}
 """Arguments of each operation by which a layer may describe itself."""
@@ -43,6 +43,7 @@ class NoOperationError(ValueError):
 VANISH = (
     *("Identity", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "GaussianDropout"),
     *("GaussianNoise", "AlphaDropout", "ActivityRegularization"),
+    *AUGMENTING,
 )
 """Layers that do nothing at inference."""
 CANONICAL = {"swish": "silu", "hard_swish": "hard_silu"}
@@ -212,8 +213,6 @@ class _Walk:
         def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
             given = keras.tree.flatten((args, kwargs))
             values = [each for each in given if isinstance(each, _Value)]
-            if kwargs.get("training"):  # dropout, or statistics of the batch, in evaluations too
-                self.problems.append(f"{prefix}{operation.name} ({type(operation).__name__}: training=True)")
             if is_graph(operation):
                 found = self._run(operation, values, f"{prefix}{operation.name}/")
             else:

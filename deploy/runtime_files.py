@@ -97,9 +97,10 @@ class SavedModelPredictor:
     def __init__(self, path: Path) -> None:
         self._loaded: Any = tf.saved_model.load(str(path))  # kept, or its variables are freed
         self.traced = self._loaded.serve
+        (self._given,) = self._loaded.signatures["serve"].structured_input_signature[1].values()
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        return np.asarray(self.traced(tf.constant(inputs, tf.float32)))
+        return np.asarray(self.traced(tf.cast(inputs, self._given.dtype)))
 
 
 load_saved_model = SavedModelPredictor
@@ -118,7 +119,7 @@ def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> C
 
 
 def _input_spec(model: keras.Model) -> tf.TensorSpec:
-    return tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
+    return tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype, name=model.inputs[0].name)
 
 
 OPSET = 18
@@ -201,7 +202,7 @@ def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarr
     split = run.training.split
     chosen = np.linspace(0, len(split.indices) - 1, min(CALIBRATION_EXAMPLES, len(split.indices))).round()
     rows = tf.constant(split.indices[chosen.astype(np.int64)])
-    recorder = Recorder(dtype="float32")
+    recorder = Recorder(dtype="float32", autocast=False)
     recording = keras.Model(model.inputs[0], model(recorder(model.inputs[0])), name=model.name)
     trainer = with_model(run.trainer, network, recording)
     weights = tf.ones(rows.shape, tf.float32)
@@ -212,7 +213,7 @@ def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarr
 
 
 class Recorder(keras.layers.Layer):
-    """Return the input, and keep it: `seen` has float32 [batch, ...] of each call."""
+    """Return the input, and keep it: `seen` has [batch, ...] of each call."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

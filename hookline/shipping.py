@@ -70,7 +70,14 @@ class Shipped:
             loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
             run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
             with plain_model(run or cast(Run, loaded), network) as plain:
-                self._models[network] = (step, checksum), rebuilt(plain) if foreign_names(plain) else plain
+                try:
+                    made = rebuilt(plain) if foreign_names(plain) else plain
+                except (NotImplementedError, TypeError, ValueError) as error:
+                    raise UserError(
+                        f"Keras cannot copy '{plain.name}' ({type(plain).__name__}) from its config. Expected classes "
+                        "whose get_config has every argument of __init__, or a functional model."
+                    ) from error
+                self._models[network] = (step, checksum), made
         return self._models[network][1]
 
     def evaluate(self, split: Split, batch_size: int | None, *, arrays: bool) -> dict[str, float]:

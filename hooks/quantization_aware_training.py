@@ -191,8 +191,6 @@ class QuantizationAwareTraining(GraphHook):
         self._axes = {kernel.name: _step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
         undivided = [each for each in self._kernels if not self._axes[each.name]]
         self._norms = fake.folded_by_kernel(self._network, undivided)
-        # What ships ends with the softmax inside of such a layer, so its logits are not written.
-        self._inserter.leave_out([each.operation.name for each in context.network.final_activations if each.attribute])
         self._begin = options.begin_step(self.begin_epoch, context)
         self._active = tf.Variable(False, trainable=False, name="active")
         if count := len(self._inserter.names):

@@ -66,11 +66,17 @@ def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iter
 
 
 def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return the model with its final activations, also those that are attributes of layers."""
+    """Return the model with its final activations: inside of layers again, but after what a hook put behind these."""
+    ends: dict[int, Callable[[Any], Any]] = {}
     for each in activations:
-        if each.attribute:
+        if not each.attribute:
+            ends[each.output] = each.operation
+        elif _last_operation(model, each.output) is each.operation:
             each.operation.activation = getattr(keras.activations, each.name)
-    return _change_outputs(model, {each.output: each.operation for each in activations if not each.attribute})
+        else:
+            name, dtype = f"{each.operation.name}_{each.name}_{each.output}", each.operation.dtype_policy
+            ends[each.output] = keras.layers.Activation(each.name, name=name, dtype=dtype)
+    return _change_outputs(model, ends)
 
 
 def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:

@@ -12,6 +12,10 @@ import keras
 from hookline.trainer.errors import UserError, did_you_mean
 
 MOST_LISTED = 40
+_MOVES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Erasing")
+_COLORS = ("Contrast", "Brightness", "ColorJitter", "Hue", "Saturation", "Sharpness", "Grayscale", "Invert")
+AUGMENTING = {f"Random{change}" for change in (*_MOVES, *_COLORS, "GaussianBlur")}
+"""Layers of Keras that change images in training alone."""
 
 
 def layer_paths(model: keras.Model) -> dict[str, keras.Layer]:

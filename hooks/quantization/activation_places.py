@@ -14,16 +14,25 @@ from hookline.hooks.graphs import call_anew
 from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import activations_by_step, magnitudes, quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
-from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of, nodes_in_order
+from hookline.trainer.graph import (
+    AUGMENTING,
+    as_functional,
+    folded_norms,
+    is_graph,
+    is_linear,
+    is_of,
+    nodes_in_order,
+)
 from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 
 if TYPE_CHECKING:
     from hookline.hooks.quantization.layers import ActivationQuantizer
 
 RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
-KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
+KEEPING = SHAPERS | DROPOUTS | AUGMENTING | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
 KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
 AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool"}
+RESIZING = {"UpSampling2D", "Resizing", "Resize"}
 JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
 ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
@@ -44,7 +53,7 @@ class Pass:
 
     def __call__(self, layer: ActivationQuantizer, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded; note their extremes."""
-        if self.active is None or self.ranges is None or layer.left_out:
+        if self.active is None or self.ranges is None:
             return inputs
         limits, observed = self.ranges[layer.point], self.seen is not None and layer.observes
         quantize = quantize_averages if layer.averages else quantize_activations
@@ -135,11 +144,6 @@ class Inserter:
         for layer in self._layers:
             layer.point = new[self._first[layer.point]]
 
-    def leave_out(self, operations: Collection[str]) -> None:
-        """Let the quantizers behind operations do nothing."""
-        for layer in self._layers:
-            layer.left_out = layer.after in operations
-
     def _joined(self, given: Sequence[int | None]) -> int | None:
         """Let points share a range, and return the first of them; None where one has no range that could move."""
         if not given or any(each is None or self._first[each] in self.fixed for each in given):
@@ -162,7 +166,7 @@ class Inserter:
             if given is not None:
                 points[id(old)] = given
             return tensor
-        if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
+        if given is not None and (kind in AVERAGING or _is_bilinear(node.operation)):
             points[id(old)] = given
             return self._layer(node.operation.name, given, observes=False, averages=kind in AVERAGING)(tensor)
         return self._own(old, tensor, node.operation.name, _fixed_range(node.operation, self.now.bits))
@@ -252,6 +256,11 @@ def _keeps(operation: Any) -> bool:
     return name in KEEPING or (name == "UpSampling2D" and operation.interpolation == "nearest")
 
 
+def _is_bilinear(operation: Any) -> bool:
+    """Return whether an operation interpolates; integer runtimes give the result the range of its input."""
+    return type(operation).__name__ in RESIZING and operation.interpolation != "nearest"
+
+
 def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
     """Return the range that runtimes give the output of an operation whatever its values; None for most."""
     name = _activation(operation)
@@ -267,7 +276,7 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
     def call(layer: Any, inputs: Any) -> Any:
-        if ranges is None or isinstance(layer, StepSizes) or layer.left_out:
+        if ranges is None or isinstance(layer, StepSizes):
             return inputs
         limits = ranges[layer.point]
         inputs = stretched(inputs, limits, bits, layer.name) if layer.averages else inputs

@@ -86,7 +86,7 @@ class ActivationQuantizer(_Float):
         """Say whose range counts, whether inputs move it, and whether they are means of its levels."""
         super().__init__(**options)
         self.point, self.observes, self.averages = point, observes, averages
-        self.now, self.after, self.left_out = Pass(), "", False  # after: the operation whose output it rounds
+        self.now, self.after = Pass(), ""  # after: the operation whose output it rounds
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.now(self, inputs)

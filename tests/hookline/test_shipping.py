@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.deploy.formats import FORMATS
+from hookline.deploy.formats import FORMATS, import_optional
 from hookline.inputs import Examples, Form, split_of
 from tests.support.door import SETTINGS, held_out, images, small_model, small_trainer, train
 
@@ -68,6 +68,44 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("last", [None, "softmax", "sigmoid"])
+def test_integers_hold_a_last_activation_bilinear_resizing_and_no_augmentation(last, tmp_path):
+    keras.utils.set_random_seed(0)
+    ends = [keras.layers.Dense(3, last), *([] if last else [keras.layers.Softmax()])]
+    first = [keras.Input((8, 8, 1)), keras.layers.RandomFlip(), keras.layers.Resizing(6, 6)]
+    layers = [*first, keras.layers.Conv2D(4, 3), keras.layers.Flatten()]
+    loss = "binary_crossentropy" if last == "sigmoid" else "categorical_crossentropy"
+    trainer = hookline.Trainer(keras.Sequential([*layers, *ends]), loss=loss, hooks=["quantization_aware_training"])
+    inputs, labels = held_out()
+    trainer.fit(inputs, np.eye(3)[labels], epochs=2, verbose=0)
+    for form in (FORMATS["litert"], FORMATS["onnx"]):
+        found = form.load(trainer.export(tmp_path / f"model{form.suffix}", format=form.name))(inputs)
+        np.testing.assert_allclose(found, trainer.predict(inputs), atol=5 / 256)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("hooks", [[], ["quantization_aware_training"]])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float16"])
+def test_a_file_takes_inputs_of_the_dtype_of_the_model(dtype, hooks, tmp_path):
+    inputs, labels = np.arange(40).reshape(20, 2).astype(dtype), np.arange(20) % 3
+    first = [keras.layers.Embedding(40, 4), keras.layers.Flatten()] if dtype == "int32" else []
+    layers = [keras.Input((2,), dtype=dtype), *(first or [keras.layers.Rescaling(0.1)]), keras.layers.Dense(3)]
+    trainer = hookline.Trainer(keras.Sequential(layers), loss="sparse_categorical_crossentropy", hooks=hooks)
+    trainer.fit(inputs, labels, verbose=0)
+    for form in (FORMATS["saved_model"], FORMATS["litert"], FORMATS["onnx"]):
+        path = tmp_path / f"model{form.suffix}"
+        if hooks and dtype == "uint8" and form.name != "saved_model":
+            with pytest.raises(hookline.UserError, match="cannot hold .* uint8"):
+                trainer.export(path, format=form.name)
+            continue
+        found = form.load(trainer.export(path, format=form.name))(inputs)
+        np.testing.assert_allclose(found, trainer.predict(inputs), atol=0.1 if hooks else 1e-5)
+        if form.name == "onnx":
+            (given,) = import_optional("onnxruntime", extra="", needed_by="").InferenceSession(path).get_inputs()
+            assert given.type == f"tensor({'float' if hooks and dtype == 'float16' else dtype})"
+
+
 class Counted(keras.layers.Layer):
     """Count how often Python calls the layer: once a trace."""
 
@@ -122,3 +160,23 @@ def test_the_plain_model_follows_weights_that_are_set(tmp_path):
     assert np.any(trainer.model(np.ones((1, 2))))
     given.set_weights([np.zeros_like(each) for each in given.get_weights()])
     assert not np.any(trainer.model(np.ones((1, 2))))
+
+
+class Bare(keras.Model):
+    """Have no get_config."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def test_a_model_that_cannot_be_copied_is_one_line():
+    model = Bare()
+    model(np.ones((1, 2)))
+    trainer = hookline.Trainer(model, "sgd", "mse")
+    trainer.fit(np.ones((4, 2)), np.ones(4), verbose=0)
+    with pytest.raises(hookline.UserError, match="Keras cannot copy 'bare' .*get_config"):
+        _ = trainer.model
