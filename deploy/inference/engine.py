@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from hookline.deploy.inference.graph import (
     Value,
     parse_graph,
     to_float,
-    to_signs,
 )
 from hookline.trainer.errors import UserError, unknown_name
 
@@ -70,31 +69,9 @@ class Model:
         Raises:
             UserError: the inputs have another shape or are not numbers.
         """
-        return self.run(inputs)[0]
-
-    def run(self, inputs: np.ndarray, keep: Collection[str] = ()) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the outputs, float32 [batch, ...], and inner values.
-
-        Args:
-            inputs: real numbers [batch, *shape], as the network saw them in training.
-            keep: names of inner values.
-
-        Returns:
-            Of inner values, floats as float32, exact sums as int32, signs as int8 -1 and +1, each [batch, ...].
-
-        Raises:
-            UserError: the inputs have another shape or are not numbers, or a name is unknown.
-        """
-        for name in keep:
-            if name not in self.values:
-                raise unknown_name("value", name, self.values)
         checked = self._check(inputs)
         chunks = range(0, max(1, len(checked)), self._examples)
-        found = [self._run(checked[start : start + self._examples], keep) for start in chunks]
-        if len(found) == 1:
-            return found[0]
-        kept = {name: np.concatenate([inner[name] for _, inner in found]) for name in keep}
-        return np.concatenate([outputs for outputs, _ in found]), kept
+        return np.concatenate([self._run(checked[start : start + self._examples]) for start in chunks])
 
     def _check(self, inputs: np.ndarray) -> np.ndarray:
         array = np.asarray(inputs)
@@ -104,19 +81,13 @@ class Model:
             raise UserError(f"Inputs are {array.dtype} {array.shape}. Expected numbers of shape [batch, {shape}].")
         return array.astype(np.float32, order="C", copy=False)
 
-    def _run(self, inputs: np.ndarray, keep: Collection[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _run(self, inputs: np.ndarray) -> np.ndarray:
         arrays = {self.graph.input_name: inputs}
-        kept = {name: inputs.copy() for name in keep if name == self.graph.input_name}
         for op, step, spent in zip(self.graph.ops, self._steps, self._spent, strict=False):
-            array = step([arrays[name] for name in op.inputs])
-            arrays[op.output] = array
-            if op.output in keep:
-                value = self.values[op.output]
-                kept[op.output] = to_signs(array, value) if value.kind == BINARY else array.copy()
+            arrays[op.output] = step([arrays[name] for name in op.inputs])
             for name in spent:
                 del arrays[name]
-        value = self.values[self.graph.output]
-        return to_float(value)(arrays[self.graph.output]), kept
+        return to_float(self.values[self.graph.output])(arrays[self.graph.output])
 
 
 def load_model(path: str | Path, kernels: str = NUMPY) -> Model:

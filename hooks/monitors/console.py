@@ -1,13 +1,16 @@
-"""The console that a run prints on."""
+"""The console that a run prints on, and tables on it in which no number is truncated."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -83,3 +86,64 @@ def open_console(mode: str = AUTO) -> Console:
         markup=False,
         emoji=False,
     )
+
+
+GAP = 2
+"""Between columns."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Hold the texts of a table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]  # a text for each column
+    left_out_first: Sequence[str] = ()  # columns that are dropped, in this order, until the others fit
+    texts: Collection[str] = ()  # columns that are aligned left, as the first is; the others are aligned right
+
+    def is_text(self, column: str) -> bool:
+        """Return whether a column is aligned left."""
+        return column == self.columns[0] or column in self.texts
+
+
+def show(console: Console, table: TextTable) -> None:
+    """Print a table: in a pipe whole, on a terminal in as many columns as fit; if too few would, a line for each value.
+
+    Args:
+        console: what `open_console` returned.
+        table: texts that may come from strangers.
+    """
+    texts = [[name, *(printable(row[index]) for row in table.rows)] for index, name in enumerate(table.columns)]
+    columns, room = texts, console.width if console.is_terminal else sys.maxsize
+    for name in table.left_out_first:
+        if _width(columns) > room:
+            columns = [column for column in columns if column[0] != name]
+    console.print(table.title, style="bold", soft_wrap=not console.is_terminal)
+    if not table.rows:
+        return
+    if _width(columns) <= room:
+        head, *lines = zip(*(_padded(column, left=table.is_text(column[0])) for column in columns), strict=True)
+        console.print((" " * GAP).join(head).rstrip(), style="bold", soft_wrap=True)
+        for line in lines:
+            console.print((" " * GAP).join(line).rstrip(), soft_wrap=True)
+    else:
+        (_, *names), *lines = zip(*columns, strict=True)
+        for first, *others in lines:
+            console.print(first, soft_wrap=True)
+            for name, cell in zip(names, others, strict=True):
+                console.print(f"  {name} {cell}", soft_wrap=True)
+    if missing := [name for name, *_ in texts if name not in {shown for shown, *_ in columns}]:
+        console.print(
+            f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal
+        )
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(cell_len, column)) + GAP for column in columns) - GAP
+
+
+def _padded(column: Sequence[str], *, left: bool) -> list[str]:
+    """Return texts of one width."""
+    blanks = [" " * (_width([column]) - cell_len(text)) for text in column]
+    return [text + blank if left else blank + text for text, blank in zip(column, blanks, strict=True)]

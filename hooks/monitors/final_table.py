@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-
-from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
-from hookline.trainer.errors import as_typed, check_choice, printable
+from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, TextTable, open_console, show
+from hookline.trainer.errors import as_typed, check_choice
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 
@@ -163,60 +158,16 @@ def _describe_size(sizes: Mapping[str, int]) -> str:
 
 
 DASH = "-"
-GAP = 2
 FEWEST = 3  # columns of a hook's table that stay, however narrow the terminal
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Hold the texts of a table."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]  # a text for each column
-    left_out_first: Sequence[str] = ()  # columns that are dropped, in this order, until the others fit
-
-
-def show(console: Console, table: TextTable) -> None:
-    """Print a table in as many columns as fit; if too few would, each value on a line of its own."""
-    columns = {name: [printable(row[index]) for row in table.rows] for index, name in enumerate(table.columns)}
-    for name in table.left_out_first:
-        if _width(columns) > console.width:
-            columns.pop(name, None)
-    console.print(table.title, style="bold", soft_wrap=not console.is_terminal)
-    if not table.rows:
-        return
-    if _width(columns) <= console.width:
-        text = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
-        for name in columns:
-            text.add_column(name, justify="left" if _is_text(name, table) else "right", no_wrap=True)
-        for row in zip(*columns.values(), strict=True):
-            text.add_row(*row)
-        console.print(text)
-    else:
-        for first, *others in zip(*columns.values(), strict=True):
-            console.print(first, soft_wrap=True)
-            for name, cell in zip(list(columns)[1:], others, strict=True):
-                console.print(f"  {name} {cell}", soft_wrap=True)
-    if missing := [name for name in table.columns if name not in columns]:
-        console.print(
-            f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal
-        )
-
-
-def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    return sum(max(map(cell_len, (name, *cells))) + GAP for name, cells in columns.items()) - GAP
-
-
-def _is_text(column: str, table: TextTable) -> bool:
-    return column in (table.columns[0], "kind", "output")
+TEXTS = ("kind", "output")
+"""Columns of texts beside the first; the others hold numbers."""
 
 
 def as_markdown(tables: Sequence[TextTable]) -> str:
     """Return tables as Markdown, each under its title."""
     lines: list[str] = []
     for table in tables:
-        marks = ["---" if _is_text(column, table) else "---:" for column in table.columns]
+        marks = ["---" if table.is_text(column) else "---:" for column in table.columns]
         lines += ["", f"**{table.title}**", ""]
         lines += [f"| {' | '.join(cells)} |" for cells in (table.columns, marks, *table.rows)]
     return "\n".join(lines[1:])
@@ -247,7 +198,7 @@ def layer_tables(summary: Mapping[str, Any]) -> list[TextTable]:
             keys = list(dict.fromkeys(key for row in layers for key in row))
             columns = [key.replace("_", " ") for key in keys]
             rows = [[_cell(row.get(key)) for key in keys] for row in layers]
-            tables.append(TextTable(name, columns, rows, columns[: FEWEST - 1 : -1]))
+            tables.append(TextTable(name, columns, rows, columns[: FEWEST - 1 : -1], TEXTS))
     return tables
 
 
@@ -286,7 +237,7 @@ def network_tables(summary: Mapping[str, Any], most: int | None = None) -> list[
     tables = []
     for found, names in alike.items():
         keys, *rows = zip(*found, strict=True)
-        tables.append(TextTable(", ".join(names), keys, rows, LEFT_OUT_FIRST))
+        tables.append(TextTable(", ".join(names), keys, rows, LEFT_OUT_FIRST, TEXTS))
     return tables
 
 

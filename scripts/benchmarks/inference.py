@@ -6,18 +6,17 @@ Weights are random. All kernels are binary, and so are all inputs of layers but 
 from __future__ import annotations
 
 import importlib
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hookline.deploy.formats import FORMATS
+from hookline.deploy.formats import FORMATS, ExportOptions
+from hookline.deploy.inference.engine import load_model
 from hookline.scripts.benchmarks.training_hookline import BINARY, CLASSES, DIGITS, Case, start
 from hookline.scripts.benchmarks.worker import Settings, Work, scratch
-from hookline.trainer.deferred import silent
 
 if TYPE_CHECKING:
     import keras
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 UNITS = [4096, 4096, 4096]
 """Of the hidden layers of the MLP."""
 MLP, CNN = Case("mlp"), Case("larq_tutorial_cnn")
-OVERRIDES = {MLP: ("recipe=bnn", "hooks.bnn_rounding.all_binary=true", f"model.units={UNITS}"), CNN: BINARY}
-"""Of runs that train the same networks."""
+FLOAT: dict[Case, tuple[str, ...]] = {MLP: (f"model.units={UNITS}",), CNN: ()}
+BITS = {MLP: ("recipe=bnn", "hooks.bnn_rounding.all_binary=true", *FLOAT[MLP]), CNN: BINARY}
+"""Overrides of runs that train the same networks, in float32 and with binary layers."""
 
 
 def keras_network(case: Case) -> keras.Model:
@@ -42,16 +42,17 @@ def images(batch_size: int | None) -> np.ndarray:
     return np.random.default_rng(0).uniform(-1, 1, (batch_size or 1, *DIGITS)).astype(np.float32)
 
 
-def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
-    """Return predictions of the packed file of a run that has not been trained."""
-    from hookline.deploy.inference.engine import load_model
-    from hookline.scripts.export import Options
+def exported(case: Case, form: str, overrides: Sequence[str], *, int8: bool = False) -> Path:
+    """Return the file of a run that has not been trained, after checking that the packages it needs are installed."""
+    FORMATS[form].check_packages()
+    path = scratch() / f"network{FORMATS[form].suffix}"
+    FORMATS[form].write(start(Settings(), case, overrides), "model", path, ExportOptions(int8=int8))
+    return path
 
-    path = scratch() / "network.packed.safetensors"
-    run = start(Settings(), case, OVERRIDES[case])
-    FORMATS["packed"].write(run, "model", path, Options(run=""))
-    model = load_model(path, kernels)
-    inputs = images(settings.batch_size)
+
+def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
+    """Return predictions of a packed file."""
+    model, inputs = load_model(exported(case, "packed", BITS[case]), kernels), images(settings.batch_size)
     return _repeat(lambda: model(inputs))
 
 
@@ -72,16 +73,8 @@ def tensorflow(settings: Settings, *, case: Case) -> Work:
 
 def onnx_runtime(settings: Settings, *, case: Case) -> Work:
     """Return predictions of ONNX Runtime."""
-    FORMATS["onnx"].check_packages()
-    import tensorflow as tf
-
+    path, inputs = exported(case, "onnx", FLOAT[case]), images(settings.batch_size)
     runtime = importlib.import_module("onnxruntime")
-
-    model, inputs = keras_network(case), images(settings.batch_size)
-    path = scratch() / "network.onnx"
-    given = tf.TensorSpec(inputs.shape, tf.float32, name=model.inputs[0].name)
-    with _quiet():
-        model.export(path, format="onnx", verbose=False, input_signature=[given])
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = settings.threads or 0
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -91,27 +84,12 @@ def onnx_runtime(settings: Settings, *, case: Case) -> Work:
 
 def litert(settings: Settings, *, case: Case, int8: bool) -> Work:
     """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as by default."""
-    FORMATS["litert"].check_packages()
-    import tensorflow as tf
-
+    path, inputs = exported(case, "litert", FLOAT[case], int8=int8), images(settings.batch_size)
     runtime = importlib.import_module("ai_edge_litert.interpreter")
-
-    converter = tf.lite.TFLiteConverter.from_keras_model(keras_network(case))
-    if int8:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([image[None]] for image in images(64))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-        converter.inference_input_type = converter.inference_output_type = tf.int8
-    with _quiet():
-        content = converter.convert()
-    inputs = images(settings.batch_size)
-    interpreter = runtime.Interpreter(model_content=content, num_threads=settings.threads)
+    interpreter = runtime.Interpreter(model_path=str(path), num_threads=settings.threads)
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     interpreter.resize_tensor_input(given["index"], inputs.shape)
     interpreter.allocate_tensors()
-    if int8:
-        scale, zero = given["quantization"]
-        inputs = (inputs / scale + zero).round().clip(-128, 127).astype("int8")
 
     def predict() -> None:
         interpreter.set_tensor(given["index"], inputs)
@@ -119,14 +97,6 @@ def litert(settings: Settings, *, case: Case, int8: bool) -> Work:
         interpreter.get_tensor(made["index"])
 
     return _repeat(predict)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the converters' output off the screen."""
-    with silent(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _repeat(predict: Callable[[], Any]) -> Work:

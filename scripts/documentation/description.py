@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from hookline.hooks import CONFIG_DIRECTORY, HookEntry, catalogue, load
 from hookline.scripts.help import keys_of
-from hookline.scripts.planning.trace import DECLARATIONS
+from hookline.scripts.planning.trace import own_stages
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.blueprint import build_hook
@@ -79,16 +79,9 @@ class Description:
         keys = keys_of(entry.config_file)
         self.options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys}  # default and comment
         node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
-        self.state, self.declared = _declared(build_hook(entry.name, node[entry.name]))
-        interfaces: tuple[type[Any], ...] = (Hook, GraphHook, HostHook)
-        self.stages = [  # that it overrides, in the order in which trainer/hook.py lists them
-            name
-            for interface in interfaces
-            if issubclass(self.hook_class, interface)
-            for name, method in vars(interface).items()
-            if inspect.isfunction(method) and name[0] != "_" and getattr(self.hook_class, name) is not method
-            if name not in DECLARATIONS
-        ]
+        hook = build_hook(entry.name, node[entry.name])
+        self.state, self.declared = _declared(hook)
+        self.stages = own_stages(hook)
 
 
 @cache

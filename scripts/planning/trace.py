@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.stage import in_stage, takes_part
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import TRAINER, Commit, all_writes
+from hookline.trainer.step.writes import TRAINER, Commit, all_writes, inner_graphs
 
 STEP = "step"
 STEP_STAGES = (
@@ -56,8 +56,6 @@ PHASES = {
     "export": ("strip_model",),
 }
 """Every stage, in the order in which they run."""
-DECLARATIONS = frozenset({"declare", "summary", "shipped_bits", "next_step", "state_dict", "load_state_dict"})
-"""Public methods by which hooks describe themselves; they are not stages."""
 
 
 def own_stages(hook: Hook) -> list[str]:
@@ -194,13 +192,7 @@ SAME_BUFFER = frozenset(
 """Ops whose output shares its input's memory."""
 NO_BUFFER = frozenset({"ReadVariableOp", "Placeholder", "VarHandleOp"})
 """Ops whose output is a variable's memory, or comes from an outer graph, where it is counted."""
-LOOP, BRANCH, CALL = ("body", "cond"), ("then_branch", "else_branch"), ("f",)
-FUNCTIONS = {
-    **dict.fromkeys(("While", "StatelessWhile"), LOOP),
-    **dict.fromkeys(("If", "StatelessIf"), BRANCH),
-    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), CALL),
-}
-"""Ops that run other graphs, with the attributes that name them."""
+LOOPS = ("While", "StatelessWhile")
 
 
 def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = ()) -> tuple[int, int]:
@@ -250,14 +242,6 @@ def _size(tensor: tf.Tensor, open_size: int) -> int | None:
     if tensor.shape.rank is None:
         return None
     return math.prod(open_size if each is None else each for each in tensor.shape) * tensor.dtype.size
-
-
-def inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
-    """Yield the graphs that an op runs."""
-    for attribute in FUNCTIONS.get(operation.type, ()):
-        function = operation.graph._get_function(operation.get_attr(attribute).name)
-        if (graph := getattr(function, "graph", None)) is not None:
-            yield graph
 
 
 VARIABLES = {NETWORK: "variables of the networks", OPTIMIZER: "variables of the optimizers", HOOK: "state of the hooks"}
@@ -327,7 +311,7 @@ def replica_sums(graph: tf.Graph, *, micro_batches: int = 1) -> list[int]:
         if operation.type == "CollectiveReduceV2":
             message = operation.inputs[0]
             found.append(math.prod(message.shape) * message.dtype.size)
-        times = micro_batches if FUNCTIONS.get(operation.type) is LOOP else 1
+        times = micro_batches if operation.type in LOOPS else 1
         for inner in inner_graphs(operation):
             found += replica_sums(inner, micro_batches=micro_batches) * times
     return found

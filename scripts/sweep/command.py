@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from hookline.hooks.monitors.console import open_console
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
@@ -148,9 +147,8 @@ def _report(sweep: Sweep, lines: list[str], is_missing: bool, say: Say) -> None:
     if is_missing:
         lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
     if any(run.is_complete for run in runs):
-        console = Console()
-        with console.capture() as capture:
-            print_comparison(console, compare(runs))
-        say("\n" + capture.get().rstrip())
+        console = open_console()
+        console.print()
+        print_comparison(console, compare(runs))
         lines.append(f"Compare: python scripts/compare.py {directory}; tensorboard --logdir {directory}")
     say("\n".join(lines))

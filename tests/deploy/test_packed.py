@@ -14,6 +14,7 @@ from hookline.deploy.formats import ExportOptions
 from hookline.deploy.inference.card import read_card
 from hookline.deploy.inference.container import PACKED, container_sizes, read_container
 from hookline.deploy.inference.engine import Model, load_model
+from hookline.deploy.inference.graph import INTEGER
 from hookline.deploy.packed import write_packed
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.trainer.final_activation import take_off
@@ -24,7 +25,17 @@ from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import build_hooks
-from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack, randomize, sign
+from tests.support.packed import (
+    exact_inputs,
+    inner_value,
+    inner_values,
+    kinds,
+    layers,
+    pack,
+    pack_arrays,
+    randomize,
+    sign,
+)
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
 
 
@@ -50,15 +61,13 @@ def binary_cnn(*, pool_first: bool = True, padding: str = "valid"):
 def check(model: keras.Model, *, sums: tuple[str, ...] = (), signs: tuple[str, ...] = ()):
     """Check outputs, integers and signs of every example against the model's, and return the packed form."""
     packed, inputs = pack(model), exact_inputs(model)
-    outputs, kept = packed.run(inputs, keep=[*sums, *signs])
     expected = np.asarray(model(inputs))
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(packed(inputs), expected, rtol=1e-5, atol=1e-5)
     if sums or signs:
         inner = inner_values(model, inputs)
         for name in (*sums, *signs):
-            np.testing.assert_array_equal(kept[name], inner[name], err_msg=name)
-        for name in sums:
-            assert kept[name].dtype == np.int32
+            np.testing.assert_array_equal(inner_value(name, inputs, *pack_arrays(model)), inner[name], err_msg=name)
+        assert {packed.values[name].kind for name in sums} <= {INTEGER}
     return packed
 
 

@@ -10,12 +10,14 @@ import pytest
 import tensorflow as tf
 
 from hookline.deploy.formats import ExportOptions
+from hookline.deploy.inference.container import PACKED, read_container
 from hookline.deploy.inference.engine import load_model
 from hookline.deploy.packed import write_packed
 from hookline.deploy.plain_model import assigned
 from hookline.trainer.run.finished import read_config, restore
 from hookline.trainer.run.state import shipped_weights
 from tests.support.command import run_small
+from tests.support.packed import inner_value
 
 MNIST = os.environ.get("HOOKLINE_MNIST", "")
 BATCH = 500
@@ -32,6 +34,7 @@ def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
     network, path = run.trainer.networks["model"], tmp_path / "model.packed.safetensors"
     write_packed(run, "model", path, ExportOptions())
     packed = load_model(path)
+    contents = packed.graph, read_container(path, PACKED)[1]
     split = run.held_out["test"].split
     inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
     layers = [op for op in packed.graph.ops if op.op in ("dense", "conv2d")]
@@ -41,9 +44,9 @@ def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
     with assigned(network, shipped_weights(run.trainer, run.step)["model"]):
         for first in range(0, len(inputs), BATCH):
             given = inputs[first : first + BATCH]
-            outputs, kept = packed.run(given, keep=names)
+            outputs, kept = packed(given), {name: inner_value(name, given, *contents) for name in names}
             for op in layers:
-                sums = network.model.get_layer(op.name)(kept[op.inputs[0]].astype(np.float32)).numpy()
+                sums = network.model.get_layer(op.name)(kept[op.inputs[0]]).numpy()
                 np.testing.assert_array_equal(kept[op.output], sums)
                 counted += sums.size
             expected = network.model(given, training=False).numpy()

@@ -1,5 +1,7 @@
 """What tests of packed files share: networks with quantizers, statistics that make ties, the file of a model."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -36,6 +38,11 @@ def pack_arrays(model):
 
 def pack(model):
     return Model(*pack_arrays(model))
+
+
+def inner_value(name, inputs, graph, tensors, *backend):
+    """Return an inner value of a packed network: float32 [batch, ...]."""
+    return Model(replace(graph, output=name, classes=None), tensors, *backend)(inputs)
 
 
 def kinds(packed):

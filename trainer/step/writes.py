@@ -44,7 +44,7 @@ def _writes(operations: Iterable[tf.Operation], given: Mapping[int, int]) -> Ite
         taken = [tensor for tensor in operation.inputs if tensor.dtype == tf.resource]
         if not taken or operation.type in READING_OPS or operation.type in PASSING_OPS:
             continue
-        functions = _functions(operation)
+        functions = inner_graphs(operation)
         if not functions:
             yield from (Write(_origin(tensor, given), operation) for tensor in taken)
         for function in functions:
@@ -61,7 +61,7 @@ def _origin(tensor: tf.Tensor, given: Mapping[int, int]) -> int:
     return given[id(tensor)] if id(tensor) in given else _outermost(tensor)
 
 
-def _functions(operation: tf.Operation) -> list[tf.Graph]:
+def inner_graphs(operation: tf.Operation) -> list[tf.Graph]:
     """Return the graphs of the functions that an op calls: branches, the condition and body of a loop, calls."""
     names: list[str] = []
     for attribute in operation.op_def.attr:

@@ -16,6 +16,7 @@ from hookline.deploy.inference.engine import Model, find_backend, load_model
 from hookline.deploy.inference.graph import ACTIVATIONS, BINARY, INTEGER, Encoded, Graph, Op, graph_to_json
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import dorefa, ste_sign, ste_tern
+from tests.support.packed import inner_value
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
 
 
@@ -100,18 +101,16 @@ def images(shape: tuple[int, ...], batch: int, seed: int = 0) -> np.ndarray:
 def check(builder: GraphBuilder, batch: int = 3, kernels: str = "numpy") -> None:
     """Compare every value with the oracle: integers and signs exactly, floats closely."""
     graph = builder.graph()
-    model = Model(graph, builder.tensors, find_backend(kernels))
+    backend = find_backend(kernels)
     inputs = images(graph.input_shape, batch)
-    outputs, kept = model.run(inputs, keep=list(model.values))
     expected = evaluate(graph, builder.tensors, inputs)
-    for name, value in model.values.items():
-        assert kept[name].dtype == {BINARY: np.int8, INTEGER: np.int32}.get(value.kind, np.float32)
+    for name, value in Model(graph, builder.tensors, backend).values.items():
+        found = inner_value(name, inputs, graph, builder.tensors, backend)
+        assert found.dtype == np.float32
         if value.kind in (BINARY, INTEGER):
-            np.testing.assert_array_equal(kept[name], expected[name], err_msg=name)
+            np.testing.assert_array_equal(found, expected[name], err_msg=name)
         else:
-            np.testing.assert_allclose(kept[name], expected[name], rtol=2e-5, atol=2e-5, err_msg=name)
-    np.testing.assert_allclose(outputs, expected[graph.output], rtol=2e-5, atol=2e-5)
-    assert outputs.dtype == np.float32
+            np.testing.assert_allclose(found, expected[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
@@ -183,9 +182,9 @@ def test_a_threshold_out_of_range_makes_a_channel_constant():
         builder.add("sign")
         builder.add("dense", kernel=builder.signs((5, 4)))
         limits = builder.tensor(np.array([ends.min, ends.max, ends.min, ends.max], dtype))
-        last = builder.add("threshold", thresholds=limits, descending=builder.tensor(np.array([0b1100], np.uint8)))
+        builder.add("threshold", thresholds=limits, descending=builder.tensor(np.array([0b1100], np.uint8)))
         model = Model(builder.graph(), builder.tensors)
-        np.testing.assert_array_equal(model.run(images((5,), 2), keep=[last])[1][last], [[1, -1, -1, 1]] * 2)
+        np.testing.assert_array_equal(model(images((5,), 2)), [[1, -1, -1, 1]] * 2)
 
 
 def test_the_rest_is_right():
@@ -229,25 +228,20 @@ def test_a_batch_larger_than_a_chunk_gives_what_its_examples_give():
     builder = random_mlp()
     model = Model(builder.graph(), builder.tensors)
     inputs = images((6, 5, 1), 2 * model._examples + 3)
-    name = "value_4"
-    outputs, kept = model.run(inputs, keep=[name, "image"])
+    outputs = model(inputs)
     assert len(outputs) == len(inputs)
     assert model(inputs[:0]).shape == (0, 10)
-    np.testing.assert_array_equal(kept["image"], inputs)
     some = [0, model._examples - 1, model._examples, len(inputs) - 1]
-    alone = [model.run(inputs[row : row + 1], keep=[name]) for row in some]
-    np.testing.assert_allclose(outputs[some], np.concatenate([each for each, _ in alone]), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(kept[name][some], np.concatenate([each[name] for _, each in alone]))
+    alone = np.concatenate([model(inputs[row : row + 1]) for row in some])
+    np.testing.assert_allclose(outputs[some], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_other_inputs_names_and_files_are_refused_in_one_line(tmp_path):
+def test_other_inputs_and_files_are_refused_in_one_line(tmp_path):
     builder = random_mlp()
     model = Model(builder.graph(), builder.tensors)
     for inputs in (np.zeros((2, 5, 6, 1)), np.zeros(30), np.float32(1), np.full((1, 6, 5, 1), "a")):
         with pytest.raises(UserError, match=r"Inputs are .* Expected numbers of shape \[batch, 6, 5, 1\]."):
             model(inputs)
-    with pytest.raises(UserError, match="Unknown value 'valu_1'. Did you mean 'value_1'?"):
-        model.run(images((6, 5, 1), 1), keep=["valu_1"])
     with pytest.raises(UserError, match="Unknown kernels 'nunpy'. Did you mean 'numpy'?"):
         load_model(tmp_path / "none", kernels="nunpy")
     write_container(tmp_path / "a", PACKED, {"name": "net"}, {})
@@ -305,8 +299,8 @@ def test_signs_of_another_shape_are_the_same_signs():
         kernel = builder.signs((other[-1], 3))
         builder.add("dense", kernel=kernel)
         model = Model(builder.graph(), builder.tensors)
-        sums, kept = model.run(spread(shape), keep=[made])
         expected = np.where(spread(shape) >= 0, 1, -1).reshape(-1, *other)
-        np.testing.assert_array_equal(kept[made], expected)
-        np.testing.assert_array_equal(sums, expected @ builder.decoded[kernel.tensor])
+        found = inner_value(made, spread(shape), builder.graph(), builder.tensors)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(model(spread(shape)), expected @ builder.decoded[kernel.tensor])
         assert [model.values[name].kind for name in (made, model.graph.output)] == [BINARY, INTEGER]

@@ -1,13 +1,12 @@
 """Which runs paths stand for, and their groups: what is averaged, what is not, and in which order they stand."""
 
-import io
 import json
 import os
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
+from hookline.hooks.monitors.console import open_console
 from hookline.scripts.comparison.comparison import Spread, compare, difference
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, parse_metrics, read_run
@@ -74,9 +73,10 @@ def test_differences_are_taken_seed_by_seed():
 
 
 def text(comparison):
-    console = Console(width=200, file=io.StringIO(), record=True)
-    print_comparison(console, comparison)
-    return console.export_text()
+    console = open_console()
+    with console.capture() as capture:
+        print_comparison(console, comparison)
+    return capture.get()
 
 
 def test_the_best_is_named_and_what_else_differs():

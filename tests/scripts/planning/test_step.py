@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from hookline.scripts.planning.drawing import as_dot, as_mermaid
 from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Change, ObjectivePlan, Plan, sections
-from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES, plan_step
+from hookline.scripts.planning.trace import PHASES, STEP_STAGES, plan_step
 from hookline.trainer.hook import Declaration, GraphHook, Hook, HostHook
 from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
@@ -140,6 +140,8 @@ def test_no_name_breaks_a_drawing():
         assert not any(re.search(r"<(?!br/>)|[`\\]|&", line.split('"')[1]) for line in labels)
 
 
+DECLARATIONS = {"declare", "summary", "shipped_bits", "next_step", "state_dict", "load_state_dict"}
+"""Public methods by which hooks describe themselves; they are not stages."""
 STAGES = [stage for stages in PHASES.values() for stage in stages]
 
 
