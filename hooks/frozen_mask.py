@@ -138,6 +138,11 @@ class FrozenMask(GraphHook):
             kind = f"layer with a mask of {self.hook}"
             self._targets = select_targets(network, self.layers, self._followed, kind=kind)
             return
+        if self.masks == "magnitude" and self.freeze == "masked" and (makers := mask_makers(context)):
+            raise UserError(
+                f"The hook '{self.name}' has masks=magnitude, but '{makers[0]}' makes others. To freeze those, set "
+                f"hooks.{self.name}.masks=hook hooks.{self.name}.hook={makers[0]}."
+            )
         if self.masks == "file":
             survives = read_mask_file(str(self.path), network)
             self._targets = select_targets(network, self.layers, survives, kind=f"layer with a mask in {self.path}")
@@ -308,13 +313,18 @@ def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, t
     prefix = f"{hook}/mask/"
     found = {key.removeprefix(prefix): variable for key, variable in context.states.items() if key.startswith(prefix)}
     if not found:
-        makers = sorted({key.partition("/")[0] for key in context.states if "/mask/" in key})
+        makers = mask_makers(context)
         raise UserError(
             f"The hook '{reader}' follows the masks of '{hook}', but no hook of this run offers the state "
             f"'{prefix}<variable>'.{did_you_mean(hook, makers)} Expected one of: {', '.join(makers) or 'none'}. "
             f"Add +hooks={hook}, or choose masks=magnitude, file or zeros."
         )
     return found
+
+
+def mask_makers(context: BuildContext) -> list[str]:
+    """Return the names of the hooks before this one that have masks."""
+    return sorted({key.partition("/")[0] for key in context.states if "/mask/" in key})
 
 
 LARGEST = 512  # pixels a side

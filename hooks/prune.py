@@ -40,14 +40,15 @@ class Prune(GraphHook):
     the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
     with n_m of each group. Among equal units those at the end are pruned first, but the largest of a kernel always
     stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With
-    splicing, this holds once the masks are final.) Add the hook `frozen_mask` to clear the optimizer's slots too.
+    splicing, this holds once the masks are final.) To clear the optimizer's slots too, add the hook `frozen_mask` with
+    masks=hook and hook=prune.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
-    become longer: use a constant learning rate (`schedule=constant` of the run), or `schedule=step` with milestones
-    within the remaining steps. Random draws, the order of examples and other hooks continue; `rewind_epoch` cannot be
-    combined with `incremental_quantization`.
+    become longer, so it does not reach the end of that schedule: use `schedule=constant`, or `schedule=step` with
+    milestones that the steps left, counted from `rewind_epoch`, still reach. Random draws, the order of examples and
+    other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
 
     Group: technique
 

@@ -60,6 +60,8 @@ def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path):
     assert loaded.evaluate(*held_out()) == trainer.evaluate(*held_out())
     with pytest.raises(hookline.UserError, match="another trainer"):
         train(small_trainer(hook, disk, run_dir=tmp_path / "run", seed=9), 3, resume=True)
+    with pytest.raises(hookline.UserError, match="class_weight"):
+        train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3, resume=True, class_weight={0: 2.0})
     with pytest.raises(hookline.UserError, match="exists already"):
         train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3)
 

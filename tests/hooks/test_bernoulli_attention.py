@@ -160,7 +160,7 @@ def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
 
 def test_pruning_and_freezing_leave_the_branch_alone():
     pruning = named(Prune(schedule="one_shot", final_sparsity=0.5), "prune")
-    freezing = named(FrozenMask(masks="magnitude"), "frozen_mask")
+    freezing = named(FrozenMask(masks="hook", hook="prune"), "frozen_mask")
     prepare([pruning, freezing, attention()])
     for hook in (pruning, freezing):
         assert len(hook.declare().projected) > 0

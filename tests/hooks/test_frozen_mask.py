@@ -8,6 +8,7 @@ import pytest
 
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.options import AVERAGE
+from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
@@ -196,6 +197,10 @@ def test_wrong_options_are_refused_by_name():
             FrozenMask(**options)
     assert "begin_epoch=250" in error_of(frozen_mask(begin_epoch=250.0))
     assert "'hidden'" in error_of(frozen_mask(layers="hiden"))
+    pruning = Prune(final_sparsity=0.5)
+    pruning.name = "prune"
+    with pytest.raises(UserError, match="hooks.frozen_mask.hook=prune"):
+        build_hooks([pruning, frozen_mask()], network_of())
 
 
 def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):
