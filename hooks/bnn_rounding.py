@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.graphs import call_anew, write_out
+from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
 from hookline.hooks.options import project_with_average
+from hookline.hooks.prune import Prune
 from hookline.hooks.quantization.latent_advice import decay_advice, missing_norm_advice, rate_advice
 from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
 from hookline.hooks.quantization.selection import Selection, choose_kernel_layers
@@ -31,8 +33,9 @@ class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
     The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update a projection clips them. In every binary quantizer the sign of 0 is +1. A layer with padding="same" adds
-    zeros to its quantized input; `summary.json` names these layers.
+    update a projection clips them. In every binary quantizer the sign of 0 is +1, so zeros of `prune` are lost (a
+    warning says so); `ste_tern` keeps them. A layer with padding="same" adds zeros to its quantized input;
+    `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
     network), and one with input quantizers only a BAN (binary activation network). If the hook has another name, its
@@ -239,6 +242,7 @@ class BnnRounding(GraphHook):
         notes = [f"{note}{override}" for note in self._notes]
         lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
+            lines += self._advise_on_zeros(run)
             lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
             plain = [each for each in self._kernels if not quantizer.scales(each.variable.shape, each.channel_axes)]
@@ -257,6 +261,18 @@ class BnnRounding(GraphHook):
             f"{100 * positive:.0f} % of the inputs are 0 or more, so their signs tell the first layer nothing. "
             f"Center the inputs around 0, or set hooks.{self.key}.quantize_first_input=false."
         )
+
+    def _advise_on_zeros(self, run: Run) -> list[str]:
+        """Return a line for each hook whose zeros are rounded to +1."""
+        own = {kernel.name for kernel in self._kernels}
+        makers = [each for each in run.hooks if isinstance(each, Prune | IncrementalQuantization)]
+        shared = {maker.key: sorted(own & set(maker.declare().projected)) for maker in makers}
+        return [
+            f"'{names[0]}' is rounded to signs after '{key}', whose zeros become +1. Set "
+            f"hooks.{self.key}.kernel_quantizer=ste_tern, or leave such layers out of hooks.{key}.layers."
+            for key, names in shared.items()
+            if names
+        ]
 
     def _advise_on_kinds(self, network: Network) -> list[str]:
         """Return a line on the kernels that are left out for their kind, not for being first or last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from hookline.hooks.kernels import Kernel, entry_shares, find_kernels
 from hookline.hooks.options import project_with_average
 from hookline.hooks.quantization.selection import choose_kernel_layers
-from hookline.trainer.errors import check_number
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import binary_sign
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -87,12 +87,23 @@ class Bop(GraphHook):
     def build(self, context: BuildContext) -> None:
         selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)
         self._kernels = find_kernels(context.network, selection.layers, doing="binary")
+        self._refuse_masks(context.states)
         self._total = context.total_steps
         self._momenta: dict[str, tf.Variable] = {}
         for kernel in self._kernels:
             kernel.variable.assign(binary_sign(tf.convert_to_tensor(kernel.variable.value)))
             zeros = tf.zeros(kernel.variable.shape, kernel.variable.dtype)
             self._momenta[kernel.name] = tf.Variable(zeros, trainable=False, name="momentum")
+
+    def _refuse_masks(self, states: Iterable[str]) -> None:
+        """Refuse masks of other hooks for these kernels, whose entries flip whatever their gradient."""
+        for key in states:
+            hook, _, name = key.partition("/mask/")
+            if any(kernel.name == name for kernel in self._kernels):
+                raise UserError(
+                    f"'{hook}' has a mask for '{name}', whose entries '{self.key}' flips all the same. Expected other "
+                    "`layers` for one of the two, or freeze_layers, which freezes whole layers."
+                )
 
     def declare(self) -> Declaration:
         state = {f"momentum/{name}": momentum for name, momentum in self._momenta.items()}

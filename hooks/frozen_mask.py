@@ -226,7 +226,15 @@ class FrozenMask(GraphHook):
         if self.masks not in ("magnitude", "zeros"):
             return ()  # the maker of the masks chose what they cover
         covered = [target.name for target in self._targets]
-        return left_out_advice(self._network, self.layers, covered, state="without a mask")
+        lines = left_out_advice(self._network, self.layers, covered, state="without a mask")
+        if self.masks == "zeros" and self.freeze == "masked" and not run.from_checkpoint:
+            trains = self._mask_variables()
+            if any(each.variable.numpy()[~trains[each.name].numpy()].any() for each in self._targets):
+                lines.append(
+                    f"entries that are 0 in {self.path} are frozen at other values here. Set init_from={self.path} to "
+                    "begin with its weights."
+                )
+        return lines
 
     def summary(self) -> dict[str, Any]:
         layers = layer_rows(self._targets, self._mask_variables())

@@ -26,10 +26,10 @@ class IncrementalQuantization(GraphHook):
     """Quantize a growing share of each kernel to 0 or a signed power of two, and train the rest.
 
     Each quantization step rounds some entries of a kernel, the largest first, to the levels 0 and +-2^k, n2 <= k <= n1.
-    They never change again, whatever momentum, weight decay or regularizers do. The others keep training and compensate
-    for the error. The levels of a kernel follow from its largest weight at the first quantization step and are fixed
-    from then on. The last quantization step quantizes all entries that are left; it takes place in the last step of the
-    run at the latest. Biases and batch norm stay float.
+    They never change again, whatever momentum, weight decay or regularizers do (`prune` may still set them to 0). The
+    others keep training and compensate for the error. The levels of a kernel follow from its largest weight at the
+    first quantization step and are fixed from then on. The last quantization step quantizes all entries that are left;
+    it takes place in the last step of the run at the latest. Biases and batch norm stay float.
 
     To clear the optimizer's slots of quantized entries too, add the hook `frozen_mask` with masks=hook and
     hook=incremental_quantization.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.frozen_mask import mask_pictures
+from hookline.hooks.frozen_mask import FrozenMask, mask_pictures
 from hookline.hooks.kernels import entry_shares, left_out_advice, left_out_weights, select_kernels
 from hookline.hooks.options import check_epochs, epoch_start, project_with_average
 from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
@@ -40,8 +40,9 @@ class Prune(GraphHook):
     the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
     with n_m of each group. Among equal units those at the end are pruned first, but the largest of a kernel always
     stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With
-    splicing, this holds once the masks are final.) To clear the optimizer's slots too, add the hook `frozen_mask` with
-    masks=hook and hook=prune.
+    splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to +1, unless its kernel
+    quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with masks=hook and
+    hook=prune; with splicing, its begin_epoch must be the end_epoch of this hook.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
@@ -275,8 +276,15 @@ class Prune(GraphHook):
         }
 
     def advise(self, run: Run) -> Sequence[str]:
+        lines, end = [], self._steps[-1]
+        for each in run.hooks if self._splices else ():
+            if isinstance(each, FrozenMask) and each.hook == self.name and each.declare().best_from_step < end:
+                lines.append(
+                    f"'{each.key}' freezes pruned entries from step {each.declare().best_from_step} on, so splicing "
+                    f"brings none back. Set hooks.{each.key}.begin_epoch={end / run.steps_per_epoch:g}."
+                )
         covered = [kernel.name for kernel in self._kernels]
-        return left_out_advice(self._network, self.settings.layers, covered, state="dense")
+        return lines + left_out_advice(self._network, self.settings.layers, covered, state="dense")
 
 
 NOT_YET = -1

@@ -1,17 +1,21 @@
 """Kernels of attention, einsums, embeddings, recurrent cells, convolutions: covered by "*", or said not to be."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.bop import Bop
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from tests.support.hooked import named
+from tests.support.masking import build_hooks
 from tests.support.toy import BATCH, CLASSES, build_context, toy_loop, values_of
 
 WORDS, LENGTH, WIDTH = 12, 2, 8
@@ -88,6 +92,23 @@ def test_what_a_star_leaves_out_is_said_with_its_share(run_of):
         hook.build(build_context(network))
         lines = [line for line in hook.advise(run_of(network, 100)) if "kernel entries" in line]
         assert [said in line for line in lines] == ([] if said is None else [True]), lines
+
+
+def test_a_hook_that_undoes_another_is_pointed_at(run_of):
+    network = sequence_network()
+    splicing = named(Prune(schedule="splicing", layers="logits"), "prune")
+    following = named(FrozenMask(masks="hook", hook="prune", begin_epoch=0.5), "frozen_mask")
+    signs = named(BnnRounding(input_quantizer=None, all_binary=True), "bnn_rounding")
+    ternary = named(BnnRounding(input_quantizer=None, all_binary=True, kernel_quantizer="ste_tern"), "ternary")
+    hooks = build_hooks([signs, splicing, following, ternary], network)
+    run = replace(run_of(network, 1000), hooks=hooks)
+    (line,) = (line for line in splicing.advise(run) if "splicing" in line)
+    assert "from step 2 on" in line
+    assert "hooks.frozen_mask.begin_epoch=49.9." in line
+    assert ["whose zeros become +1" in line for line in signs.advise(run) if "prune" in line] == [True]
+    assert not [line for line in ternary.advise(run) if "prune" in line]
+    with pytest.raises(UserError, match="'frozen_mask' has a mask for"):
+        build_hooks([named(FrozenMask(), "frozen_mask"), named(Bop(all_binary=True), "bop")], network)
 
 
 def test_structures_hold_where_axes_say_what_they_are():

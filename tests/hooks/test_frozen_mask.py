@@ -123,7 +123,7 @@ def test_magnitude_masks_exactly_the_smallest_share_of_each_kernel():
             np.testing.assert_array_equal(masks_of(other)[name], ~mask)
 
 
-def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path):
+def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
     masks = random_masks()
     pruned = {name: np.where(mask, 0.7, [-0.0] * mask.shape[1]).astype(np.float32) for name, mask in masks.items()}
     for folder in ("last", "best"):
@@ -137,6 +137,11 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path):
         for name, mask in masks_of(hook).items():
             np.testing.assert_array_equal(mask, masks[name])
             np.testing.assert_array_equal(kernels_of(network)[name], before[name])
+        (line,) = hook.advise(run_of(network, 100))
+        assert f"Set init_from={path}" in line
+        for name, mask in masks.items():
+            network.variables[name].assign(mask)
+        assert list(hook.advise(run_of(network, 100))) == []
 
 
 def test_magnitudes_at_the_begin_decide_and_everything_trains_before():

@@ -78,8 +78,13 @@ def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
             # Graph hooks on different networks do not conflict.
             apart = isinstance(hook, GraphHook) and isinstance(other, GraphHook) and hook.network != other.network
             watching = isinstance(hook, HostHook) or isinstance(other, HostHook)
-            if other.key in hook.conflicts and (watching or not apart):
+            if not _called(other).isdisjoint(hook.conflicts) and (watching or not apart):
                 raise UserError(f"Hooks '{hook.name}' and '{other.name}' cannot run together: hooks.{other.key}=null.")
+
+
+def _called(hook: Hook) -> set[str]:
+    """Return what declarations of other hooks call it: its key, which a user may have chosen, and its file's name."""
+    return {hook.key, type(hook).__module__.rpartition(".")[2]}
 
 
 def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
@@ -87,7 +92,8 @@ def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
     followers: dict[str, set[str]] = {name: set() for name in named}
     instances: dict[str, list[str]] = {}
     for name, hook in named.items():
-        instances.setdefault(hook.key, []).append(name)
+        for each in _called(hook):
+            instances.setdefault(each, []).append(name)
     for hook in named.values():
         reads = tuple(key.partition("/")[0] for key in hook.reads) if isinstance(hook, GraphHook) else ()
         for later in hook.before:

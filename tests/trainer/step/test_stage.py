@@ -58,6 +58,10 @@ def test_what_cannot_be_ordered_is_refused_with_both_names():
     ):
         assert_refused(message, order_hooks, hooks)
     assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
+    renamed = type("B", (StatelessHook,), {"__module__": "hooks.b"})("own")
+    assert_refused(
+        "'a' and 'own' cannot run together.*hooks.own=null", order_hooks, [named("a", conflicts=("b",)), renamed]
+    )
 
 
 @given(st.permutations(range(6)), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
