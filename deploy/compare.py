@@ -61,7 +61,7 @@ class Stand(keras.layers.Layer):
     def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:
         given, expected = inputs
         traced = getattr(self._predict, "traced", None)
-        found = traced(given) if traced else tf.numpy_function(self._run, [given], tf.float32)
+        found = tf.cast(traced(given), tf.float32) if traced else tf.numpy_function(self._run, [given], tf.float32)
         found = tf.numpy_function(self._compared, [given, found, expected], tf.float32)
         return _with_gradient_of(tf.ensure_shape(found, expected.shape), expected)
 

@@ -148,7 +148,10 @@ def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> 
             made = rebuilt(model, full=full)
         except Exception as error:
             if not foreign:
-                raise
+                raise UserError(
+                    f"Keras cannot rebuild '{model.name}': {first_line(error)} Expected layers that it can rebuild: in "
+                    "place of a Lambda a class of yours."
+                ) from error
             raise UserError(
                 f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
                 f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "

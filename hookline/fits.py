@@ -17,9 +17,10 @@ import yaml
 from hookline.checks import class_weights_of
 from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
+from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.spec import Spec, read_record, restore_paths, write_record
 from hookline.trainer.config.stored import FILE_NAME, MISSING, Settings, config_digest, read_stored, spread_settings
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import SAMPLE_WEIGHTS
@@ -36,6 +37,7 @@ from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 KEY, NAME, SUMS = "run_dir", "python", "accumulators"
+RETRACE = "This step was traced before the latest fit or prepare. Expected a tf.function made after it."
 LATER = ("model.layers", "task.loss_settings", "class_weight")
 """What the config of an older run does not say."""
 
@@ -52,6 +54,8 @@ class State:
     loaded_step: int = 0  # of the checkpoint of that run
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     """Steps of one's own, int64 scalar."""
+    current: tf.Variable = field(default_factory=lambda: tf.Variable(True, trainable=False))
+    """Whether no later fit has taken its place."""
 
     @property
     def begun(self) -> int:
@@ -115,6 +119,8 @@ def begin(
         "input_shape": list(data.input_shape),
         "epochs": epochs,
     }
+    if state is not None:
+        state.current.assign(False)
     return State(run.trainer, run.hooks, watch, run.variables, run)
 
 
@@ -204,6 +210,8 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
     for hook in run.host_hooks:
         if (old := known.get(hook.name)) is not None and old is not hook:
             hook.load_state_dict(old.state_dict())
+        if isinstance(hook, EarlyStopping) and before.run is not None and before.run.control.stop_reason is not None:
+            hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
     if before.run is not None:
         was = before.run.journal
         run.journal.warnings, run.journal.warned = list(was.warnings), list(was.warned)
@@ -230,17 +238,23 @@ class OwnStep:
         self.losses, self.metrics = half.computed.losses, half.computed.metrics
 
 
-def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
-    """Trace the first half of a step; see `Trainer.compute_gradients`."""
+def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -> OwnStep:
+    """Trace the first half of a step; see `Trainer.compute_gradients`. A classifier has `classes`, others 0."""
     if tf.executing_eagerly():
         raise UserError("compute_gradients was called outside a graph. Expected a function under @tf.function.")
     trainer = state.trainer
     if len(trainer.objectives) != 1:
         raise UserError("compute_gradients is for one objective. Expected a hook, for a step of several.")
+    if classes:
+        y = tf.convert_to_tensor(y)
+        if y.shape.rank == 2:
+            y = y[:, 0] if y.shape[1] == 1 else tf.argmax(y, axis=1)
+        y = tf.cast(y, tf.int64)
     batch = {"inputs": x, "targets": y, "index": tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int64)}
     if sample_weight is not None:
         batch[SAMPLE_WEIGHTS] = sample_weight
-    step = state.counter.read_value() + state.begun
+    with tf.control_dependencies([tf.debugging.assert_equal(state.current, True, RETRACE)]):
+        step = state.counter.read_value() + state.begun
     return OwnStep(trainer.first_half(trainer.objectives[0], step, batch, sampled=tf.constant(True)))
 
 
@@ -248,8 +262,11 @@ def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:
     """Trace the rest of a step; see `Trainer.apply_gradients`."""
     trainer, half = state.trainer, own.half
     for context in half.contexts.values():
+        if foreign := [name for name in own.gradients if name not in context.latent]:
+            raise unknown_name("gradient", foreign[0], list(context.latent))
         context.gradients = {name: own.gradients.get(name) for name in context.latent}
-    result = trainer.second_half(half)
+    with tf.control_dependencies([tf.debugging.assert_equal(state.current, True, RETRACE)]):
+        result = trainer.second_half(half)
     written = tf.logical_not(result.held_back) if result.held_back is not None else tf.constant(True)
     with tf.control_dependencies([total for total, _ in result.sums.values()]):
         state.counter.assign_add(tf.cast(written, tf.int64))

@@ -329,12 +329,12 @@ class Trainer:
     def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
         """Return the first half of a step: losses, and the gradients after every hook's `transform_gradients`.
 
-        For a step of one's own, inside a `tf.function`, once `prepare` or `fit` has built hooks and optimizers; the
-        page hookline/README.md has an example.
+        For a step of one's own, inside a `tf.function` that is made after the latest `prepare` or `fit`; the page
+        hookline/README.md has an example. Call it once for each `apply_gradients`.
 
         Args:
             x: inputs [batch, ...], as the model takes them.
-            y: targets [batch, ...]: labels int64 [batch], or float32.
+            y: targets [batch, ...], as `fit` takes them; one-hot rows are exact.
             sample_weight: float32 [batch]; None for all alike.
 
         Returns:
@@ -344,7 +344,7 @@ class Trainer:
             UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
         """
         with self._spec.ending(as_given=False):
-            return first_half(self._trained, x, y, sample_weight)
+            return first_half(self._trained, self._spec.form.classes, x, y, sample_weight)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, half: OwnStep) -> dict[str, tf.Tensor]:

@@ -238,8 +238,12 @@ class Spec:
     def renew_optimizers(self, before: StepTrainer) -> None:
         """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones."""
         for name, model in self.models.items():
-            own = {id(each) for each in model.trainable_variables}
-            if any(id(each) not in own for each in before.networks[name].model.trainable_variables):
+            own = {id(each): each.path for each in model.trainable_variables}
+            known = {id(each) for each in before.networks[name].model.trainable_variables}
+            if known < own.keys():
+                new = next(path for key, path in own.items() if key not in known)
+                raise UserError(f"'{new}' is trainable now, and was not in the fit before. Expected a new Trainer.")
+            if known - own.keys():
                 optimizer = self.optimizers[name]
                 config = optimizer.get_config()
                 if isinstance(rate := optimizer._learning_rate, ScaledRate):

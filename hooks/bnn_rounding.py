@@ -33,9 +33,9 @@ class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
     The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update a projection clips them. In every binary quantizer the sign of 0 is +1, so zeros of `prune` are lost (a
-    warning says so); `ste_tern` keeps them. A layer with padding="same" adds zeros to its quantized input;
-    `summary.json` names these layers.
+    update a projection clips them. In every binary quantizer the sign of 0 is +1, and `dorefa` has no level at 0
+    either: zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
+    padding="same" adds zeros to its quantized input; `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
     network), and one with input quantizers only a BAN (binary activation network). If the hook has another name, its
@@ -241,8 +241,9 @@ class BnnRounding(GraphHook):
         override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not of a user's model
         notes = [f"{note}{override}" for note in self._notes]
         lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
-        if quantizer is not None and quantizer.is_sign:
+        if quantizer is not None and quantizer.name != "ste_tern":
             lines += self._advise_on_zeros(run)
+        if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
             plain = [each for each in self._kernels if not quantizer.scales(each.variable.shape, each.channel_axes)]
@@ -263,12 +264,12 @@ class BnnRounding(GraphHook):
         )
 
     def _advise_on_zeros(self, run: Run) -> list[str]:
-        """Return a line for each hook whose zeros are rounded to +1."""
+        """Return a line for each hook whose zeros are rounded away."""
         own = {kernel.name for kernel in self._kernels}
         makers = [each for each in run.hooks if isinstance(each, Prune | IncrementalQuantization)]
         shared = {maker.key: sorted(own & set(maker.declare().projected)) for maker in makers}
         return [
-            f"'{names[0]}' is rounded to signs after '{key}', whose zeros become +1. Set "
+            f"'{names[0]}' is rounded after '{key}', whose zeros become other values. Set "
             f"hooks.{self.key}.kernel_quantizer=ste_tern, or leave such layers out of hooks.{key}.layers."
             for key, names in shared.items()
             if names

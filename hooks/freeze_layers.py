@@ -30,7 +30,8 @@ class FreezeLayers(GraphHook):
 
     In training, batch norm normalizes by the statistics of the batch, frozen or not, unless `batch_norm` is
     "inference": then it normalizes by the moving statistics, as a Keras layer with trainable=False does. `batch_norm`
-    also says what happens to the moving statistics.
+    also says what happens to the moving statistics. With the default, "frozen", evaluations use moving statistics that
+    no longer follow the data (a warning says so).
 
     Group: technique
 
@@ -220,5 +221,11 @@ class FreezeLayers(GraphHook):
                 f"end_epoch={self.end_epoch:g} is not before the end of the run (epoch "
                 f"{run.total_steps / run.steps_per_epoch:g}), so the layers never train again. Set "
                 f"hooks.{self.key}.end_epoch to an earlier one, or to null if this is intended."
+            )
+        if self.batch_norm == "frozen" and self._statistics:
+            lines.append(
+                f"training normalizes by the batch where '{min(self._statistics)}' is frozen, and evaluations by these "
+                f"statistics as they are. Set hooks.{self.key}.batch_norm=inference, for those of a trained network in "
+                "training too, or running, to let them follow the data."
             )
         return lines

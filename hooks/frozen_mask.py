@@ -40,8 +40,9 @@ class FrozenMask(GraphHook):
     regularizer, and the entry's value is restored after the optimizer's update. Its slots are set to 0 when it freezes,
     and its moving average equals its value.
 
-    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 to +1. Keras's Adafactor produces NaN if a whole
-    row and a whole column have had no gradient from the start; with such masks, set its epsilon_1 to 1e-12.
+    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 too, to +1 for instance. Keras's Adafactor
+    produces NaN if a whole row and a whole column have had no gradient from the start; with such masks, set its
+    epsilon_1 to 1e-12.
 
     With masks=hook, this hook follows the masks in the states "mask/<variable>" of the other hook as they change. With
     masks=magnitude and a `begin_epoch` above 0, the masks are computed once, in the step in which freezing begins.

@@ -40,8 +40,8 @@ class Prune(GraphHook):
     the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
     with n_m of each group. Among equal units those at the end are pruned first, but the largest of a kernel always
     stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With
-    splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to +1, unless its kernel
-    quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with masks=hook and
+    splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values, unless its
+    kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with masks=hook and
     hook=prune; with splicing, its begin_epoch must be the end_epoch of this hook.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
@@ -68,7 +68,7 @@ class Prune(GraphHook):
         updates: how often the masks have changed.
 
     Scalars:
-        sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
+        sparsity/total: share of zeros over all pruned kernels, after masking and before other hooks round.
         sparsity/<layer>: the same for one layer.
         sparsity/network: the same over all kernels, if there are any that `layers` leaves out.
 

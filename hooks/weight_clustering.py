@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks import options
 from hookline.hooks.kernels import left_out_advice, relative_distance, select_kernels
+from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.trainer.errors import check_choice, check_integer, check_number
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import inner_of
@@ -30,7 +31,8 @@ class WeightClustering(GraphHook):
     such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`.
+    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`; with its
+    schedule=splicing, clustering must begin at its end_epoch, or entries that may return move other centroids.
 
     Group: technique
 
@@ -182,7 +184,14 @@ class WeightClustering(GraphHook):
         return {"clusters": self.clusters, "init": self.init, "begin_step": self._begin, "centroids": codebooks}
 
     def advise(self, run: Run) -> Sequence[str]:
-        return left_out_advice(self._network, self.layers, list(self._centroids), state="unclustered")
+        lines = [
+            f"'{each.key}' rounds clustered kernels to a grid for each channel of a convolution, or of a dense layer "
+            f"before batch norm: these have more than {self.clusters} values and ship without a codebook. Leave such "
+            "layers out of one of the two."
+            for each in run.hooks
+            if isinstance(each, QuantizationAwareTraining) and each.declare().rounded & self._centroids.keys()
+        ]
+        return lines + left_out_advice(self._network, self.layers, list(self._centroids), state="unclustered")
 
 
 def initial_centroids(weights: tf.Tensor, count: int, init: str, *, with_zero: bool = False) -> tf.Tensor:

@@ -34,6 +34,7 @@ from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Obj
 from hookline.trainer.recipe import Parts, Recipe
 
 MODEL = "model"
+PROBED = 256  # first examples whose targets are looked at
 INPUTS, TARGETS = "inputs", "targets"
 
 
@@ -299,8 +300,23 @@ def supervised(
     width = outputs or _width(data, losses_of(loss, {}), reconstructs=reconstructs)
     model = parts.build_model(input_shape=data.model_shape, classes=width)
     losses, listed, weights = by_output(model, loss, metrics, loss_weights)
+    if not reconstructs:
+        _check_probabilities(data, losses)
     shapes, optimizer = output_shapes(model, data), parts.build_optimizer()
     return recipe_of(model, optimizer, losses, listed, data, shapes, weights=weights, reconstructs=reconstructs)
+
+
+def _check_probabilities(data: Data, losses: Mapping[str, Loss]) -> None:
+    """Refuse targets outside [0, 1] for a binary cross-entropy, which would fall without end, by the first ones."""
+    targets = data.train.source.gather(tf.constant(data.train.indices[:PROBED])).get(TARGETS)
+    for name, loss in losses.items():
+        own = targets.get(name) if isinstance(targets, Mapping) else targets
+        if loss.kind == BINARY and own is not None and bool(tf.reduce_any((own < 0) | (own > 1))):
+            low, high = (float(each(tf.cast(own, tf.float32))) for each in (tf.reduce_min, tf.reduce_max))
+            raise UserError(
+                f"loss={BINARY} received, and targets of data '{data.name}' from {low:g} to {high:g}. Expected 0 and "
+                "1, or probabilities; for numbers task.loss=mean_squared_error."
+            )
 
 
 def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:

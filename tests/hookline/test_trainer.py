@@ -77,6 +77,9 @@ def test_a_renewed_optimizer_excludes_what_the_old_one_did():
     trainer._spec.renew_optimizers(SimpleNamespace(networks={"model": SimpleNamespace(model=small_model())}))
     kernel = trainer._spec.models["model"].trainable_variables[0]
     assert not trainer._spec.optimizers["model"]._use_weight_decay(kernel)
+    frozen = SimpleNamespace(trainable_variables=trainer._spec.models["model"].trainable_variables[1:])
+    with pytest.raises(hookline.UserError, match="is trainable now"):
+        trainer._spec.renew_optimizers(SimpleNamespace(networks={"model": SimpleNamespace(model=frozen)}))
 
 
 def test_a_fit_resumes_with_its_own_arguments_alone(tmp_path):
@@ -171,6 +174,27 @@ def test_a_step_of_ones_own_is_the_step_of_fit(caplog):
     for key, variable in whole._state.variables.items():
         if key.startswith(("network/", "hook/")):
             np.testing.assert_allclose(variable.numpy(), trainer._state.variables[key].numpy(), atol=1e-6, err_msg=key)
+    labels = batch["targets"]
+    loss = tf.function(lambda y: trainer.compute_gradients(batch["inputs"], y).losses["total"])
+    for same in (tf.cast(labels, tf.float32), labels[:, tf.newaxis], tf.one_hot(labels, 3)):
+        assert float(loss(same)) == float(loss(labels))
+
+    def renamed():
+        half = trainer.compute_gradients(batch["inputs"], labels)
+        half.gradients = {"kernel": None}
+        return trainer.apply_gradients(half)
+
+    with pytest.raises(Exception, match="UserError: Unknown gradient 'kernel'"):
+        tf.function(renamed)()
+    train(trainer)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="traced before the latest fit"):
+        step(batch["inputs"], labels, tf.constant(1.0))
+
+
+@pytest.mark.full
+def test_each_fit_has_the_whole_patience():
+    trainer = small_trainer(hookline.hooks.EarlyStopping(patience=2), optimizer=keras.optimizers.SGD(0.0))
+    assert [len(train(trainer, 6).epoch) for _ in range(2)] == [3, 2]
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.state import shipped_bits, shipped_weights
+from hookline.trainer.run.state import shipped_bits, shipped_weights, stored_bits
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -230,6 +230,14 @@ def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
         np.testing.assert_allclose(layer.kernel, latent - 0.1 * upstream * inside, rtol=1e-4, atol=1e-6)
         assert step * factors.numpy()[0] == pytest.approx(step * factor - 0.1 * of_step, rel=1e-5)
         assert abs(factors.numpy()[0] - factor) > 1e-5
+
+
+def test_averages_that_ship_lie_on_the_grid() -> None:
+    layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(3)]
+    loop = loop_of(Ema(decay=0.9), QuantizationAwareTraining(), model=keras.Sequential([keras.Input((6,)), *layers]))
+    loop.run(0, 20)
+    bits = stored_bits(loop.trainer, 20)["model"]
+    assert {8.0 < each < 16.0 for name, each in bits.items() if name.endswith("kernel")} == {True}
 
 
 def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:

@@ -283,6 +283,7 @@ def test_what_does_not_fit_is_refused() -> None:
     recipe = supervised(parts=parts, loss="mean_squared_error")  # [n, 1] against [n, 3] would be broadcast
     assert_refused("task.outputs=1", loop_of, recipe, parts.data, batch_size=BATCH)
     assert_refused("recipe=regression", classification, parts=parts)
+    assert_refused("Expected 0 and 1", supervised, parts=parts, loss="binary_crossentropy")
     assert_refused("task=retrieval", retrieval, parts=parts)
     assert_refused("mean_squared_error", supervised, parts=parts, loss="mean_square_error")
     assert_refused("loss_weights", supervised, parts=parts, loss="mse", loss_weights={"sum": 2.0})

@@ -60,7 +60,8 @@ class StepContext:
         network: the network that the hook works on.
         batch: the batch.
         latent: latent variables as read at the start of the step, by name.
-        state: state variables (moving statistics, seed state) as read at the start of the step, by name.
+        state: state variables (moving statistics, seed state) as read at the start of the step, by name; in an
+            evaluation as hooks before have transformed them.
         frozen_entries: which entries of variables are fixed, by name, in an evaluation: the union over the hooks.
         weights: what the forward pass uses in their place, by name.
         taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its

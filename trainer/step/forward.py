@@ -86,6 +86,8 @@ def read_network(
         found = ask(hook, "transform_weights", dict(context.weights), context, given=context.weights, more=more)
         context.weights = {name: found[name] for name in context.latent}
         state |= {name: found[name] for name in more if name in found}
+        if more:
+            context.state = state  # so that later hooks see averages of statistics, too
     return NetworkPass(context, own, state)
 
 
