@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hookline.deploy.inference.graph import ACTIVATIONS
 from hookline.scripts.command import csv_text
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, printable, unknown_name, user_path
 from hookline.trainer.files import open_file
@@ -152,18 +153,11 @@ def _choose(path: Path, names: Sequence[str], array: str | None, keys: Sequence[
     return found[0]
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities, float64 of the same shape, that add up to 1 over the last axis."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=-1, keepdims=True)
-    exponentials = np.exp(shifted)
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
 def rank(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the likeliest classes and their probabilities, [examples, top]; of equal ones the lower label first."""
-    labels = np.argsort(-logits.astype(np.float64), axis=1, kind="stable")[:, :top]
-    return labels, np.take_along_axis(softmax(logits), labels, axis=1)
+    wide = logits.astype(np.float64)
+    labels = np.argsort(-wide, axis=1, kind="stable")[:, :top]
+    return labels, np.take_along_axis(ACTIVATIONS["softmax"](wide), labels, axis=1)
 
 
 def name_classes(outputs: int, known: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
