@@ -39,7 +39,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.benchmarks.worker import Settings, Worker, find_contenders
-from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options, plain_table
+from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import cpu_name
 
@@ -151,10 +151,10 @@ def _quartiles(speeds: Sequence[float], others: Sequence[float]) -> list[float]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the table of a case; without a limit it has no column for it."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     columns = {
-        rows[0]["case"]: [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
+        "contender": [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
         rows[0]["unit"]: [f"{row['median']:,.1f}" for row in rows],
         "times *": [f"{row['ratio']:.2f}" for row in rows],
         "quartiles": ["{:.2f} to {:.2f}".format(*row["ratio_quartiles"]) for row in rows],
@@ -163,7 +163,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         columns["limit"] = [f"{row['of_limit']:.0%}" for row in rows]
     console = open_console()
     console.print()
-    console.print(plain_table(columns, zip(*columns.values(), strict=True)), markup=False)
+    show(console, TextTable(rows[0]["case"], list(columns), list(zip(*columns.values(), strict=True))))
 
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:

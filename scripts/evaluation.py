@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import open_model, put_in_place
+from hookline.deploy.inference.graph import ACTIVATIONS
 from hookline.deploy.plain_model import card_of
-from hookline.scripts.command import csv_text, new_figure, plain_table
+from hookline.scripts.command import csv_text, new_figure
 from hookline.scripts.prediction import rank
 from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
@@ -194,8 +195,7 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
 
     known, rows = np.arange(len(names)), np.arange(len(labels))
     predicted = logits.argmax(axis=1)
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_probabilities = ACTIVATIONS["log_softmax"](logits.astype(np.float64))
     probabilities = np.exp(log_probabilities)
     confusion = confusion_matrix(labels, predicted, labels=known)
     precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
@@ -337,7 +337,7 @@ def print_evaluation(
     facts: Mapping[str, Any], measures: Measures | None, directory: Path, files: Sequence[str]
 ) -> None:
     """Print what was measured, and where it lies."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()
     console.print(str(facts["title"]), style="bold", soft_wrap=True)
@@ -348,14 +348,12 @@ def print_evaluation(
     for name, value in shown.items():
         console.print(f"{name:<28}{f'{value:,}' if isinstance(value, int) else format_value(value)}")
     if measures is not None:
-        many = len(measures.classes) > MOST_CLASSES
-        classes = [each for each in measures.classes if each["support"] or not many]
-        if many:
-            classes = sorted(classes, key=lambda each: each["f1"])[:MOST_CLASSES]
+        title, classes = "Classes", measures.classes
+        if len(classes) > MOST_CLASSES:
+            title = f"The {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
+            classes = sorted((each for each in classes if each["support"]), key=lambda each: each["f1"])[:MOST_CLASSES]
         cells = [[f"{each[name]:.4f}" for name in SHARES] + [f"{each[name]:,}" for name in COUNTS] for each in classes]
-        rows = [(printable(each["class"]), *row) for each, row in zip(classes, cells, strict=True)]
+        rows = [(each["class"], *row) for each, row in zip(classes, cells, strict=True)]
         console.print()
-        console.print(plain_table(("class", *SHARES, *COUNTS), rows))
-        if many:
-            console.print(f"The {MOST_CLASSES} of {len(measures.classes)} classes with the lowest f1.")
+        show(console, TextTable(title, ("class", *SHARES, *COUNTS), rows))
     console.print(f"{directory}: {', '.join(files)}", soft_wrap=True)
