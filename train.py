@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (command := parse_command(arguments)).sweep:
             from hookline.scripts.sweep.command import run_command
 
-            return run_command(command, say)  # each job in a process of its own
+            return run_command(command)  # each job in a process of its own
         jobs = check(arguments)
     except UserError as error:
         return report(error, WRONG, debug=asks_for_traceback(arguments))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from hookline.scripts.reproduction.targets import DATA, Target, commands_of, rea
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.scripts.sweep.open import is_done, job_arguments, quoted
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide
-from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
+from hookline.scripts.sweep.run import ENDED, SweepRun
 from hookline.train import say
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, user_path
@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str]) -> Options:
 class Session:
     """One call of the command. Its only record are the runs: one belongs to a variant by its name and command line."""
 
-    def __init__(self, options: Options, say: Callable[[str], None], script: Path = TRAIN) -> None:
+    def __init__(self, options: Options) -> None:
         self.out, self.results = user_path(options.out, "out"), user_path(options.results, "results")
         self.targets = read_targets(user_path(options.targets, "targets"))
         self.chosen = [self.targets[name] for name in matching("target", options.only, self.targets)]
@@ -88,7 +88,6 @@ class Session:
         for name, path in self.data.items():
             if not path.exists():
                 raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
-        self.say, self.script = say, script
         self.has_failed = False
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
@@ -106,20 +105,20 @@ class Session:
             able = list(dict.fromkeys(name for target in self._open for name in self._runs[target.name]))
             for target in self.chosen:
                 if reason := self.lacks(target):
-                    self.say(f"{target.name}: not run: {reason}")
+                    say(f"{target.name}: not run: {reason}")
                     facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
                     table.keep(self.results, {**facts, "not_run": reason}, [*self.targets])
             self.make_rows()
             missing = [name for name in able if not self.is_done(name)]
-            self.say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
+            say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
             making = Making(self, missing, at_once)
             code = making.run() if missing else 0
             for name in making.waiting:
                 if needed := self.unmade(name):
-                    self.say(f"left out: {name}, which begins from {needed[0]}")
+                    say(f"left out: {name}, which begins from {needed[0]}")
         for target in self.chosen:
-            self.say(f"{target.name}: {self.standing(target)}")
-        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
+            say(f"{target.name}: {self.standing(target)}")
+        say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
         return code if code in ENDED else int(self.has_failed)
 
     def place(self, name: str) -> str:
@@ -166,14 +165,14 @@ class Session:
             seeds = self.seeds or target.seeds
             try:
                 row = make_row(target, seeds, self.out, self.place)
-                self.say(table.render_short(row))
+                say(table.render_short(row))
                 if absent := ", ".join(str(seed) for seed in target.seeds if seed not in seeds):
-                    self.say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
+                    say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
                 else:
                     table.keep(self.results, row, [*self.targets])
             except UserError as error:
                 self.has_failed = True
-                self.say(f"{target.name}: no row. {error}")
+                say(f"{target.name}: no row. {error}")
 
 
 class Runs(Sweep):
@@ -190,7 +189,7 @@ class Making(SweepRun):
     def __init__(self, session: Session, missing: Sequence[str], at_once: int) -> None:
         self.waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
         runs = Runs(session.out, list(self.waiting.values()))
-        super().__init__(runs, divide(len(missing), at_once), session.say, session.script)
+        super().__init__(runs, divide(len(missing), at_once))
         self._session, self._alone = session, at_once == 1
         self._begun: dict[int, dict[str, Any]] = {}  # conditions, by number of the job
 
@@ -241,7 +240,7 @@ def _command(options: Options) -> int:
     if options.render:
         _render(options)
         return 0
-    session = Session(options, say)
+    session = Session(options)
     table.read_results(session.results)  # a damaged file is seen before a run is made
     if not options.list:
         return session.run(options.jobs)
