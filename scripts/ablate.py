@@ -29,7 +29,7 @@ from hookline.hooks import technique_hooks
 from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.report import print_comparison
-from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.scripts.comparison.runs import choose_metrics, find_runs
 from hookline.scripts.sweep.command import run_missing
 from hookline.scripts.sweep.open import command_of
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
@@ -167,8 +167,7 @@ def comparison_of(out: Path, able: Variants, seeds: Sequence[int], names: str | 
         if complete:
             groups.append(Group({COLUMN: variant}, complete, len(jobs) - len(complete)))
     kept = [run for group in groups for run in group.runs]
-    metrics = default_metrics(kept) if names is None or not kept else parse_metrics(names, kept)
-    return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=unreadable)
+    return Comparison(groups, [COLUMN], [COLUMN], choose_metrics(names, kept), unfinished, unreadable=unreadable)
 
 
 main = make_main(__doc__, parse, _command)

@@ -26,7 +26,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -35,7 +34,7 @@ if __name__ == "__main__":
 from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.scripts.comparison.comparison import Comparison, Group, compare, show_setting, sort
 from hookline.scripts.comparison.report import print_comparison, write_chart, write_csv
-from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.scripts.comparison.runs import find_runs
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
 
@@ -69,10 +68,7 @@ def _command(options: Options) -> None:
     from hookline.hooks.monitors.console import open_console
 
     runs, unreadable = find_runs(options.paths)
-    choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
-    if not any(run.is_complete for run in runs):
-        choose = default_metrics  # nothing has been measured: the request cannot be wrong
-    comparison = compare(runs, choose)
+    comparison = compare(runs, options.metrics)
     comparison.unreadable = unreadable
     if options.sort is not None:
         sort(comparison, options.sort)

@@ -45,7 +45,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     """Return what a run reaches, with all its hooks."""
     run = restore(options.run, dict(config), options.checkpoint)
     own = run.data
-    data = own if other is None else open_data(other, options.plugins)
+    data = own if other is None else build(other, group="data", kind=Data, plugins=options.plugins)
     objective = next((each for each in run.trainer.objectives if each.class_losses), None)
     names, warned = _names(data), []
     if other is not None:
@@ -71,7 +71,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
 
 def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
     """Return what an exported network reaches on the data of a config."""
-    data = open_data(config, options.plugins)
+    data = build(config, group="data", kind=Data, plugins=options.plugins)
     model, card = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
     names, warned = _names(data), []
     if card is not None:
@@ -116,11 +116,6 @@ def _measured(options: Options, outputs: np.ndarray, labels: np.ndarray, names: 
     if outputs.shape[1] != len(names):
         raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")
     return measure(outputs, labels, names, bins=options.bins)
-
-
-def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
-    """Return the data of a config."""
-    return build(config, group="data", kind=Data, plugins=plugins)
 
 
 def check_data(

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -97,7 +96,7 @@ def make_executor(options: Options, directory: Path) -> Any:
 def submit(options: Options) -> list[Any]:
     """Submit what is missing of a sweep; return submitit's jobs."""
     command = options.command
-    opened = open_sweep(command, datetime.now())
+    opened = open_sweep(command)
     sweep = opened.sweep
     sweep.directory = sweep.directory.absolute()
     if command.jobs is not None and not opened.space:

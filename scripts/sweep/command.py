@@ -6,7 +6,6 @@ import importlib
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ class SweepTask:
 
 def run_command(command: Command) -> int:
     """Run a sweep and return the worst exit code."""
-    opened = open_sweep(command, datetime.now())
+    opened = open_sweep(command)
     strategies = {job.config["trainer"]["strategy"] for job in opened.checked.values()}
     if MULTI_WORKER in strategies:
         raise UserError(

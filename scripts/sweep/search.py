@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import optuna
@@ -31,7 +30,7 @@ def begin_search(command: Command, opened: OpenSweep, share: Callable[[int], Slo
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory):
         if opened.is_new and (directory / FILE_NAME).exists():  # another process was faster
-            opened = open_sweep(replace(command, directory=str(directory)), datetime.now())
+            opened = open_sweep(replace(command, directory=str(directory)))
         search = Search(opened, command.storage)
         search.slots = share(search.missing)
         opened.sweep.threads = opened.sweep.threads or search.slots.threads
