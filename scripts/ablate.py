@@ -27,8 +27,8 @@ if __name__ == "__main__":
 
 from hookline.hooks import technique_hooks
 from hookline.scripts.command import make_main, parse_options, parse_seeds
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Comparison, Group
-from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import choose_metrics, find_runs
 from hookline.scripts.sweep.command import run_missing
 from hookline.scripts.sweep.open import command_of

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline.hooks.monitors.console import open_console
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import compare
-from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
 from hookline.scripts.sweep.open import command_of, is_done, open_space, open_sweep
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hookline.hooks.monitors.console import open_console
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Spread, compare, difference
-from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import Metric, choose_metrics, direction_of, find_runs, read_run
 from hookline.trainer.errors import UserError
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
