@@ -175,12 +175,9 @@ def write_file(path: Path, text: str) -> None:
 
 def new_figure(width: float, height: float) -> Any:
     """Return a figure of Matplotlib, in inches, to be saved to a file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 FORMULA = ("=", "+", "-", "@")

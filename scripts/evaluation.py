@@ -66,7 +66,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
         return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
 
     outputs, labels = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
-    return facts, _measured(options, outputs, labels, names), names, warned
+    return facts, measure(outputs, labels, names, bins=options.bins), names, warned
 
 
 def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
@@ -87,7 +87,7 @@ def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
 
     outputs, labels = collect(predict, getattr(data, options.split), options.batch_size)
     activation = card.activation if card is not None else "softmax" if are_probabilities(outputs) else None
-    measures = _measured(options, as_logits(outputs, activation), labels, names)
+    measures = measure(as_logits(outputs, activation), labels, names, bins=options.bins)
     return _facts(options, Path(options.model).name, data.name, {}), measures, names, warned
 
 
@@ -110,12 +110,6 @@ def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray
 
 def _names(data: Data) -> Sequence[str]:
     return data.class_names or tuple(str(label) for label in range(data.classes))
-
-
-def _measured(options: Options, outputs: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Measures:
-    if outputs.shape[1] != len(names):
-        raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")
-    return measure(outputs, labels, names, bins=options.bins)
 
 
 def check_data(
@@ -186,6 +180,8 @@ class Measures:
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
     """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first."""
+    if logits.shape[1] != len(names):
+        raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected as many.")
     from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
     known, rows = np.arange(len(names)), np.arange(len(labels))
