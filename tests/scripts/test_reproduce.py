@@ -70,7 +70,7 @@ def reproduced(directory, only="*", content=None) -> tuple[int, list[str]]:
     options = Options(f"{directory}/out", only=only, results=f"{directory}/results.json", targets=str(targets))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
         patch.setattr(run, "TRAIN", FAKE)
-        return Session(options).run(1), said.getvalue().splitlines()
+        return Session(options).make(), said.getvalue().splitlines()
 
 
 def rows_in(directory: Path) -> dict:
