@@ -180,6 +180,12 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown; cells are texts of one line."""
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines)
+
+
 FORMULA = ("=", "+", "-", "@")
 """A spreadsheet computes a text that begins so."""
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
+from hookline.scripts.command import markdown_table
 from hookline.trainer.hook import AT, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.results import explain, format_bytes
@@ -313,15 +314,11 @@ def as_markdown(plan: Plan) -> str:
     """Return the plan as Markdown."""
     parts = []
     for each in sections(plan, full=True):
-        lines = [_line(each.columns), "|" + " --- |" * len(each.columns), *map(_line, each.rows)]
-        parts.append(f"## {_escape(each.title)}\n\n" + ("\n".join(lines) if each.rows else NONE))
+        table = markdown_table(each.columns, ([_escape(cell) for cell in row] for row in each.rows))
+        parts.append(f"## {_escape(each.title)}\n\n{table if each.rows else NONE}")
     return "\n\n".join(parts) + "\n"
 
 
-def _line(cells: Row) -> str:
-    return "| " + " | ".join(map(_escape, cells)) + " |"
-
-
 def _escape(text: str) -> str:
-    """Return text in which nothing ends a cell or begins an HTML tag."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+    """Return text as one line in which nothing begins an escape or an HTML tag."""
+    return " ".join(text.replace("\\", "\\\\").replace("<", "&lt;").split())

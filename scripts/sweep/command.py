@@ -14,7 +14,7 @@ from hookline.hooks.monitors.console import open_console
 from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import command_of, is_done, open_space, open_sweep
+from hookline.scripts.sweep.open import command_of, open_space, open_sweep
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import SweepRun
 from hookline.train import say
@@ -23,6 +23,7 @@ from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
 from hookline.trainer.run.directory import locked
+from hookline.trainer.run.results import is_complete
 
 
 class SweepTask:
@@ -115,8 +116,8 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
     """Return the recorded jobs that are still to be made, and record how the others ended."""
     missing = []
     for job in sweep.jobs:
-        if is_done(sweep, job):
-            job.status = str(sweep.summary(job)["status"])
+        if is_complete(summary := sweep.summary(job)):  # on disk, whatever the record says
+            job.status = str(summary["status"])
         else:
             missing.append(job)
     return missing

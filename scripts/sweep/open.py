@@ -23,7 +23,6 @@ from hookline.trainer.config.preflight import Job, check_early, preflight, prefl
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import LOCK
-from hookline.trainer.run.results import is_complete
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
@@ -31,11 +30,6 @@ PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 MAX_TRIALS = 1000
 JOURNAL = "study.journal"
 """The study of a search without --storage, in the directory of its sweep."""
-
-
-def is_done(sweep: Sweep, job: SweepJob) -> bool:
-    """Return whether the run of a job is complete on disk, whatever the record says."""
-    return is_complete(sweep.summary(job))
 
 
 def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]:
