@@ -15,7 +15,7 @@ from hookline.deploy.formats import open_model, put_in_place
 from hookline.deploy.inference.graph import ACTIVATIONS
 from hookline.deploy.plain_model import card_of
 from hookline.scripts.command import csv_text, new_figure
-from hookline.scripts.prediction import rank
+from hookline.scripts.predict import rank
 from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
 from hookline.trainer.input.batches import EvaluationBatches

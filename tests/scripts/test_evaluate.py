@@ -22,7 +22,7 @@ from hookline.scripts.evaluation import (
     reliability,
     write_evaluation,
 )
-from hookline.scripts.prediction import rank
+from hookline.scripts.predict import rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
