@@ -7,10 +7,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
@@ -57,13 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (command := parse_command(arguments)).sweep:
             from hookline.scripts.sweep.command import run_command
 
-            return run_command(command, say)  # each job in a process of its own
+            return run_command(command)  # each job in a process of its own
         jobs = check(arguments)
     except UserError as error:
         return report(error, WRONG, debug=asks_for_traceback(arguments))
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
-    return run_job(jobs[0])[0] if jobs else DONE
+    return run_job(jobs[0]) if jobs else DONE
 
 
 def asked_help(arguments: Sequence[str]) -> str | None:
@@ -114,13 +114,6 @@ def say(text: str, end: str = "\n") -> None:
         os.close(nowhere)
 
 
-def train_job(job: Job) -> dict[str, Any]:
-    """Train, and return the summary."""
-    if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
-        say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
-    return execute_job(job).summary
-
-
 def execute_job(job: Job, began: float | None = None) -> Outcome:
     """Train, and return what the run leaves behind; `began` is when it was asked for, None for the process's start."""
     from hookline.trainer.deferred import plain_warnings, quiet_start
@@ -135,19 +128,22 @@ def execute_job(job: Job, began: float | None = None) -> Outcome:
         return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=began)
 
 
-def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:
-    """Run one job and return its exit code with its summary, which is empty when it failed."""
+def run_job(job: Job) -> int:
+    """Train, and return the exit code."""
+    if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
+        say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
     try:
-        return DONE, work(job)
+        execute_job(job)
+        return DONE
     except UserError as error:
-        return report(error, WRONG, debug=job.config["debug"]), {}
+        return report(error, WRONG, debug=job.config["debug"])
     except (NonFiniteError, UnsavedError, WorkersError) as error:
-        return report(error, FAILED, debug=job.config["debug"]), {}
+        return report(error, FAILED, debug=job.config["debug"])
     except KeyboardInterrupt as error:
-        return report(error, interrupted_code(error)), {}
+        return report(error, interrupted_code(error))
     except Exception:  # noqa: BLE001 - a fault of the program: its traceback is what is needed
         traceback.print_exc()
-        return FAILED, {}
+        return FAILED
 
 
 def interrupted_code(error: KeyboardInterrupt) -> int:

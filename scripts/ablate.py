@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -28,14 +27,13 @@ if __name__ == "__main__":
 
 from hookline.hooks import technique_hooks
 from hookline.scripts.command import make_main, parse_options, parse_seeds
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Comparison, Group
-from hookline.scripts.comparison.report import print_comparison
-from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.scripts.comparison.runs import choose_metrics, find_runs
 from hookline.scripts.sweep.command import run_missing
 from hookline.scripts.sweep.open import command_of
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
-from hookline.scripts.sweep.run import TRAIN
-from hookline.train import check
+from hookline.train import check, say
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
@@ -114,9 +112,7 @@ def _reasons(variants: Variants) -> dict[str, str]:
     return reasons
 
 
-def run_jobs(
-    directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
-) -> int:
+def run_jobs(directory: Path, jobs: Mapping[str, Sequence[str]]) -> int:
     """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
     taken = {job.run: job.overrides for job in sweep.jobs}
@@ -130,14 +126,13 @@ def run_jobs(
     found = preflight_each(command_of(sweep), [job.overrides for job in wanted])
     checked = {job.number: each for job, each in zip(wanted, found, strict=True)}
     directory.mkdir(parents=True, exist_ok=True)
-    return run_missing(sweep, checked, partial(divide, asked=None), say, script)
+    return run_missing(sweep, checked, divide)
 
 
 def _command(options: Options) -> int:
     from hookline.hooks.monitors.console import open_console
 
     console, out = open_console(), options.directory
-    say = partial(console.print, soft_wrap=True)
     seeds = parse_seeds(options.seeds)
     variants = variants_of(options.overrides)
     reasons = reasons_against(variants)
@@ -149,7 +144,7 @@ def _command(options: Options) -> int:
         for name, overrides in able.items()
         for seed in seeds
     }
-    code = run_jobs(out, jobs, say)
+    code = run_jobs(out, jobs)
     comparison = comparison_of(out, able, seeds, options.metrics)
     whole = next((group for group in comparison.groups if group.settings[COLUMN] == WHOLE), None)
     console.print()
@@ -172,8 +167,7 @@ def comparison_of(out: Path, able: Variants, seeds: Sequence[int], names: str | 
         if complete:
             groups.append(Group({COLUMN: variant}, complete, len(jobs) - len(complete)))
     kept = [run for group in groups for run in group.runs]
-    metrics = default_metrics(kept) if names is None or not kept else parse_metrics(names, kept)
-    return Comparison(groups, [COLUMN], [COLUMN], metrics, unfinished, unreadable=unreadable)
+    return Comparison(groups, [COLUMN], [COLUMN], choose_metrics(names, kept), unfinished, unreadable=unreadable)
 
 
 main = make_main(__doc__, parse, _command)

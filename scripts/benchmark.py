@@ -31,7 +31,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,11 +38,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.benchmarks.worker import Settings, Worker, find_contenders
-from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options, plain_table
+from hookline.scripts.command import check_output, make_main, matching, new_figure, parse_options
+from hookline.train import say
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import cpu_name
 
-_say = partial(print, flush=True)
 Row = dict[str, Any]
 BASELINES = ("tf.data, batch by batch", "keras", "larq", "tfmot", "tensorflow")
 """How the contenders begin whose fastest the others are compared with; where there is none, with the first."""
@@ -96,17 +95,17 @@ def compare(case: str, names: Sequence[str], options: Options) -> tuple[list[Row
                 versions |= worker.versions()
             except UserError as error:
                 left_out[name] = str(error)
-                _say(f"{case}: left out '{name}': {error}")
+                say(f"{case}: left out '{name}': {error}")
             else:
                 workers.append(worker)
-                _say(f"{case}: {name} is ready")
+                say(f"{case}: {name} is ready")
         if not workers:
             raise UserError(f"No contender of '{case}' can take part: {' '.join(dict.fromkeys(left_out.values()))}")
         for repeat in range(options.repeats):
             first = repeat % len(workers)
             for worker in workers[first:] + workers[:first]:
                 worker.turn()
-            _say(f"{case}: turn {repeat + 1} of {options.repeats}")
+            say(f"{case}: turn {repeat + 1} of {options.repeats}")
     unit = "steps/s" if options.what == "training" else "batches/s"
     return as_rows(case, unit, {worker.name: worker.speeds for worker in workers}), versions, left_out
 
@@ -151,10 +150,10 @@ def _quartiles(speeds: Sequence[float], others: Sequence[float]) -> list[float]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the table of a case; without a limit it has no column for it."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     columns = {
-        rows[0]["case"]: [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
+        "contender": [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in rows],
         rows[0]["unit"]: [f"{row['median']:,.1f}" for row in rows],
         "times *": [f"{row['ratio']:.2f}" for row in rows],
         "quartiles": ["{:.2f} to {:.2f}".format(*row["ratio_quartiles"]) for row in rows],
@@ -163,7 +162,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         columns["limit"] = [f"{row['of_limit']:.0%}" for row in rows]
     console = open_console()
     console.print()
-    console.print(plain_table(columns, zip(*columns.values(), strict=True)), markup=False)
+    show(console, TextTable(rows[0]["case"], list(columns), list(zip(*columns.values(), strict=True))))
 
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:
@@ -196,7 +195,7 @@ def _colour(row: Row) -> str:
 
 def _command(options: Options) -> None:
     cases = choose(options)
-    _say(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
+    say(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
     rows, left_out = list[Row](), dict[str, dict[str, str]]()
     versions = {"processor": cpu_name(), "cores": str(os.cpu_count())}
     for case, names in cases.items():
@@ -209,10 +208,10 @@ def _command(options: Options) -> None:
         user_path(options.out, "out").write_text(json.dumps(report, indent=2))
     if options.chart:
         write_chart(rows, user_path(options.chart, "chart"))
-    _say("\n*: what the others are compared with")
+    say("\n*: what the others are compared with")
     if any(row["limit"] for row in rows):
-        _say("limit: share of the speed of forward and backward alone")
-    _say(", ".join(f"{name} {version}" for name, version in versions.items()))
+        say("limit: share of the speed of forward and backward alone")
+    say(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 main = make_main(__doc__, parse, _command)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import built, make_main, one_job, plain_table
+from hookline.scripts.command import built, make_main, one_job
 from hookline.train import DONE, FAILED
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check(arguments: Sequence[str]) -> list[Compared]:
 
 def _command(compared: Sequence[Compared]) -> int:
     """Print one line for each gradient."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()
     if not compared:
@@ -50,12 +50,11 @@ def _command(compared: Sequence[Compared]) -> int:
         return DONE
     distances = [["" if each is None else f"{each:.1e}" for each in (one.true, one.declared)] for one in compared]
     rows = [(one.name, one.verdict, *two, one.op) for one, two in zip(compared, distances, strict=True)]
-    table = plain_table(("gradient", "verdict", "from true", "from surrogate", "op"), rows, left=2)
-    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
-    console.print(table)
+    columns = ("gradient", "verdict", "from true", "from surrogate", "op")
+    show(console, TextTable("Overridden gradients", columns, rows, texts=("verdict", "op")))
     wrong = [each.name for each in compared if each.verdict == "wrong"]
     if wrong:
-        console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True)
     return FAILED if wrong else DONE
 
 

@@ -20,8 +20,6 @@ from hookline.trainer.errors import UserError, printable, unknown_name, user_pat
 from hookline.trainer.files import write_whole
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hookline.trainer.config.preflight import Job
     from hookline.trainer.run.run import Run
 
@@ -177,24 +175,15 @@ def write_file(path: Path, text: str) -> None:
 
 def new_figure(width: float, height: float) -> Any:
     """Return a figure of Matplotlib, in inches, to be saved to a file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def plain_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> Table:
-    """Return a table without lines, its first columns on the left and the others on the right."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown; cells are texts of one line."""
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines)
 
 
 FORMULA = ("=", "+", "-", "@")

@@ -25,18 +25,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import check_output, make_main, parse_options
-from hookline.scripts.comparison.comparison import Comparison, Group, compare, show_setting, sort
-from hookline.scripts.comparison.report import print_comparison, write_chart, write_csv
-from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.hooks.monitors.console import TextTable, open_console, show
+from hookline.scripts.command import check_output, csv_text, make_main, new_figure, parse_options, write_file
+from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, compare, difference, show_setting, sort
+from hookline.scripts.comparison.runs import StoredRun, find_runs, number
+from hookline.trainer.errors import UserError, printable, unknown_name, user_path
+from hookline.trainer.files import parse_json, read_lines
+from hookline.trainer.run.results import format_bytes, short_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
 
 
 @dataclass
@@ -66,13 +73,8 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _command(options: Options) -> None:
-    from hookline.hooks.monitors.console import open_console
-
     runs, unreadable = find_runs(options.paths)
-    choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
-    if not any(run.is_complete for run in runs):
-        choose = default_metrics  # nothing has been measured: the request cannot be wrong
-    comparison = compare(runs, choose)
+    comparison = compare(runs, options.metrics)
     comparison.unreadable = unreadable
     if options.sort is not None:
         sort(comparison, options.sort)
@@ -105,6 +107,195 @@ def find_group(comparison: Comparison, text: str) -> Group:
         labels = "; ".join(comparison.label(group).replace(" ", ",") for group in comparison.groups)
         raise UserError(f"against={text} matches {len(matching)} groups. Expected one of: {labels}.")
     return matching[0]
+
+
+SHOWN_KEYS = 6
+COSTS = ("size", "parameters", "seconds")
+"""The last columns, which a narrow terminal does without."""
+
+
+def print_comparison(console: Console, comparison: Comparison, reference: Group | None = None) -> None:
+    """Print a comparison on what `open_console` returned."""
+    if comparison.groups:
+        show(console, comparison_table(comparison))
+    print_notes(console, comparison)
+    reference = reference or comparison.best
+    if reference is not None and (table := paired_table(comparison, reference)) is not None:
+        console.print()
+        show(console, table)
+    _print_list(console, "not at their end", [_describe(run) for run in comparison.unfinished])
+    repeats = [f"{run.name}: a later run has the same settings and seed {run.seed}" for run in comparison.repeated]
+    _print_list(console, "repeated", repeats)
+    _print_list(console, "not readable", comparison.unreadable)
+
+
+def comparison_table(comparison: Comparison) -> TextTable:
+    """Return a table with one row a group."""
+    shared = comparison.monitor
+    best = "best validation" if shared is None else f"validation {short_name(shared.name)} ({shared.direction})"
+    columns = (*comparison.names, COUNT, best, *(metric.label for metric in comparison.metrics), *COSTS)
+    rows = []
+    for group in comparison.groups:
+        count, monitored = str(len(group.runs)), str(group.spread(group.monitor))
+        if group.unfinished:
+            count += f" of {len(group.runs) + group.unfinished}"
+        if shared is None:
+            monitored = f"{short_name(group.monitor.name)} ({group.monitor.direction}) {monitored}"
+        values = [str(group.spread(metric)) for metric in comparison.metrics]
+        costs = [format_bytes(group.mean("bytes", "deployed")), f"{group.mean('params', 'total'):,.0f}"]
+        cells = [count, monitored, *values, *costs, f"{group.mean('seconds'):.1f}"]
+        rows.append([*comparison.cells(group), *cells])
+    title = "Comparison: mean ± standard deviation over n seeds"
+    return TextTable(title, columns, rows, COSTS[::-1], comparison.names)
+
+
+def print_notes(console: Console, comparison: Comparison) -> None:
+    """Print which group is the best, and what the table does not show."""
+    monitors = sorted({f"{short_name(group.monitor.name)} ({group.monitor.direction})" for group in comparison.groups})
+    if len(monitors) > 1:
+        told = f"The groups chose their best step by different metrics: {', '.join(monitors)}. None is called the best."
+        console.print(told, soft_wrap=True)
+    if len(comparison.groups) > 1 and (best := comparison.best) is not None:
+        values = ", ".join(f"{metric.label} {best.spread(metric)}" for metric in comparison.metrics)
+        console.print(f"Best by validation: {comparison.label(best)}{f' ({values})' if values else ''}", soft_wrap=True)
+    others = [key for key in comparison.differing if key not in comparison.columns]
+    if others:
+        more = f" and {len(others) - SHOWN_KEYS} more" if len(others) > SHOWN_KEYS else ""
+        console.print(f"The groups also differ in: {', '.join(others[:SHOWN_KEYS])}{more}", soft_wrap=True)
+
+
+def paired_table(comparison: Comparison, reference: Group) -> TextTable | None:
+    """Return a table of the differences to a group, seed by seed; None if no other group shares a seed with it."""
+    others = [group for group in comparison.groups if group is not reference]
+    others = [group for group in others if {*group.seeds} & {*reference.seeds}]
+    if not others or not comparison.metrics:
+        return None
+    rows = []
+    for group in others:
+        found = [
+            difference(reference.by_seed(metric), group.by_seed(metric), metric.direction)
+            for metric in comparison.metrics
+        ]
+        rows.append([*comparison.cells(group), *found])
+    title = f"Difference to {comparison.label(reference)}, at the seeds that both have"
+    columns = (*comparison.names, *(metric.label for metric in comparison.metrics))
+    return TextTable(title, columns, rows, texts=comparison.names)
+
+
+def _describe(run: StoredRun) -> str:
+    where = "" if run.directory is None or str(run.directory) in run.name else f" ({run.directory})"
+    return f"{run.name}: {run.status}, {' '.join(run.overrides)}{where}"
+
+
+def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
+    if lines:
+        console.print(f"\nIn no average, {what}: {len(lines)} run{'' if len(lines) == 1 else 's'}", soft_wrap=True)
+        for line in lines:
+            console.print(f"  {printable(line)}", soft_wrap=True)
+
+
+def write_csv(comparison: Comparison, path: Path) -> None:
+    """Write a row for each group, with every setting in which they differ, as plain numbers."""
+    keys = list(dict.fromkeys([*comparison.columns, *comparison.differing]))
+    metrics = {f"{metric.split}/{metric.name}": metric for metric in comparison.metrics}
+    rows: list[dict[str, Any]] = []
+    for group in comparison.groups:
+        row: dict[str, Any] = {key: show_setting(key, group.settings[key]) for key in keys}
+        row |= {"n": len(group.runs), "unfinished": group.unfinished, "seeds": " ".join(map(str, group.seeds))}
+        row |= {"monitor": group.monitor.name, "mode": group.monitor.direction}
+        for name, metric in {"best_validation": group.monitor, **metrics}.items():
+            found = group.spread(metric)
+            row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
+        row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
+        rows.append(row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)})
+    write_file(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
+
+
+FILE_NAME = "metrics.jsonl"
+Curves = dict[tuple[str, str], dict[int, float]]
+"""Of one run: values by step, by split and name of the metric."""
+
+
+def read_curves(directory: Path, names: Sequence[str]) -> Curves:
+    """Return the curves of a run; damaged lines, and one that was cut off, are left out."""
+    curves: Curves = {}
+    for line in read_lines(directory / FILE_NAME):
+        with suppress(ValueError, KeyError, TypeError, OverflowError):
+            report = parse_json(line)
+            step, split = int(report["step"]), str(report["split"])
+            for name in names:
+                if (value := number(report.get(name))) is not None:
+                    curves.setdefault((split, name), {})[step] = value
+    return curves
+
+
+def average(curves: Sequence[dict[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the steps that all curves have, int [points], and there their mean and sample deviation (0 for one)."""
+    import numpy as np
+
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
+    deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return np.array(steps, dtype=int), values.mean(axis=0), deviation
+
+
+COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
+"""One for each group that is drawn; more would be indistinguishable."""
+STYLES = {"validation": "-", "train": "--"}
+WIDTH, HEIGHT = 10.0, 4.2
+"""Of a panel, in inches."""
+
+
+def write_chart(comparison: Comparison, path: Path) -> list[str]:
+    """Write a PNG file: the mean over seeds as a line with a band of one standard deviation.
+
+    A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
+    """
+    groups = comparison.groups[: len(COLOURS)]
+    compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
+    names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
+    curves, notes = {}, []
+    if len(comparison.groups) > len(groups):
+        notes.append(f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
+    for run in (run for group in groups for run in group.runs):
+        try:
+            curves[run.name] = read_curves(run.directory or Path(), names)
+        except OSError as error:
+            notes.append(f"Not in the chart: {run.name} ({error.filename}: {error.strerror})")
+    figure = new_figure(WIDTH, HEIGHT * len(names))
+    panels = figure.subplots(len(names), 1, squeeze=False)[:, 0]
+    for axes, name in zip(panels, names, strict=True):
+        for colour, group in zip(COLOURS, groups, strict=False):
+            found = [curves[run.name] for run in group.runs if run.name in curves]
+            _draw(axes, name, comparison.label(group), found, colour)
+        axes.set_title(f"{short_name(name)}: solid validation, dashed training", loc="left", fontsize=10)
+        axes.set_xlabel("step", fontsize=8)
+        lines = [line.get_ydata() for line in axes.get_lines()]
+        if "loss/" in name and all((line > 0).all() for line in lines if len(line)):
+            axes.set_yscale("log")
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110, format="png")
+    return notes
+
+
+def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str) -> None:
+    for split, style in STYLES.items():
+        curves = [run[split, name] for run in runs if (split, name) in run]
+        if not curves:
+            continue
+        steps, mean, deviation = average(curves)
+        marker = "o" if len(steps) == 1 else None
+        text = f"{label} (n={len(curves)})" if split == "validation" else None
+        axes.plot(steps, mean, style, color=colour, linewidth=1.6, marker=marker, label=text)
+        axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        for curve in curves:  # those that go on beyond the mean
+            rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
+            if len(rest) > 1:
+                axes.plot([*rest], [*rest.values()], style, color=colour, linewidth=0.6)
 
 
 main = make_main(__doc__, parse, _command)

@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import open_model, put_in_place
+from hookline.deploy.inference.graph import ACTIVATIONS
 from hookline.deploy.plain_model import card_of
-from hookline.scripts.command import csv_text, new_figure, plain_table
-from hookline.scripts.prediction import rank
+from hookline.scripts.command import csv_text, new_figure
+from hookline.scripts.predict import rank
 from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
 from hookline.trainer.input.batches import EvaluationBatches
@@ -44,7 +45,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     """Return what a run reaches, with all its hooks."""
     run = restore(options.run, dict(config), options.checkpoint)
     own = run.data
-    data = own if other is None else open_data(other, options.plugins)
+    data = own if other is None else build(other, group="data", kind=Data, plugins=options.plugins)
     objective = next((each for each in run.trainer.objectives if each.class_losses), None)
     names, warned = _names(data), []
     if other is not None:
@@ -65,12 +66,12 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
         return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
 
     outputs, labels = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
-    return facts, _measured(options, outputs, labels, names), names, warned
+    return facts, measure(outputs, labels, names, bins=options.bins), names, warned
 
 
 def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
     """Return what an exported network reaches on the data of a config."""
-    data = open_data(config, options.plugins)
+    data = build(config, group="data", kind=Data, plugins=options.plugins)
     model, card = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
     names, warned = _names(data), []
     if card is not None:
@@ -86,7 +87,7 @@ def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
 
     outputs, labels = collect(predict, getattr(data, options.split), options.batch_size)
     activation = card.activation if card is not None else "softmax" if are_probabilities(outputs) else None
-    measures = _measured(options, as_logits(outputs, activation), labels, names)
+    measures = measure(as_logits(outputs, activation), labels, names, bins=options.bins)
     return _facts(options, Path(options.model).name, data.name, {}), measures, names, warned
 
 
@@ -109,17 +110,6 @@ def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray
 
 def _names(data: Data) -> Sequence[str]:
     return data.class_names or tuple(str(label) for label in range(data.classes))
-
-
-def _measured(options: Options, outputs: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Measures:
-    if outputs.shape[1] != len(names):
-        raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")
-    return measure(outputs, labels, names, bins=options.bins)
-
-
-def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
-    """Return the data of a config."""
-    return build(config, group="data", kind=Data, plugins=plugins)
 
 
 def check_data(
@@ -190,12 +180,13 @@ class Measures:
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
     """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first."""
+    if logits.shape[1] != len(names):
+        raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected as many.")
     from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
     known, rows = np.arange(len(names)), np.arange(len(labels))
     predicted = logits.argmax(axis=1)
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_probabilities = ACTIVATIONS["log_softmax"](logits.astype(np.float64))
     probabilities = np.exp(log_probabilities)
     confusion = confusion_matrix(labels, predicted, labels=known)
     precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
@@ -337,7 +328,7 @@ def print_evaluation(
     facts: Mapping[str, Any], measures: Measures | None, directory: Path, files: Sequence[str]
 ) -> None:
     """Print what was measured, and where it lies."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()
     console.print(str(facts["title"]), style="bold", soft_wrap=True)
@@ -348,14 +339,12 @@ def print_evaluation(
     for name, value in shown.items():
         console.print(f"{name:<28}{f'{value:,}' if isinstance(value, int) else format_value(value)}")
     if measures is not None:
-        many = len(measures.classes) > MOST_CLASSES
-        classes = [each for each in measures.classes if each["support"] or not many]
-        if many:
-            classes = sorted(classes, key=lambda each: each["f1"])[:MOST_CLASSES]
+        title, classes = "Classes", measures.classes
+        if len(classes) > MOST_CLASSES:
+            title = f"The {MOST_CLASSES} of {len(classes)} classes with the lowest f1"
+            classes = sorted((each for each in classes if each["support"]), key=lambda each: each["f1"])[:MOST_CLASSES]
         cells = [[f"{each[name]:.4f}" for name in SHARES] + [f"{each[name]:,}" for name in COUNTS] for each in classes]
-        rows = [(printable(each["class"]), *row) for each, row in zip(classes, cells, strict=True)]
+        rows = [(each["class"], *row) for each, row in zip(classes, cells, strict=True)]
         console.print()
-        console.print(plain_table(("class", *SHARES, *COUNTS), rows))
-        if many:
-            console.print(f"The {MOST_CLASSES} of {len(measures.classes)} classes with the lowest f1.")
+        show(console, TextTable(title, ("class", *SHARES, *COUNTS), rows))
     console.print(f"{directory}: {', '.join(files)}", soft_wrap=True)

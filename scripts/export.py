@@ -42,7 +42,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
-from hookline.scripts.command import make_main, parse_options, plain_table
+from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.deferred import plain_warnings, quiet_start
 from hookline.trainer.errors import UserError, unknown_name, user_path
@@ -144,11 +144,11 @@ def print_export(
     run: Run, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
 ) -> None:
     """Print what was written."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
     from hookline.trainer.run.results import format_bytes, format_value, short_name
 
     console = open_console()
-    console.print(plain_table(contents.columns, contents.rows))
+    show(console, TextTable("What the file holds", contents.columns, contents.rows))
     values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in metrics.items())
     lines = [
         *contents.notes,

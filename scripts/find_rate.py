@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import built, check_output, make_main, new_figure, one_job, parse_options, plain_table
+from hookline.scripts.command import built, check_output, make_main, new_figure, one_job, parse_options
 from hookline.trainer.errors import UserError, user_path
 
 if TYPE_CHECKING:
@@ -131,19 +131,17 @@ def draw(found: Found) -> None:
 
 def print_found(found: Found) -> None:
     """Print some rates, and what to try."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()
     places = sorted({round(place * (len(found.rates) - 1) / 9) for place in range(10)})
     rows = [(f"{found.rates[place]:.2e}", f"{found.losses[place]:.4f}") for place in places]
-    console.print(plain_table(("learning rate", "loss"), rows, left=0))
+    show(console, TextTable("Loss at rising learning rates, smoothed", ("learning rate", "loss"), rows))
     low, high = sorted((found.steepest, found.lowest / 10))
     console.print(
         f"falls fastest at {found.steepest:.2g}, lowest at {found.lowest:.2g}: try "
         f"optimizer.learning_rate={low:.1g} to {high:.1g}; picture {found.picture}",
         soft_wrap=True,
-        highlight=False,
-        markup=False,
     )
 
 

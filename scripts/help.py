@@ -62,17 +62,17 @@ debug=true or HYDRA_FULL_ERROR=1 shows the traceback of an error.
 Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 and 143 ended by Ctrl-C and SIGTERM."""
 
 
-def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
+def help_text() -> str:
     """Return the text of `python train.py --help`."""
-    plugins = installed_plugins(config_dir)
-    sections = {title: options_of(group, plugins, config_dir) for group, title in TITLES.items()}
+    plugins = installed_plugins()
+    sections = {title: options_of(group, plugins) for group, title in TITLES.items()}
     abouts = [f"{each.distribution} {each.version or ''}".strip() for each in plugins]
     sections["Plugins (installed packages that bring parts of a run)"] = [
         (each.name, about if each.problem is None else f"Warning: not used, since {each.problem}")
         for each, about in zip(plugins, abouts, strict=True)
     ]
     sections |= {title: list(settings(section)) for section, title in SETTINGS.items()}
-    texts = ["\n".join([title, *rows(found, width or terminal_width())]) for title, found in sections.items() if found]
+    texts = ["\n".join([title, *rows(found)]) for title, found in sections.items() if found]
     return "\n\n".join([USAGE, *texts, FLAGS])
 
 
@@ -104,13 +104,13 @@ def settings(section: str) -> Iterator[tuple[str, str]]:
         yield field.name, "; ".join([about["help"], *choices, *limits])
 
 
-def options_of(group: str, plugins: Iterable[Plugin], config_dir: Path = CONFIG_DIR) -> list[tuple[str, str]]:
+def options_of(group: str, plugins: Iterable[Plugin]) -> list[tuple[str, str]]:
     """Return name and purpose of each option of a group; what runs by default and what plugins bring is marked."""
-    bundle = config_dir / group / "default.yaml"
+    bundle = CONFIG_DIR / group / "default.yaml"
     lines = bundle.read_text(encoding="utf-8").splitlines() if bundle.is_file() else []
     default = re.findall(r"\w+", "\n".join(line.partition("#")[0] for line in lines).partition("defaults:")[2])
-    ours = {path.stem: path for path in sorted(bundle.parent.glob("*.yaml")) if path != bundle}
-    found = [(f"{name} *" if name in default else name, purpose(path)) for name, path in ours.items()]
+    ours = _files(group, ()).items()
+    found = [(f"{name} *" if name in default else name, purpose(path)) for name, path in ours]
     return found + [
         (name, f"{purpose(path)} [{each.name}]".strip())
         for each in plugins
@@ -118,9 +118,9 @@ def options_of(group: str, plugins: Iterable[Plugin], config_dir: Path = CONFIG_
     ]
 
 
-def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
+def rows(options: Sequence[tuple[str, str]]) -> list[str]:
     """Return a line, or several, for each name with its text."""
-    columns = max(columns, 40)
+    columns = max(terminal_width(), 40)
     column = min(max(len(name) for name, _ in options) + 2, columns - 24)  # a text needs some room
     wrapper = textwrap.TextWrapper(columns, subsequent_indent=" " * (column + 2), break_on_hyphens=False)
     lines = []
@@ -139,25 +139,24 @@ HEADER = re.compile(r"# (?P<name>Paper|Command|Expected): (?P<text>.+)")
 CONTINUED = "#   "
 
 
-def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
+def entry_text(asked: str) -> str:
     """Return the text of `python train.py --help <name>`."""
-    columns = width or terminal_width()
     name = asked.lstrip("+").replace("=", ".").replace("/", ".")
     if name in SETTINGS and name:
-        return _section_text(name, columns)
-    plugins = installed_plugins(config_dir)
+        return _section_text(name)
+    plugins = installed_plugins()
     if name in TITLES:
-        return "\n".join([TITLES[name], *rows(options_of(name, plugins, config_dir), columns)])
-    files = {(group, option): path for group in TITLES for option, path in _files(group, config_dir, plugins).items()}
+        return "\n".join([TITLES[name], *rows(options_of(name, plugins))])
+    files = {(group, option): path for group in TITLES for option, path in _files(group, plugins).items()}
     group, option = _find(name, asked, [*files, *((each, key) for each in SETTINGS for key, _ in settings(each))])
     if group in SETTINGS:
-        return _section_text(group, columns, only=option)
-    return _option_text(group, option, files[group, option], columns)
+        return _section_text(group, only=option)
+    return _option_text(group, option, files[group, option])
 
 
-def _files(group: str, config_dir: Path, plugins: Iterable[Plugin]) -> dict[str, Path]:
+def _files(group: str, plugins: Iterable[Plugin]) -> dict[str, Path]:
     """Return the file of each option of a group, ours and those of plugins."""
-    files = {path.stem: path for path in sorted((config_dir / group).glob("*.yaml")) if path.stem != "default"}
+    files = {path.stem: path for path in sorted((CONFIG_DIR / group).glob("*.yaml")) if path.stem != "default"}
     return files | {option: path for plugin in plugins for option, path in plugin.options(group).items()}
 
 
@@ -178,7 +177,7 @@ def _find(name: str, asked: str, entries: Iterable[tuple[str, str]]) -> tuple[st
     raise UserError(f"--help {asked}: no such name.{hint} Expected one that python train.py --help lists.")
 
 
-def _section_text(section: str, columns: int, only: str | None = None) -> str:
+def _section_text(section: str, only: str | None = None) -> str:
     """Return every setting of a section, or only one, with its type and default."""
     schema = TrainerConfig if section == "trainer" else TrainConfig
     fields = {field.name: field for field in dataclasses.fields(schema)}
@@ -190,11 +189,11 @@ def _section_text(section: str, columns: int, only: str | None = None) -> str:
             kind = str(field.type).replace(" | None", " or null")
             about = text if kind == "Any" else f"{kind}; {text}"
             lines.append(f"  {key}={show(default)}")
-            lines += textwrap.wrap(about, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines += textwrap.wrap(about, terminal_width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 
-def _option_text(group: str, option: str, path: Path, columns: int) -> str:
+def _option_text(group: str, option: str, path: Path) -> str:
     found = list(keys_of(path))
     command = f"{group}={option}"
     if group in NAMED:
@@ -204,11 +203,11 @@ def _option_text(group: str, option: str, path: Path, columns: int) -> str:
         command = f"recipe=baseline {command}{''.join(needed)}"
     about = {"command": f"python train.py {command}", **header(path)}
     about["file"] = path.relative_to(path.parents[2]).as_posix()
-    lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
+    lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", terminal_width()), "", *rows(list(about.items()))]
     if found:
         prefix = "" if group == "recipe" else f"{group}."
         lines += ["", "  sets, beside what it takes from others" if group == "recipe" else "  keys"]
-        lines += rows([(f"  {prefix}{key}={value}", text or " ") for key, value, text in found], columns)
+        lines += rows([(f"  {prefix}{key}={value}", text or " ") for key, value, text in found])
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -20,8 +20,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,6 @@ class Options:
     recipes: list[str] = field(default_factory=lambda: list(RECIPES))
     in_save: float = 0.5
     seed: Any = 0
-
-
-def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line."""
-    return parse_options(arguments, Options)
 
 
 def command(options: Options) -> int:
@@ -140,8 +135,8 @@ def _untimed(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if not key.startswith("time/")}
 
 
+parse = partial(parse_options, make=Options)
 main = make_main(__doc__, parse, command)
-
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,7 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.sweep.run import TETHER, TRAIN
+from hookline.scripts.sweep.run import TETHER, TRAIN, shell_code
 from hookline.train import check
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import check_workers
@@ -98,12 +98,12 @@ def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str,
     return result
 
 
-def launch(options: Options, script: Path = TRAIN) -> int:
+def launch(options: Options) -> int:
     """Start the workers, wait for them, and return the worst exit code."""
     workers: list[subprocess.Popen[bytes]] = []
     threads = []
     tether, held = os.pipe()
-    command = [sys.executable, str(TETHER), str(tether), str(script), *options.overrides]
+    command = [sys.executable, str(TETHER), str(tether), str(TRAIN), *options.overrides]
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda given, frame: _send(workers, given)) for number in signals]
     try:
@@ -132,7 +132,7 @@ def launch(options: Options, script: Path = TRAIN) -> int:
                 _send(workers, number)
                 number, due = signal.SIGKILL, now + LAST_SECONDS
             time.sleep(POLL_SECONDS)
-        return max(exit_code(each.returncode) for each in workers)
+        return max(shell_code(each.returncode) for each in workers)
     finally:
         _send(workers, signal.SIGKILL)
         for thread in threads:
@@ -149,11 +149,6 @@ def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
         if each.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(each.pid, number)
-
-
-def exit_code(code: int) -> int:
-    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended."""
-    return code if code >= 0 else 128 - code
 
 
 def _stream(lines: IO[bytes], index: int) -> None:

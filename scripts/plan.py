@@ -16,13 +16,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import built, make_main, one_job
-from hookline.train import run_job
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,8 +43,9 @@ def parse(arguments: Sequence[str]) -> tuple[Job, str]:
     return one_job([argument for argument in arguments if argument not in FORMS]), forms[0] if forms else ""
 
 
-def show_plan(job: Job, form: str) -> dict[str, Any]:
-    """Print the plan of a job; return an empty summary."""
+def _command(asked: tuple[Job, str]) -> None:
+    """Print the plan of a job in a form."""
+    job, form = asked
     with built(job) as run:
         from hookline.hooks.monitors.console import open_console
         from hookline.scripts.planning.drawing import as_dot, as_mermaid
@@ -57,7 +57,6 @@ def show_plan(job: Job, form: str) -> dict[str, Any]:
         console.file.write(as_dot(plan) if form == DOT else as_mermaid(plan))
     else:
         print_plan(console, plan, full=form == FULL)
-    return {}
 
 
 def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
@@ -85,7 +84,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
         console.print(table)
 
 
-main = make_main(__doc__, parse, lambda asked: run_job(asked[0], lambda job: show_plan(job, asked[1]))[0])
+main = make_main(__doc__, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ from hookline.scripts.reproduction import table
 from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_row
 from hookline.scripts.reproduction.targets import DATA, Target, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
-from hookline.scripts.sweep.open import is_done, job_arguments, quoted
+from hookline.scripts.sweep.open import job_arguments, quoted
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide
-from hookline.scripts.sweep.run import ENDED, TRAIN, SweepRun
+from hookline.scripts.sweep.run import ENDED, SweepRun
 from hookline.train import say
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, user_path
@@ -76,11 +76,24 @@ def parse(arguments: Sequence[str]) -> Options:
     return parse_options([FLAGS.get(each, each) for each in arguments], Options)
 
 
-class Session:
-    """One call of the command. Its only record are the runs: one belongs to a variant by its name and command line."""
+class Runs(Sweep):
+    """Runs that are not recorded as a sweep; each has its log beside its directory."""
 
-    def __init__(self, options: Options, say: Callable[[str], None], script: Path = TRAIN) -> None:
+    def log(self, job: SweepJob, worker: int = 0) -> Path:
+        """Return the file that holds what a job's processes print."""
+        return self.directory / f"{job.run}.log"
+
+
+class Session(SweepRun):
+    """One call of the command; it makes runs as soon as those that they begin from are complete.
+
+    Its only record are the runs: one belongs to a variant by its name and command line.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Choose the targets and find their data."""
         self.out, self.results = user_path(options.out, "out"), user_path(options.results, "results")
+        super().__init__(Runs(self.out), divide(options.jobs, options.jobs))
         self.targets = read_targets(user_path(options.targets, "targets"))
         self.chosen = [self.targets[name] for name in matching("target", options.only, self.targets)]
         self.seeds = parse_seeds(options.seeds) if options.seeds is not None else None
@@ -88,8 +101,9 @@ class Session:
         for name, path in self.data.items():
             if not path.exists():
                 raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
-        self.say, self.script = say, script
-        self.has_failed = False
+        self.has_failed, self._at_once = False, options.jobs
+        self.waiting: dict[str, SweepJob] = {}  # by name
+        self._begun: dict[int, dict[str, Any]] = {}  # conditions, by number of the job
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
         self._open = [each for each in self.chosen if not self.lacks(each)]  # whose rows have not been made
@@ -99,27 +113,28 @@ class Session:
         missing = [f"{name}=<path>" for name in target.needs if name not in self.data]
         return f"needs {' and '.join(missing)}, which was not given" if missing else ""
 
-    def run(self, at_once: int) -> int:
+    def make(self) -> int:
         """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
             able = list(dict.fromkeys(name for target in self._open for name in self._runs[target.name]))
             for target in self.chosen:
                 if reason := self.lacks(target):
-                    self.say(f"{target.name}: not run: {reason}")
+                    say(f"{target.name}: not run: {reason}")
                     facts = {key: getattr(target, key) for key in ("name", "title", "recipe", "data")}
                     table.keep(self.results, {**facts, "not_run": reason}, [*self.targets])
             self.make_rows()
             missing = [name for name in able if not self.is_done(name)]
-            self.say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
-            making = Making(self, missing, at_once)
-            code = making.run() if missing else 0
-            for name in making.waiting:
+            say(f"{len(able) - len(missing)} of {len(able)} runs are done.")
+            self.waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
+            self.sweep.jobs, self.slots = list(self.waiting.values()), divide(len(missing), self._at_once)
+            code = self.run() if missing else 0
+            for name in self.waiting:
                 if needed := self.unmade(name):
-                    self.say(f"left out: {name}, which begins from {needed[0]}")
+                    say(f"left out: {name}, which begins from {needed[0]}")
         for target in self.chosen:
-            self.say(f"{target.name}: {self.standing(target)}")
-        self.say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
+            say(f"{target.name}: {self.standing(target)}")
+        say(f"runs: {self.out}; rows: {self.results}; table: {self.results.with_name(table.TABLE)}")
         return code if code in ENDED else int(self.has_failed)
 
     def place(self, name: str) -> str:
@@ -152,6 +167,33 @@ class Session:
         data = {name: quoted(path) for name, path in self.data.items()}
         return [*variant.filled(data, lambda other: quoted(self.out / self.place(other.run(seed)))), f"seed={seed}"]
 
+    def next_job(self) -> SweepJob | None:
+        name = next((each for each in self.waiting if not self.unmade(each)), None)
+        if name is None:
+            return None
+        job = self.waiting.pop(name)
+        job.run, job.overrides = self.place(name), self.overrides(name)
+        (self.out / job.run).parent.mkdir(parents=True, exist_ok=True)
+        return job
+
+    def arguments(self, job: SweepJob) -> list[str]:
+        self._begun[job.number] = conditions_now()
+        has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
+        given = job_arguments(self.sweep, job, None if self._at_once == 1 or has_threads else self.slots.threads)
+        is_resumed = given[0].startswith("resume=")  # the data may have moved
+        return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
+
+    def label(self, job: SweepJob) -> str:
+        return job.run
+
+    def record(self, job: SweepJob) -> None:
+        """Record nothing: the runs themselves are the record."""
+
+    def ended(self, job: SweepJob) -> None:
+        append_conditions(self.out, job.run, self._begun[job.number])
+        self.has_failed |= not is_complete(self.sweep.summary(job)) or bool(job.exit_code)
+        self.make_rows()
+
     def standing(self, target: Target) -> str:
         """Return how a target stands, in one line."""
         if reason := self.lacks(target):
@@ -166,61 +208,14 @@ class Session:
             seeds = self.seeds or target.seeds
             try:
                 row = make_row(target, seeds, self.out, self.place)
-                self.say(table.render_short(row))
+                say(table.render_short(row))
                 if absent := ", ".join(str(seed) for seed in target.seeds if seed not in seeds):
-                    self.say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
+                    say(f"{target.name}: not kept in {self.results.name}: seed {absent} is not among the runs")
                 else:
                     table.keep(self.results, row, [*self.targets])
             except UserError as error:
                 self.has_failed = True
-                self.say(f"{target.name}: no row. {error}")
-
-
-class Runs(Sweep):
-    """Runs that are not recorded as a sweep; each has its log beside its directory."""
-
-    def log(self, job: SweepJob, worker: int = 0) -> Path:
-        """Return the file that holds what a job's processes print."""
-        return self.directory / f"{job.run}.log"
-
-
-class Making(SweepRun):
-    """Make runs, as soon as those that they begin from are complete."""
-
-    def __init__(self, session: Session, missing: Sequence[str], at_once: int) -> None:
-        self.waiting = {name: SweepJob(number, [], name) for number, name in enumerate(missing, start=1)}
-        runs = Runs(session.out, list(self.waiting.values()))
-        super().__init__(runs, divide(len(missing), at_once), session.say, session.script)
-        self._session, self._alone = session, at_once == 1
-        self._begun: dict[int, dict[str, Any]] = {}  # conditions, by number of the job
-
-    def next_job(self) -> SweepJob | None:
-        session = self._session
-        name = next((each for each in self.waiting if not session.unmade(each)), None)
-        if name is None:
-            return None
-        job = self.waiting.pop(name)
-        job.run, job.overrides = session.place(name), session.overrides(name)
-        (session.out / job.run).parent.mkdir(parents=True, exist_ok=True)
-        return job
-
-    def arguments(self, job: SweepJob) -> list[str]:
-        self._begun[job.number] = conditions_now()
-        has_threads = any(text.startswith("trainer.threads=") for text in job.overrides)
-        given = job_arguments(self.sweep, job, None if self._alone or has_threads else self.slots.threads)
-        is_resumed = given[0].startswith("resume=")  # the data may have moved
-        return [*given, *(text for text in job.overrides if is_resumed and text.startswith("data.path="))]
-
-    def label(self, job: SweepJob) -> str:
-        return job.run
-
-    def record(self, job: SweepJob) -> None:
-        """Record nothing: the runs themselves are the record."""
-
-    def ended(self, job: SweepJob) -> None:
-        append_conditions(self.sweep.directory, job.run, self._begun[job.number])
-        self._session.has_failed |= not is_done(self.sweep, job) or bool(job.exit_code)
-        self._session.make_rows()
+                say(f"{target.name}: no row. {error}")
 
 
 def _render(options: Options) -> None:
@@ -241,10 +236,10 @@ def _command(options: Options) -> int:
     if options.render:
         _render(options)
         return 0
-    session = Session(options, say)
+    session = Session(options)
     table.read_results(session.results)  # a damaged file is seen before a run is made
     if not options.list:
-        return session.run(options.jobs)
+        return session.make()
     for target in session.chosen:
         print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
         for line in commands_of(target, session.seeds or target.seeds):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, parse_options, plain_table, write_file
+from hookline.scripts.command import make_main, parse_options, write_file
 from hookline.scripts.export import evaluate_averages
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.finished import read_config, restore
@@ -88,7 +88,7 @@ def measure(options: Options) -> Scan:
 
 def print_scan(options: Options, scan: Scan) -> None:
     """Print a table and the suggestions, and write them to the run directory."""
-    from hookline.hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()
     result = as_json(options, scan)
@@ -97,8 +97,8 @@ def print_scan(options: Options, scan: Scan) -> None:
         (path, f"{scan.entries[path]:,}", *(f"{values[share]:.4f}" for share in options.sparsities), f"{suggested:g}")
         for (path, values), suggested in zip(scan.values.items(), result["suggested"].values(), strict=True)
     ]
-    console.print(f"{options.metric} of the validation split, unpruned {scan.baseline:.4f}; with one layer pruned to:")
-    console.print(plain_table(heads, rows))
+    title = f"{options.metric} of the validation split, unpruned {scan.baseline:.4f}; with one layer pruned to:"
+    show(console, TextTable(title, heads, rows))
     _print_suggestion(console, f"tolerance {options.tolerance:g}", result["suggested"], result["suggested_total"])
     if options.target is not None:
         reached = result["suggested_for_target"]
@@ -114,7 +114,7 @@ def print_scan(options: Options, scan: Scan) -> None:
 
 def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], total: float) -> None:
     text = "{" + ",".join(f"{path}:{share:g}" for path, share in suggested.items()) + "}"
-    console.print(f"{label}: final_sparsity={text}, {total:.4f} in all", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{label}: final_sparsity={text}, {total:.4f} in all", soft_wrap=True)
 
 
 def as_json(options: Options, scan: Scan) -> dict[str, Any]:

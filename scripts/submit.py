@@ -23,7 +23,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +36,6 @@ from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import OpenSweep, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
-from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
 from hookline.trainer.errors import UserError, as_typed, unknown_name
 from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
@@ -95,10 +93,10 @@ def make_executor(options: Options, directory: Path) -> Any:
     return executor
 
 
-def submit(options: Options, script: Path = TRAIN) -> list[Any]:
+def submit(options: Options) -> list[Any]:
     """Submit what is missing of a sweep; return submitit's jobs."""
     command = options.command
-    opened = open_sweep(command, datetime.now())
+    opened = open_sweep(command)
     sweep = opened.sweep
     sweep.directory = sweep.directory.absolute()
     if command.jobs is not None and not opened.space:
@@ -114,7 +112,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
         numbers = _begin(options, opened)
         executor = make_executor(options, sweep.directory / "submitit")
         with executor.batch() if numbers else nullcontext():
-            tasks = [SweepTask(sweep.directory, each, Path.cwd(), script, command.storage) for each in numbers]
+            tasks = [SweepTask(sweep.directory, each, Path.cwd(), command.storage) for each in numbers]
             submitted = [executor.submit(task) for task in tasks]
     jobs = {job.number: job for job in sweep.jobs}
     for number, found in zip(numbers, submitted, strict=True):
@@ -148,7 +146,7 @@ def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
         from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
 
         most = options.command.jobs or options.resources.get("slurm_array_parallelism", 1)
-        search = begin_search(options.command, opened, lambda missing: Slots(({},) * min(missing, most), cores), print)
+        search = begin_search(options.command, opened, lambda missing: Slots(({},) * min(missing, most), cores))
         return [None] * len(search.slots)
     sweep.threads = sweep.threads or cores
     missing = missing_jobs(sweep)

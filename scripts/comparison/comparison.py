@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
+from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of, nested
 from hookline.trainer.config.schema import NAMED, TARGET, show
 from hookline.trainer.config.stored import (
     IGNORED,
@@ -188,9 +188,7 @@ class Comparison:
         return [printable(show_setting(key, group.settings[key])) for key in self.columns]
 
 
-def compare(
-    runs: Sequence[StoredRun], choose_metrics: Callable[[Sequence[StoredRun]], list[Metric]] = default_metrics
-) -> Comparison:
+def compare(runs: Sequence[StoredRun], metrics: str | None = None) -> Comparison:
     """Return groups that differ only in the seed, the best first; in their order if judged by different metrics."""
     given = {overridden_key(text) for run in runs for text in run.overrides}
     ignored = {*IGNORED, *({"trainer.threads"} - given)}  # which a sweep sets by the cores, for the last bits alone
@@ -222,7 +220,7 @@ def compare(
     ]
     columns = choose_columns(settings, [run.overrides for run in kept])
     shown = without_parts(keys, settings)
-    result = Comparison(groups, columns, shown, choose_metrics(kept), unfinished, repeated)
+    result = Comparison(groups, columns, shown, choose_metrics(metrics, kept), unfinished, repeated)
     return sort(result, VALIDATION) if result.monitor is not None else result
 
 

@@ -136,16 +136,13 @@ class Metric:
         return run.value(self.split, self.name)
 
 
-def default_metrics(runs: Sequence[StoredRun]) -> list[Metric]:
-    """Return what runs have measured on the test split: the metrics, or the total losses where there is none."""
+def choose_metrics(asked: str | None, runs: Sequence[StoredRun]) -> list[Metric]:
+    """Return the metrics that a user asks for; without a request those of the test split, or its total losses."""
+    if asked is not None and runs:  # where nothing has been measured, a request cannot be wrong
+        return list(dict.fromkeys(_parse(part.strip(), runs) for part in asked.strip("[] ").split(",")))
     names = dict.fromkeys(name for run in runs for name in run.values("test"))
     chosen = [name for name in names if is_metric(name)] or [name for name in names if is_total_loss(name)]
     return [Metric("test", name, direction_of(name, runs)) for name in chosen]
-
-
-def parse_metrics(text: str, runs: Sequence[StoredRun]) -> list[Metric]:
-    """Return the metrics that a user asks for."""
-    return list(dict.fromkeys(_parse(part.strip(), runs) for part in text.strip("[] ").split(",")))
 
 
 def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:

@@ -15,6 +15,7 @@ import keras
 from omegaconf import OmegaConf
 
 from hookline.hooks import CONFIG_DIRECTORY, HookEntry, catalogue, load
+from hookline.scripts.command import markdown_table
 from hookline.scripts.help import keys_of
 from hookline.scripts.planning.trace import own_stages
 from hookline.trainer.hook import GraphHook, Hook, HostHook
@@ -236,7 +237,7 @@ def make_overview(hooks: Sequence[Description]) -> str:
             for hook in hooks
             if hook.docstring.sections["Group"] == group
         ]
-        tables.append(f"**{title}**\n\n{_table(('hook', 'what it does'), rows)}")
+        tables.append(f"**{title}**\n\n{markdown_table(('hook', 'what it does'), rows)}")
     return "\n\n".join([PREAMBLE, *tables])
 
 
@@ -244,7 +245,7 @@ def make_parts(hook: Description) -> dict[str, str]:
     """Return what the page says of one hook, by subject; empty where there is nothing to say."""
     sections = hook.docstring.sections
     options = [(f"`{key}`", f"`{default}`", _text(comment)) for key, (default, comment) in hook.options.items()]
-    config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{_table(('key', 'default', ''), options)}"
+    config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{markdown_table(('key', 'default', ''), options)}"
     pitfalls = [
         f"- {_text(text[:1].upper() + text[1:])} ([{Path(file).stem}](../{file}))"
         for file, text in hook.entries["Pitfalls"].items()
@@ -254,7 +255,7 @@ def make_parts(hook: Description) -> dict[str, str]:
         "body": _text(hook.docstring.body),
         "example": f"```\n{sections['Example']}\n```",
         "equation": f"**Equation**\n\n```text\n{sections['Equation']}\n```" if "Equation" in sections else "",
-        "facts": _table(("", ""), _facts(hook)),
+        "facts": markdown_table(("", ""), _facts(hook)),
         "state": _list("State saved", hook.entries["State"], hook.state),
         "scalars": _list("Scalars", hook.entries["Scalars"]),
         "pictures": _list("Pictures", hook.entries["Pictures"]),
@@ -297,9 +298,3 @@ def _text(text: str) -> str:
     """Return free text without what Markdown would take for a tag or for emphasis."""
     parts = CODE.split(text)
     return "".join(part if CODE.fullmatch(part) else MARKUP.sub(r"\\\g<0>", part) for part in parts)
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; cells are Markdown in one line."""
-    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
+from hookline.hooks.monitors.console import TextTable
+from hookline.scripts.command import markdown_table
 from hookline.trainer.hook import AT, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.results import explain, format_bytes
@@ -191,26 +193,18 @@ NONE, UNDECLARED = "none", "none that it declares"
 Row = tuple[str, ...]
 
 
-class Section(NamedTuple):
-    """A table."""
-
-    title: str  # one line
-    columns: Row  # their heads; empty heads for rows of label and text
-    rows: tuple[Row, ...]  # as text; none if there is nothing to say
-
-
-def sections(plan: Plan, *, full: bool) -> list[Section]:
-    """Return the tables of a plan."""
+def sections(plan: Plan, *, full: bool) -> list[TextTable]:
+    """Return the tables of a plan; those of rows of label and text have empty heads."""
     pair = ("", "")
-    found = [Section("Run", pair, tuple(plan.facts.items()))] if plan.facts else []
+    found = [TextTable("Run", pair, tuple(plan.facts.items()))] if plan.facts else []
     if plan.advice:
-        found.append(Section("Advice, before anything is trained", ("hook", "what it sees"), plan.advice))
+        found.append(TextTable("Advice, before anything is trained", ("hook", "what it sees"), plan.advice))
     stages = tuple((*stage, ", ".join(hooks)) for stage, hooks in plan.stages.items())
-    found.append(Section("Stages, as they run", ("when", "stage", "hooks in order"), stages))
+    found.append(TextTable("Stages, as they run", ("when", "stage", "hooks in order"), stages))
     if len(plan.objectives) > 1 or any(objective.times > 1 for objective in plan.objectives):
         order = ((each.name, ", ".join(each.trains), ", ".join(each.runs), str(each.times)) for each in plan.objectives)
         heads = ("objective", "changes", "runs", "times a step")
-        found.append(Section("Objectives, as a step runs them one after the other", heads, tuple(order)))
+        found.append(TextTable("Objectives, as a step runs them one after the other", heads, tuple(order)))
     for objective in plan.objectives:
         found += _objective_sections(objective, full)
     for name, model in plan.networks.items():
@@ -224,36 +218,36 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     reported = {"training": plan.training, "evaluation": plan.evaluation}
     metrics = {each: ", ".join(n if full else shorten(n, SHOWN_METRICS)) or NONE for each, n in reported.items()}
     metrics |= {"monitor": plan.monitor} if plan.monitor else {}
-    found.append(Section("Metrics", pair, tuple(metrics.items())))
+    found.append(TextTable("Metrics", pair, tuple(metrics.items())))
     hooks = {name.partition(AT)[0] for names in plan.stages.values() for name in names}
     scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
     if meanings := explain([*plan.training, *plan.evaluation], hooks=hooks, scopes=scopes):
         found.append(
-            Section("What their names mean", pair, tuple((f"{each}/", text) for each, text in meanings.items()))
+            TextTable("What their names mean", pair, tuple((f"{each}/", text) for each, text in meanings.items()))
         )
     if plan.memory:
         sizes = [format_bytes(item.bytes) if item.adds else f"({format_bytes(item.bytes)})" for item in plan.memory]
         rows = [(item.name, size, item.note) for item, size in zip(plan.memory, sizes, strict=True)]
         rows.append(("total", format_bytes(plan.total_bytes), "without Python, TensorFlow, and scratch memory of ops"))
-        found.append(Section("Memory, estimated", ("what", "bytes", ""), tuple(rows)))
+        found.append(TextTable("Memory, estimated", ("what", "bytes", ""), tuple(rows)))
     return found
 
 
-def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[Section]:
+def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[TextTable]:
     def rows(changes: Sequence[Change], otherwise: str) -> list[Row]:
         listed = [", ".join(each.variables) if full else "; ".join(group_names(each.variables)) for each in changes]
         return [(each.what, names or otherwise, each.by) for each, names in zip(changes, listed, strict=True)]
 
     updates = rows(objective.updates if full else objective.alike_updates(), UNKNOWN)
     title = f"Update ops of objective '{objective.name}', all run before the apply"
-    yield Section(title, ("op", "writes", "added by"), tuple(updates))
+    yield TextTable(title, ("op", "writes", "added by"), tuple(updates))
     after = [*rows(objective.applies, NONE), *rows(objective.projections, UNDECLARED)]
     after += [("measure", "", hook) for hook in objective.hooks.get("measure", ())]
     title = f"After the update ops of objective '{objective.name}', in this order"
-    yield Section(title, ("what", "by", "variables"), tuple((what, by, names) for what, names, by in after))
+    yield TextTable(title, ("what", "by", "variables"), tuple((what, by, names) for what, names, by in after))
 
 
-def _table(title: str, variables: Sequence[Variable], full: bool) -> Section:
+def _table(title: str, variables: Sequence[Variable], full: bool) -> TextTable:
     if full:
         columns: Row = ("variable", "shape", "dtype", "bytes", "role")
         rows: list[Row] = [(v.name, str(v.shape), v.dtype, format_bytes(v.bytes), _role(v)) for v in variables]
@@ -262,7 +256,7 @@ def _table(title: str, variables: Sequence[Variable], full: bool) -> Section:
     for role, alike in _grouped(variables, lambda variable: variable.role).items():
         rows.append((f"total {role}".rstrip(), *_counts(alike), ""))
     kept = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    return Section(title, columns[:kept], tuple(row[:kept] for row in rows))
+    return TextTable(title, columns[:kept], tuple(row[:kept] for row in rows))
 
 
 def _short_rows(variables: Iterable[Variable]) -> list[Row]:
@@ -313,15 +307,11 @@ def as_markdown(plan: Plan) -> str:
     """Return the plan as Markdown."""
     parts = []
     for each in sections(plan, full=True):
-        lines = [_line(each.columns), "|" + " --- |" * len(each.columns), *map(_line, each.rows)]
-        parts.append(f"## {_escape(each.title)}\n\n" + ("\n".join(lines) if each.rows else NONE))
+        table = markdown_table(each.columns, ([_escape(cell) for cell in row] for row in each.rows))
+        parts.append(f"## {_escape(each.title)}\n\n{table if each.rows else NONE}")
     return "\n\n".join(parts) + "\n"
 
 
-def _line(cells: Row) -> str:
-    return "| " + " | ".join(map(_escape, cells)) + " |"
-
-
 def _escape(text: str) -> str:
-    """Return text in which nothing ends a cell or begins an HTML tag."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+    """Return text as one line in which nothing begins an escape or an HTML tag."""
+    return " ".join(text.replace("\\", "\\\\").replace("<", "&lt;").split())

@@ -102,8 +102,8 @@ def _measured(
             found = _of_export(run.directory or Path(), export, measure.value)
         else:
             run = stored[measure.run, seed]
-            is_metric = bool(measure.metric)
-            found = run.value(measure.split, measure.metric) if is_metric else _of_summary(run, measure.summary)
+            of_summary = number(nested(run.summary, measure.summary.split(".")))
+            found = run.value(measure.split, measure.metric) if measure.metric else of_summary
         if found is None:
             raise UserError(f"{target.name}: {run.name} has no {measure.metric or measure.summary or measure.value}.")
         values[str(seed)] = measure.unit.of(found)
@@ -116,10 +116,6 @@ def _measured(
         "low": min(values.values()),
         "high": max(values.values()),
     }
-
-
-def _of_summary(run: StoredRun, path: str) -> float | None:
-    return number(nested(run.summary, path.split(".")))
 
 
 def _of_export(run: Path, export: Export, value: str) -> float | None:

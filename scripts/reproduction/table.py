@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookline.scripts.command import new_figure, write_file
+from hookline.scripts.command import markdown_table, new_figure, write_file
 from hookline.scripts.reproduction.rows import Row
 from hookline.scripts.reproduction.targets import SIZE, Target
 from hookline.trainer.errors import UserError
@@ -36,7 +36,7 @@ def render(rows: Sequence[Row]) -> str:
     made = [row for row in rows if "not_run" not in row]
     lines = [HEAD, *([] if made else ["Nothing was run yet.", ""])]
     if made:
-        lines += [_line(TITLES), _line("---" for _ in TITLES), *(_line(_cells(row)) for row in made), ""]
+        lines += [markdown_table(TITLES, map(_cells, made)), ""]
     if missing := [row for row in rows if "not_run" in row]:
         lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
     if made:
@@ -71,11 +71,6 @@ def render_short(row: Row) -> str:
         f"{_goal(goal, row['measures'])}: {'reached' if goal['reached'] else 'not reached'}" for goal in row["goals"]
     )
     return f"{row['name']}: {measures}. {f'{goals}. ' if goals else ''}{_time(row)}"
-
-
-def _line(cells: Iterable[str]) -> str:
-    escaped = [cell.replace("|", "\\|") for cell in cells]
-    return f"| {' | '.join(escaped)} |"
 
 
 def _name(row: Row) -> str:

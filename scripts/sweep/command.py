@@ -6,45 +6,43 @@ import importlib
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hookline.hooks.monitors.console import open_console
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import compare
-from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import command_of, is_done, open_space, open_sweep
+from hookline.scripts.sweep.open import command_of, open_space, open_sweep
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
-from hookline.scripts.sweep.run import TRAIN, SweepRun
-from hookline.train import say as print_line
+from hookline.scripts.sweep.run import SweepRun
+from hookline.train import say
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
 from hookline.trainer.run.directory import locked
+from hookline.trainer.run.results import is_complete
 
 
 class SweepTask:
     """Run a job from wherever its run is, or trials of a search until none is left; nothing is made twice."""
 
-    def __init__(
-        self, directory: Path, number: int | None, place: Path, script: Path = TRAIN, storage: str | None = None
-    ) -> None:
+    def __init__(self, directory: Path, number: int | None, place: Path, storage: str | None = None) -> None:
         """Name the sweep, the job, or None for the trials of a search, and the working directory."""
-        self._named = (directory, number, place, script, storage)
+        self._named = (directory, number, place, storage)
         self._run: SweepRun | None = None
 
     def __call__(self) -> int:
         """Run what is named and return the worst exit code."""
-        directory, number, place, script, storage = self._named
+        directory, number, place, storage = self._named
         os.chdir(place)
         sweep = read_sweep(directory)
         if number is None:
             from hookline.scripts.sweep.search import Search  # Optuna: an extra
 
-            self._run = Search(open_space(sweep), storage, print_line, script)
+            self._run = Search(open_space(sweep), storage)
             return self._run.run()
         job = next(each for each in sweep.jobs if each.number == number)
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
@@ -54,13 +52,13 @@ class SweepTask:
             here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
             worker = int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
         if (descriptor := claim(directory, number, worker)) is None:
-            print_line(f"Job {number} runs already, by another task.")
+            say(f"Job {number} runs already, by another task.")
             return 0
         if job not in missing_jobs(sweep):
             record(sweep, job)
-            print_line(f"Job {number} is complete: nothing is left to do.")
+            say(f"Job {number} is complete: nothing is left to do.")
         else:
-            self._run = SweepRun(sweep, Slots(({},), 1), print_line, script, jobs=[job], checked={number: checked})
+            self._run = SweepRun(sweep, Slots(({},), 1), jobs=[job], checked={number: checked})
             self._run.claims, self._run.worker = {number: descriptor}, worker
         try:
             return self._run.run() if self._run else 0
@@ -72,15 +70,12 @@ class SweepTask:
         submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
         if self._run is not None:
             self._run.stop()
-        return submitit.helpers.DelayedSubmission(SweepTask(*self._named))
+        return submitit.helpers.DelayedSubmission(type(self)(*self._named))
 
 
-Say = Callable[[str], None]
-
-
-def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
+def run_command(command: Command) -> int:
     """Run a sweep and return the worst exit code."""
-    opened = open_sweep(command, datetime.now())
+    opened = open_sweep(command)
     strategies = {job.config["trainer"]["strategy"] for job in opened.checked.values()}
     if MULTI_WORKER in strategies:
         raise UserError(
@@ -91,24 +86,22 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
     if opened.space:
         from hookline.scripts.sweep.search import begin_search  # Optuna: an extra
 
-        search = begin_search(command, opened, share, say, script)
+        search = begin_search(command, opened, share)
         sweep = search.sweep
         say(describe_start(sweep, sweep.trials or 0, search.missing, len(search.slots)))
         worst = search.run()
-        _report(sweep, search.describe_end(), search.missing > 0, say)
+        _report(sweep, search.describe_end(), search.missing > 0)
     else:
         sweep = opened.sweep
         sweep.directory.mkdir(parents=True, exist_ok=True)
-        worst = run_missing(sweep, opened.checked, share, say, script)
+        worst = run_missing(sweep, opened.checked, share)
         left = missing_jobs(sweep)
         ended = [f"Job {job.number} {job.status}: see {sweep.log(job)}" for job in left if job.exit_code is not None]
-        _report(sweep, ended, bool(left), say)
+        _report(sweep, ended, bool(left))
     return worst
 
 
-def run_missing(
-    sweep: Sweep, checked: Mapping[int, Job], share: Callable[[int], Slots], say: Say, script: Path = TRAIN
-) -> int:
+def run_missing(sweep: Sweep, checked: Mapping[int, Job], share: Callable[[int], Slots]) -> int:
     """Run those of the checked jobs, by number, that are still to be made; return the worst exit code."""
     with locked(sweep.directory):
         missing = [job for job in missing_jobs(sweep) if job.number in checked]
@@ -116,15 +109,15 @@ def run_missing(
         sweep.threads = sweep.threads or slots.threads
         sweep.write()
         say(describe_start(sweep, len(checked), len(missing), len(slots)))
-        return SweepRun(sweep, slots, say, script, jobs=missing, checked=checked).run() if missing else 0
+        return SweepRun(sweep, slots, jobs=missing, checked=checked).run() if missing else 0
 
 
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:
     """Return the recorded jobs that are still to be made, and record how the others ended."""
     missing = []
     for job in sweep.jobs:
-        if is_done(sweep, job):
-            job.status = str(sweep.summary(job)["status"])
+        if is_complete(summary := sweep.summary(job)):  # on disk, whatever the record says
+            job.status = str(summary["status"])
         else:
             missing.append(job)
     return missing
@@ -141,7 +134,7 @@ def describe_start(sweep: Sweep, total: int, missing: int, places: int) -> str:
     return "\n".join(lines)
 
 
-def _report(sweep: Sweep, lines: list[str], is_missing: bool, say: Say) -> None:
+def _report(sweep: Sweep, lines: list[str], is_missing: bool) -> None:
     """Show the jobs side by side, how they ended, what is missing, and where to look next."""
     (runs, _), directory = find_runs([str(sweep.directory)]), shlex.quote(str(sweep.directory))
     if is_missing:

@@ -23,7 +23,6 @@ from hookline.trainer.config.preflight import Job, check_early, preflight, prefl
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import LOCK
-from hookline.trainer.run.results import is_complete
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
@@ -31,11 +30,6 @@ PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 MAX_TRIALS = 1000
 JOURNAL = "study.journal"
 """The study of a search without --storage, in the directory of its sweep."""
-
-
-def is_done(sweep: Sweep, job: SweepJob) -> bool:
-    """Return whether the run of a job is complete on disk, whatever the record says."""
-    return is_complete(sweep.summary(job))
 
 
 def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]:
@@ -100,9 +94,9 @@ class OpenSweep:
     space: dict[str, Any] = field(default_factory=dict)  # of a search: Optuna's distribution of each key that it sets
 
 
-def open_sweep(command: Command, now: datetime) -> OpenSweep:
+def open_sweep(command: Command) -> OpenSweep:
     """Return the sweep of a command line, every job composed and checked."""
-    directory = _directory(command, now)
+    directory = _directory(command)
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
     left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
     if recorded is None and directory.exists() and any(each.name not in left for each in directory.iterdir()):
@@ -127,9 +121,9 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
 
 
-def _directory(command: Command, now: datetime) -> Path:
+def _directory(command: Command) -> Path:
     if command.directory is None:
-        first = DIRECTORY / now.strftime("%Y-%m-%d_%H-%M-%S")
+        first = DIRECTORY / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         names = itertools.chain([first], (first.with_name(f"{first.name}_{count}") for count in itertools.count(1)))
         path = next(each for each in names if not each.exists())
     else:

@@ -31,7 +31,7 @@ class Slots:
         return len(self.environments)
 
 
-def divide(jobs: int, asked: int | None, *, spread: bool = False) -> Slots:
+def divide(jobs: int, asked: int | None = None, *, spread: bool = False) -> Slots:
     """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads."""
     cores, gpus = usable_cores(), usable_gpus()
     fitting = (1 if spread else len(gpus)) if gpus else cores

@@ -17,6 +17,7 @@ from typing import Any
 
 from hookline.scripts.sweep.open import added_threads, job_arguments, own_overrides
 from hookline.scripts.sweep.record import FAILED, INTERRUPTED, RUNNING, Slots, Sweep, SweepJob, record
+from hookline.train import SIGNALLED, say
 from hookline.trainer.config.preflight import Job
 from hookline.trainer.errors import UserError, as_typed
 from hookline.trainer.files import open_append, open_file
@@ -44,7 +45,7 @@ class JobProcess:
         if code is None:
             return None
         self.kill()
-        return SIGNALLED - code if code < 0 else code
+        return shell_code(code)
 
     def kill(self) -> None:
         """Kill the process group at once."""
@@ -64,9 +65,13 @@ class JobProcess:
         return found if len(found) <= LINE_LENGTH else f"{found[: LINE_LENGTH - 3]}..."
 
 
+def shell_code(code: int) -> int:
+    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended."""
+    return code if code >= 0 else SIGNALLED - code
+
+
 POLL_SECONDS = 0.05
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SIGNALLED = 128
 ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 """Exit codes of a job that saved and ended because it was asked to."""
 
@@ -78,14 +83,12 @@ class SweepRun:
         self,
         sweep: Sweep,
         slots: Slots,
-        say: Callable[[str], None],
-        script: Path = TRAIN,
         *,
         jobs: Iterable[SweepJob] = (),
         checked: Mapping[int, Job] | None = None,
     ) -> None:
-        """Set the places for jobs at a time, what shows a line and what each job runs; `checked` are jobs by number."""
-        self.sweep, self.slots, self.say, self.script = sweep, slots, say, script
+        """Set the places for jobs at a time; `checked` are jobs by number."""
+        self.sweep, self.slots = sweep, slots
         self.checked = dict(checked or {})
         self.claims: dict[int, int] = {}  # locks of jobs by number, which their processes share
         self.worker = 0  # of the jobs' runs, where several tasks share each; worker 0 alone records
@@ -169,10 +172,10 @@ class SweepRun:
         variables = [f"{name}={value}" for name, value in shown.items()]
         log = self.sweep.log(job, self.worker)
         with open_append(log) as file:
-            typed = " ".join([*variables, shlex.join(["python", self.script.name, *arguments])])
+            typed = " ".join([*variables, shlex.join(["python", TRAIN.name, *arguments])])
             file.write(f"$ {as_typed(typed)}\n".encode())
             process = subprocess.Popen(
-                [sys.executable, str(TETHER), str(tether), str(self.script), *arguments],
+                [sys.executable, str(TETHER), str(tether), str(TRAIN), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -207,11 +210,11 @@ class SweepRun:
             if not (self.worker or self._is_stopping):
                 self.record(job)
         except (OSError, UserError) as error:  # the jobs continue; their results are in their own directories
-            self.say(f"Warning: {error}")
+            say(f"Warning: {error}")
 
     def _line(self, job: SweepJob, what: str, more: str = "") -> None:
         total = self.sweep.trials or len(self.sweep.jobs)
-        self.say(f"[{job.number}/{total}] {what:<11} {self.label(job)}{more}")
+        say(f"[{job.number}/{total}] {what:<11} {self.label(job)}{more}")
 
     def _pass_signals_on(self) -> None:
         """Ask the running jobs to save and end at the first signal, kill them at the next."""
@@ -221,7 +224,7 @@ class SweepRun:
         name = signal.Signals(self._signals[0]).name
         if first and self._running:
             count = len(self._running)
-            self.say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. Once more ends them at once.")
+            say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. Once more ends them at once.")
         for _, process in self._running.values():
             if first and len(self._signals) == 1:
                 with suppress(ProcessLookupError):

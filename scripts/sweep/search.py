@@ -6,8 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -17,8 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.scripts.sweep.open import JOURNAL, MAX_TRIALS, OpenSweep, as_text, command_of, open_sweep, run_name
 from hookline.scripts.sweep.record import FAILED, FILE_NAME, INTERRUPTED, RUNNING, Slots, SweepJob, claim, exclusive
-from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
-from hookline.train import WRONG
+from hookline.scripts.sweep.run import SweepRun, describe_best
+from hookline.train import WRONG, say
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError, one_line
@@ -26,16 +24,14 @@ from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 
 
-def begin_search(
-    command: Command, opened: OpenSweep, share: Callable[[int], Slots], say: Callable[[str], None], script: Path = TRAIN
-) -> Search:
+def begin_search(command: Command, opened: OpenSweep, share: Callable[[int], Slots]) -> Search:
     """Return a search, whose study the first process makes; `share` returns the places for a number of trials."""
     directory = opened.sweep.directory
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory):
         if opened.is_new and (directory / FILE_NAME).exists():  # another process was faster
-            opened = open_sweep(replace(command, directory=str(directory)), datetime.now())
-        search = Search(opened, command.storage, say, script)
+            opened = open_sweep(replace(command, directory=str(directory)))
+        search = Search(opened, command.storage)
         search.slots = share(search.missing)
         opened.sweep.threads = opened.sweep.threads or search.slots.threads
         opened.sweep.write()
@@ -49,11 +45,9 @@ class Search(SweepRun):
     run, so it is free exactly when both are gone. Who finds a free lock of a trial that has not ended resumes it.
     """
 
-    def __init__(
-        self, opened: OpenSweep, storage: str | None, say: Callable[[str], None], script: Path = TRAIN
-    ) -> None:
+    def __init__(self, opened: OpenSweep, storage: str | None) -> None:
         """Open the study, or make it for a sweep that is new."""
-        super().__init__(opened.sweep, Slots(({},), 1), say, script)
+        super().__init__(opened.sweep, Slots(({},), 1))
         self.opened = opened
         self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
@@ -93,7 +87,7 @@ class Search(SweepRun):
             except UserError as error:  # values that are right one by one, but not together
                 self.worst = max(self.worst, WRONG)
                 write_whole(self.sweep.log(job), f"Error: {error}\n")
-                self.say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {self.label(job)}: Error: {error}")
+                say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {self.label(job)}: Error: {error}")
                 self.record(replace(job, status=FAILED))
 
     def _abandoned(self) -> SweepJob | None:

@@ -4,15 +4,24 @@ import dataclasses
 import re
 import shlex
 
+import pytest
+
 from hookline import train
+from hookline.scripts import help as module
 from hookline.scripts.help import CONFIG_DIR, EXAMPLES, TITLES, entry_text, help_text, purpose
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.schema import TrainerConfig
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch) -> None:
+    """Lines in which nothing is broken."""
+    monkeypatch.setattr(module, "terminal_width", lambda: 500)
+
+
 def test_every_option_and_setting_is_listed_with_its_purpose():
-    text = " ".join(help_text(width=100).split())
+    text = " ".join(help_text().split())
     for group in TITLES:
         for path in (CONFIG_DIR / group).glob("*.yaml"):
             if path.stem != "default":
@@ -39,24 +48,24 @@ def test_every_name_has_a_text_with_its_file_and_a_command():
         for path in (CONFIG_DIR / group).glob("*.yaml"):
             if path.stem != "default":
                 name = f"{group}.{path.stem}"
-                text = entry_text(name, width=500)
+                text = entry_text(name)
                 assert " ".join(text.split()).startswith(f"{name}: {purpose(path)}")
                 assert f"configs/{group}/{path.name}" in text
                 assert re.search(r"^  command +python train\.py .*recipe=\w+", text, re.M)
 
 
 def test_a_text_shows_keys_defaults_and_comments():
-    text = entry_text("hooks.prune", width=100)
+    text = entry_text("hooks.prune")
     assert re.search(
         r"^ +hooks\.prune\.power=3\.0 +polynomial, splicing: exponent; 3 is the cubic schedule$", text, re.M
     )
-    assert text == entry_text("+hooks.prune.final_sparsity.dense", width=100)
-    assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal", width=120)  # from the header's second line
+    assert text == entry_text("+hooks.prune.final_sparsity.dense")
+    assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal")  # from the header's second line
     seed = "seed=0 int; everything random follows from it; at least 0; at most 2147483647"
-    assert " ".join(entry_text("seed", width=200).split()).endswith(seed)
-    listed = re.findall(r"^  ([a-z]\w+)(?: \*)? {2,}\S", help_text(width=500).partition("Flags")[0], re.M)
+    assert " ".join(entry_text("seed").split()).endswith(seed)
+    listed = re.findall(r"^  ([a-z]\w+)(?: \*)? {2,}\S", help_text().partition("Flags")[0], re.M)
     assert {"bnn", "prune", "custom", "seed", "epochs"} < set(listed)
-    assert all(entry_text(name, width=500) for name in listed if listed.count(name) == 1)
+    assert all(entry_text(name) for name in listed if listed.count(name) == 1)
 
 
 def test_a_name_that_does_not_exist_is_a_mistake(capsys):

@@ -1,11 +1,11 @@
 """The command that takes a recipe's hooks away in turn: its variants, its jobs, its table."""
 
-from functools import partial
 from pathlib import Path
 
 from hookline import train
 from hookline.scripts import ablate
-from hookline.scripts.ablate import _reasons, run_jobs, variants_of
+from hookline.scripts.ablate import _reasons, variants_of
+from hookline.scripts.sweep import run
 from tests.support.refusals import assert_one_line
 
 FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_measured.py"
@@ -35,7 +35,7 @@ def test_a_variant_that_cannot_run_has_the_reason():
 
 
 def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(ablate, "run_jobs", partial(run_jobs, script=FAKE))
+    monkeypatch.setattr(run, "TRAIN", FAKE)
     monkeypatch.setattr(ablate, "reasons_against", lambda variants: {"without prune": f"{NEEDED}."})
     assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2,13"]) == 1
     said = capfd.readouterr().out

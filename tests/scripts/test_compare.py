@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from hookline.scripts.compare import main
-from hookline.scripts.comparison.report import read_curves
+from hookline.scripts.compare import main, read_curves
 from tests.support.refusals import assert_one_line
 from tests.support.stored_runs import config_of, summary_of, write_run, write_sweep
 

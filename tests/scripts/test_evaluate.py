@@ -22,7 +22,7 @@ from hookline.scripts.evaluation import (
     reliability,
     write_evaluation,
 )
-from hookline.scripts.prediction import softmax
+from hookline.scripts.predict import rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
@@ -171,13 +171,13 @@ def test_a_bin_holds_its_upper_edge_and_not_its_lower_one():
 
 def test_scores_of_probabilities_are_those_by_hand_and_finite():
     logits, labels = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([1, 1])
-    assert softmax(logits) == pytest.approx(np.exp(logits))
+    assert rank(logits, 3)[1] == pytest.approx(-np.sort(-np.exp(logits)))
     scores = measure(logits, labels, NAMES, bins=5).overall
     assert scores["negative_log_likelihood"] == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
     assert scores["brier_score"] == pytest.approx((0.25 + 0.5625 + 0.0625 + 0.01 + 0.04 + 0.01) / 2)
     large = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
     assert measure(large, np.array([0, 0]), NAMES[:2], bins=5).overall["negative_log_likelihood"] == pytest.approx(1e4)
-    assert softmax(large).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert rank(large, 2)[1].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_an_evaluation_is_replaced_as_a_whole(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from hookline.hooks.monitors.console import open_console
 from hookline.scripts.evaluation import measure, print_evaluation, write_evaluation
-from hookline.scripts.prediction import Predictions, as_csv, as_table
+from hookline.scripts.predict import Predictions, as_csv, as_table
 
 NAMES = ("\x1b[2Jcat\r\nok", "$dog\u202egnp$ $x^$", "=HYPERLINK()")
 SHOWN = (r"\x1b[2Jcat\r\nok", r"$dog\u202egnp$ $x^$", "=HYPERLINK()")

@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts import launch as module
-from hookline.scripts.launch import Options, environments, exit_code, launch, main, parse
+from hookline.scripts.launch import Options, environments, launch, main, parse
 from tests.support.workers import is_gone
 
 ME = "import json, os; me = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 
 
 @pytest.fixture
-def program(tmp_path_factory) -> Callable[[str], Path]:
-    """A function that returns the file of a program that knows which worker it is as `me`."""
+def program(tmp_path_factory, monkeypatch) -> Callable[[str], Path]:
+    """A function that puts a program in the place of training, which knows which worker it is as `me`."""
 
     def write(text: str) -> Path:
         path = tmp_path_factory.mktemp("program") / "program.py"
         path.write_text(ME + text)
+        monkeypatch.setattr(module, "TRAIN", path)
         return path
 
     return write
@@ -65,14 +66,16 @@ def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
 
 def test_the_others_print_with_a_prefix_and_the_worst_code_counts(program, capfd):
     text = "import sys; print('out', me, sys.argv[1], flush=True); print('err', me, file=sys.stderr)"
-    assert launch(Options(2, 5.0, ["seed=1"]), program(text)) == 0
+    program(text)
+    assert launch(Options(2, 5.0, ["seed=1"])) == 0
     lines = capfd.readouterr()
     assert sorted(lines.out.splitlines()) == ["[worker 1] err 1", "[worker 1] out 1 seed=1", "out 0 seed=1"]
     assert lines.err.splitlines() == ["err 0"]
-    assert launch(Options(3, 5.0, []), program("raise SystemExit([0, 2, 1][me])")) == 2
-    assert exit_code(-9) == 137
+    program("raise SystemExit([0, 2, 1][me])")
+    assert launch(Options(3, 5.0, [])) == 2
     text = "import time; time.sleep(0.6 * (me == 0)); raise SystemExit(1)"
-    assert launch(Options(2, 10.0, []), program(text)) == 1  # who ends in time is left alone
+    program(text)
+    assert launch(Options(2, 10.0, [])) == 1  # who ends in time is left alone
 
 
 def test_when_one_fails_the_others_get_time_then_sigterm_then_sigkill(program, tmp_path):
@@ -86,7 +89,8 @@ signal.signal(signal.SIGTERM, note)
 time.sleep(60) if me == 2 else [time.sleep(1) for _ in range(60)]
 """
     begun = time.monotonic()
-    assert launch(Options(3, 1.0, []), program(text)) == 137
+    program(text)
+    assert launch(Options(3, 1.0, [])) == 137
     assert 1.0 < time.monotonic() - begun < 15.0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["0", "2"]
 
@@ -103,8 +107,8 @@ open({str(tmp_path)!r} + f'/{{me}}.part', 'w').write(str(os.getpid()))
 os.rename({str(tmp_path)!r} + f'/{{me}}.part', {str(tmp_path)!r} + f'/{{me}}')
 time.sleep(60)
 """
-    code = "import sys; from pathlib import Path; from hookline.scripts.launch import Options, launch; "
-    code += f"sys.exit(launch(Options(2, 5.0, []), Path({str(program(text))!r})))"
+    code = "import sys; from pathlib import Path; from hookline.scripts import launch; "
+    code += f"launch.TRAIN = Path({str(program(text))!r}); sys.exit(launch.launch(launch.Options(2, 5.0, [])))"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(module.__file__).parents[1])
     deadline = time.monotonic() + 20.0
     while {each.name for each in tmp_path.iterdir()} != {"0", "1"}:

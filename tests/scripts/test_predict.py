@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hookline.deploy.inference.card import Card, write_card
-from hookline.scripts.predict import main
-from hookline.scripts.prediction import find_examples, list_files, name_classes, natural_order, rank
+from hookline.scripts.predict import find_examples, list_files, main, name_classes, natural_order, rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
 from tests.support.refusals import assert_one_line

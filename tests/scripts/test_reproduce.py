@@ -1,6 +1,8 @@
 """The results table: its commands compose, its numbers are right, and a kill or a failure loses no run."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from copy import deepcopy
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hookline.scripts import reproduce
 from hookline.scripts.reproduce import Options, Session
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import DATA, commands_of, read_targets, runs_of
+from hookline.scripts.sweep import run
 from hookline.trainer.config.command import Command, open_composer, typed, with_values
 from hookline.trainer.config.schema import validate
 from tests.support.stored_runs import config_of, write_run
@@ -61,11 +64,13 @@ def write_targets(path, content=None):
     return path
 
 
-def open_session(directory, only="*", lines=None, content=None):
-    """Return a session in a directory; what it says goes to `lines`; `content` is of the file of targets."""
+def reproduced(directory, only="*", content=None) -> tuple[int, list[str]]:
+    """Run a session in a directory; return its exit code and what it says. `content` is of the file of targets."""
     targets = write_targets(directory / "targets.yaml", content)
     options = Options(f"{directory}/out", only=only, results=f"{directory}/results.json", targets=str(targets))
-    return Session(options, [].append if lines is None else lines.append, FAKE)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
+        patch.setattr(run, "TRAIN", FAKE)
+        return Session(options).make(), said.getvalue().splitlines()
 
 
 def rows_in(directory: Path) -> dict:
@@ -113,8 +118,9 @@ def test_every_key_of_every_target_composes():
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Path, list[str]]:
     """A directory in which all was made that could be, and what was said."""
-    directory, lines = tmp_path_factory.mktemp("made"), []
-    assert open_session(directory, lines=lines).run(1) == 0
+    directory = tmp_path_factory.mktemp("made")
+    code, lines = reproduced(directory)
+    assert code == 0
     return directory, lines
 
 
@@ -145,10 +151,10 @@ def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
 
 def test_a_finished_run_is_not_made_again_but_the_table_is(made):
     directory, _ = made
-    before, results, lines = started(directory / "out"), (directory / "results.json").read_bytes(), []
+    before, results = started(directory / "out"), (directory / "results.json").read_bytes()
     table = (directory / "RESULTS.md").read_text()
     (directory / "RESULTS.md").write_text("of an earlier version")
-    assert open_session(directory, lines=lines).run(1) == 0
+    assert reproduced(directory)[0] == 0
     assert started(directory / "out") == before
     assert (directory / "results.json").read_bytes() == results
     assert (directory / "RESULTS.md").read_text() == table
@@ -159,26 +165,26 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
 
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
-    lines: list[str] = []
     fewer = deepcopy(TARGETS)
     fewer["first"]["seeds"] = [0, 1]
-    assert open_session(tmp_path, "first,second", lines, fewer).run(1) == 1
+    code, lines = reproduced(tmp_path, "first,second", fewer)
+    assert code == 1
     assert any(" failed " in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
     assert "left out: second/pruned_0, which begins from first/twin_0" in lines
     assert sum("] completed " in line for line in lines) == 2
     assert not (tmp_path / "results.json").exists()
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
-    assert open_session(tmp_path, "first,second", content=fewer).run(1) == 0
+    assert reproduced(tmp_path, "first,second", content=fewer)[0] == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
 
 
 def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
-    assert open_session(tmp_path, "second").run(1) == 0
+    assert reproduced(tmp_path, "second")[0] == 0
     changed = deepcopy(TARGETS)
     changed["first"]["runs"]["twin"].append("trainer.epochs=3")
-    assert open_session(tmp_path, "second", content=changed).run(1) == 0
+    assert reproduced(tmp_path, "second", content=changed)[0] == 0
     overrides = (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text().splitlines()
     assert overrides[1] == f"init_from={tmp_path}/out/first/twin_0_try2"
 

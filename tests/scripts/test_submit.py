@@ -16,10 +16,11 @@ import yaml
 
 from hookline.hooks.monitors.study import open_storage
 from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submit
+from hookline.scripts.sweep import run
 from hookline.scripts.sweep.command import SweepTask
 from hookline.scripts.sweep.record import read_sweep
 from hookline.trainer.errors import UserError
-from tests.scripts.sweep.conftest import FAKE
+from tests.support.fake_task import FAKE, FakeTask
 from tests.support.refusals import assert_one_line
 from tests.support.workers import children
 
@@ -59,14 +60,15 @@ class Executor:
 def prepared(monkeypatch):
     """A function that makes a sweep on disk, none of whose jobs has run."""
     monkeypatch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
-    return lambda *given: submit(parse(["--sweep", "s", *given]), FAKE)
+    monkeypatch.setattr(run, "TRAIN", FAKE)
+    return lambda *given: submit(parse(["--sweep", "s", *given]))
 
 
 def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, prepared, capsys):
     prepared("recipe=bnn", "seed=1,13")
     assert statuses() == ["waiting", "waiting"]
     assert read_sweep(Path("s")).threads == yaml.safe_load(RESOURCES.read_text())["cpus_per_task"] == 4
-    assert [SweepTask(place / "s", number, place, FAKE)() for number in (2, 1)] == [2, 0]
+    assert [SweepTask(place / "s", number, place)() for number in (2, 1)] == [2, 0]
     assert "trainer.threads=4" in Path("s/01.log").read_text()
     assert statuses() == ["completed", "failed"]
     capsys.readouterr()
@@ -81,7 +83,7 @@ def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, pre
 
 def test_a_task_that_comes_twice_makes_nothing_twice(place, prepared, capsys):
     prepared("recipe=bnn", "seed=1")
-    task = SweepTask(place / "s", 1, place, FAKE)
+    task = SweepTask(place / "s", 1, place)
     with (place / "s/.01.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         assert task() == 0
@@ -100,7 +102,7 @@ def test_workers_share_the_trials_of_a_search(place, prepared, capsys):
     assert len(prepared("recipe=bnn", "seed=1,2,3", RATE, "--trials", "3", "--jobs", "2")) == 2
     assert capsys.readouterr().out.splitlines()[:3] == ["Worker 77_1", "Worker 77_1", "2 workers submitted"]
     assert len(prepared()) == 3  # of 16, no more than trials
-    assert [SweepTask(place / "s", None, place, FAKE)() for _ in range(2)] == [0, 0]
+    assert [SweepTask(place / "s", None, place)() for _ in range(2)] == [0, 0]
     assert [trial.state.name for trial in trials()] == ["COMPLETE"] * 3
     assert "trainer.threads=4" in Path("s/03.log").read_text()
     assert prepared() == []
@@ -110,10 +112,11 @@ WORKERS = ["trainer.strategy=multi_worker", "--resources", "r.yaml"]
 
 
 @pytest.mark.parametrize("given", [[RATE, "--trials", "1"], WORKERS], ids=["search", "workers"])
-def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit):
+def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit, monkeypatch):
+    monkeypatch.setattr("hookline.scripts.submit.SweepTask", FakeTask)
     Path("r.yaml").write_text("tasks_per_node: 2")
     logs = [Path("s/01.log"), Path("s/01.1.log")][: 2 if given == WORKERS else 1]
-    (job,) = submit(parse(["recipe=bnn", "seed=15", *given, "--sweep", "s", *LOCAL]), FAKE)
+    (job,) = submit(parse(["recipe=bnn", "seed=15", *given, "--sweep", "s", *LOCAL]))
     deadline = time.monotonic() + 60
     while not all(log.exists() and "waiting" in log.read_text() for log in logs):
         assert time.monotonic() < deadline
@@ -126,7 +129,7 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit):
     assert "resume=" in logs[0].read_text()
     ended = [trial.state.name.lower() for trial in trials()] if "--trials" in given else statuses()
     assert ended in (["complete"], ["completed"])
-    assert submit(parse(["--sweep", "s", *LOCAL]), FAKE) == []
+    assert submit(parse(["--sweep", "s", *LOCAL])) == []
 
 
 @pytest.mark.long

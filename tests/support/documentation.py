@@ -15,7 +15,6 @@ import shutil
 import tomllib
 import traceback
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +164,7 @@ def check_training(arguments, made=()):
     sweep = "-m" in arguments
     command = parse_command([re.sub(r"^(seed=\d+),.*", r"\1", each) if sweep else each for each in arguments])
     if sweep:
-        opened = open_sweep(command, datetime.now()).sweep
+        opened = open_sweep(command).sweep
         opened.directory.mkdir(parents=True, exist_ok=True)
         opened.write()
     elif resumed_path(arguments) not in made:

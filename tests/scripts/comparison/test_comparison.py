@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hookline.hooks.monitors.console import open_console
+from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Spread, compare, difference
-from hookline.scripts.comparison.report import print_comparison
-from hookline.scripts.comparison.runs import Metric, direction_of, find_runs, parse_metrics, read_run
+from hookline.scripts.comparison.runs import Metric, choose_metrics, direction_of, find_runs, read_run
 from hookline.trainer.errors import UserError
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
 
@@ -129,12 +129,12 @@ def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
 
 def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():
     names = "accuracy, metric/accuracy,validation/loss,train/loss/total"
-    assert [metric.label for metric in parse_metrics(names, [job()])] == [
+    assert [metric.label for metric in choose_metrics(names, [job()])] == [
         "test accuracy",
         "validation loss",
         "train loss",
     ]
-    assert parse_metrics("[loss]", [job()]) == [Metric("test", "loss/total", "min")]
+    assert choose_metrics("[loss]", [job()]) == [Metric("test", "loss/total", "min")]
 
 
 def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():

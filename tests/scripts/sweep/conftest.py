@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hookline.scripts.sweep import command as sweep_command
 from hookline.scripts.sweep import record
+from hookline.scripts.sweep import run as module
+from hookline.scripts.sweep.command import run_command
 from hookline.trainer.config.command import parse_command
 
 FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_job.py"
@@ -16,16 +17,17 @@ Run = Callable[..., tuple[int, list[str]]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """A function that runs `-m recipe=bnn ...` in an empty directory; returns the exit code and the lines shown."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "TRAIN", FAKE)
     monkeypatch.setattr(record, "usable_cores", lambda: 4)
     monkeypatch.setattr(record, "usable_gpus", tuple)
 
     def sweep(*arguments: str) -> tuple[int, list[str]]:
-        said: list[str] = []
-        code = sweep_command.run_command(parse_command(["-m", *arguments]), said.append, script=FAKE)
-        return code, "\n".join(said).splitlines()
+        capsys.readouterr()
+        code = run_command(parse_command(["-m", *arguments]))
+        return code, capsys.readouterr().out.splitlines()
 
     return sweep
 

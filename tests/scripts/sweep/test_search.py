@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def searches(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def begin(*space: str, sweep: str = "s", trials: int = 4) -> Search:
         command = parse_command(["-m", *(space or SPACE), "--sweep", sweep, "--trials", str(trials)])
-        made.append(begin_search(command, open_sweep(command, datetime.now()), lambda count: Slots(({},), 1), print))
+        made.append(begin_search(command, open_sweep(command), lambda count: Slots(({},), 1)))
         return made[-1]
 
     yield begin
@@ -151,8 +150,8 @@ def test_the_study_knows_how_each_trial_ended(searches: Any) -> None:
 
 def test_of_two_that_begin_at_once_the_first_makes_the_study(run: Run) -> None:
     command = parse_command(["-m", *SPACE, "--sweep", "s", "--trials", "4"])
-    both = [open_sweep(command, datetime.now()) for _ in range(2)]
-    made = [begin_search(command, opened, lambda count: Slots(({},), count), print) for opened in both]
+    both = [open_sweep(command) for _ in range(2)]
+    made = [begin_search(command, opened, lambda count: Slots(({},), count)) for opened in both]
     assert [search.next_job().number for search in made] == [1, 2]
     assert made[1].sweep.threads == 4
     for search in made:

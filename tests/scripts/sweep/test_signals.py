@@ -23,10 +23,11 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one under nohup with this one
 sys.path.insert(0, sys.argv[1])
-from hookline.train import say
+from hookline.scripts.sweep import run
 from hookline.trainer.config.command import parse_command
 from hookline.scripts.sweep.command import run_command
-sys.exit(run_command(parse_command(["-m", *sys.argv[3:]]), say, script=Path(sys.argv[2])))
+run.TRAIN = Path(sys.argv[2])
+sys.exit(run_command(parse_command(["-m", *sys.argv[3:]])))
 """
 
 
