@@ -14,7 +14,7 @@ from hookline.deploy.arrays import Call, Node
 from hookline.deploy.inference.graph import ACTIVATIONS, Op
 from hookline.deploy.plain_model import check_single
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import AUGMENTING, as_functional, is_graph
+from hookline.trainer.graph import AUGMENTING, as_functional, is_graph, unique_name
 
 FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold",)}
 """Arguments of each operation by which a layer may describe itself."""
@@ -243,11 +243,7 @@ class _Walk:
         return values[:count]
 
     def _new_name(self, wanted: str) -> str:
-        name, count = wanted, 1
-        while name in self.names:
-            count += 1
-            name = f"{wanted}:{count}"
-        self.names.add(name)
+        self.names.add(name := unique_name(wanted, self.names))
         return name
 
 
