@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -50,8 +50,9 @@ def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], i
     return [value for values in done for value in values]
 
 
-def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> Preparation:
+def input_form(stored: tuple[int, ...], dtype: np.dtype, options: Mapping[str, Any], where: str) -> Preparation:
     """Return what becomes of stored inputs: integers from 0 to 255 are pixels, unless they are to stay as they are."""
+    scale, channels = options["scale"], options["channels"]
     check_choice("data.scale", scale, ("auto", "pixels", "unit", "none"))
     check_choice("data.channels", channels, ("auto", "last", "first", "none"))
     if dtype.kind not in "iuf" or dtype.itemsize > LARGEST_NUMBER:
