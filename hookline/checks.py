@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
+from hookline.recipes.model_checks import fits_shape
 from hookline.trainer.config.schema import BALANCED
 from hookline.trainer.errors import UserError, is_whole_number
 from hookline.trainer.graph import as_functional, is_graph
@@ -121,15 +122,11 @@ def _check_classes(targets: np.ndarray, shape: Shape, ignored: int | None, where
 
 def _alike(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
     """Return whether shapes are the same, but for a 1 at the end of one of them."""
-    return _fits(wanted, given) or _fits(_bare(wanted), _bare(given))
+    return fits_shape(wanted, given) or fits_shape(_bare(wanted), _bare(given))
 
 
 def _bare(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     return shape[:-1] if shape[-1:] == (1,) else shape
-
-
-def _fits(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
-    return len(wanted) == len(given) and all(one in (None, other) for one, other in zip(wanted, given, strict=True))
 
 
 def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:

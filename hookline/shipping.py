@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.formats import FORMATS, ExportOptions, check_place
+from hookline.deploy.formats import FORMATS, check_place
 from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
 from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
@@ -131,7 +131,7 @@ class Shipped:
         if name not in FORMATS:
             raise unknown_name("format", str(name), FORMATS)
         form = FORMATS[name]
-        known = {"overwrite", *({each.name for each in fields(ExportOptions)} & {"tolerance", *form.options})}
+        known = {"overwrite", "tolerance", *form.options}
         for option in options:
             if option not in known:
                 raise unknown_name(f"option of format={name}", option, known)

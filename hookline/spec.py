@@ -20,7 +20,7 @@ from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
-from hookline.recipes.optimizers import fused_update
+from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
@@ -47,12 +47,7 @@ from hookline.trainer.run.machine import memory_errors, released_graphs
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
-FUSED = {
-    "adam": fused_update.Adam,
-    "adamw": fused_update.AdamW,
-    "rmsprop": fused_update.RMSprop,
-    "sgd": fused_update.SGD,
-}
+FUSED = {each.__name__.lower(): each for each in (Adam, AdamW, RMSprop, SGD)}
 """What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
 EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 OF_FIT = ("epochs", "steps", "batch_size", "class_weights", "max_seconds")

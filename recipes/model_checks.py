@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -32,7 +33,7 @@ def check_inputs(model: keras.Model, data: Data) -> None:
         names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
         shapes = [list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)]
         several, wanted = dict(zip(names, shapes, strict=False)), data.model_shape
-        if several.keys() != wanted.keys() or not all(_fits(several[name], wanted[name]) for name in wanted):
+        if several.keys() != wanted.keys() or not all(fits_shape(several[name], wanted[name]) for name in wanted):
             first = next(iter(wanted))
             raise UserError(
                 f"The model '{model.name}' takes the inputs {listed_shapes(several)}. Expected those of the data by "
@@ -40,8 +41,8 @@ def check_inputs(model: keras.Model, data: Data) -> None:
             )
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
-    if len(taken) != 1 or not _fits(taken[0], data.input_shape):
-        hint = shape_hint(data) if data.preparation and _fits(taken[0], data.preparation.raw_shape) else ""
+    if len(taken) != 1 or not fits_shape(taken[0], data.input_shape):
+        hint = shape_hint(data) if data.preparation and fits_shape(taken[0], data.preparation.raw_shape) else ""
         raise UserError(
             f"The model '{model.name}' takes inputs of shape {' and '.join(map(str, taken))}. Expected "
             f"{list(data.input_shape)}, as the data gives: let the model begin with keras.Input(input_shape), or take "
@@ -69,5 +70,6 @@ def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
     )
 
 
-def _fits(taken: list[int | None], given: tuple[int, ...]) -> bool:
+def fits_shape(taken: Sequence[int | None], given: Sequence[int]) -> bool:
+    """Return whether a shape is one that is taken, where None stands for any length."""
     return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))
