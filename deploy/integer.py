@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
-from hookline.deploy.formats import first_line, import_optional
+from hookline.deploy.formats import first_line
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.deferred import silent
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of, nodes_in_order
 from hookline.trainer.ops.averages import STRETCH, STRETCHED
 

@@ -15,11 +15,11 @@ from keras.src.export.tf2onnx_lib import patch_tf2onnx
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
-from hookline.deploy.formats import Contents, ExportOptions, first_line, import_optional
+from hookline.deploy.formats import Contents, ExportOptions, first_line
 from hookline.deploy.integer import unknown_operations, write_integer, write_qdq
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import layer_paths
 from hookline.trainer.step.evaluate import Evaluator
 

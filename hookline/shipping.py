@@ -19,7 +19,7 @@ from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
 from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
 from hookline.scripts.export import Options, write
-from hookline.trainer.errors import UserError, check_integer, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, check_integer, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch
@@ -128,13 +128,10 @@ class Shipped:
         self, path: str | Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]
     ) -> Path:
         """Write a network in a format, once it is certain that the file is as good as the network."""
-        if name not in FORMATS:
-            raise unknown_name("format", str(name), FORMATS)
-        form = FORMATS[name]
+        form = FORMATS[check_choice("format", name, FORMATS)]
         known = {"overwrite", "tolerance", *form.options}
         for option in options:
-            if option not in known:
-                raise unknown_name(f"option of format={name}", option, known)
+            check_choice(f"option of format={name}", option, known)
         form.check_packages()
         place = user_path(path, "path")
         check_place(place, form, overwrite=bool(options.get("overwrite", False)), remedy="overwrite=True")
