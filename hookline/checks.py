@@ -145,10 +145,7 @@ def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
             f"class_weight={given!r} received. Expected '{BALANCED}', or finite weights of at least 0 by class, of "
             f"0..{data.classes - 1}, such as {{0: 2.0}}."
         )
-    weights = {int(label): float(weight) for label, weight in given.items()}
-    if not any(weights.get(int(label), 1.0) for label in np.unique(data.train.labels)):
-        raise UserError("class_weight is 0 for every class of the training examples. Expected one above 0.")
-    return weights
+    return {int(label): float(weight) for label, weight in given.items()}
 
 
 def _is_weight(label: Any, weight: Any, classes: int) -> bool:

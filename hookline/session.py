@@ -18,7 +18,7 @@ from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
-from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, user_path
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.control import Interruption
@@ -376,9 +376,7 @@ class Trainer:
         models = self._spec.models
         if network is None and len(models) > 1:
             raise UserError(f"There are several networks: {', '.join(models)}. Expected network= or models.")
-        if network is not None and network not in models:
-            raise unknown_name("network", network, models)
-        return network or next(iter(models))
+        return next(iter(models)) if network is None else check_choice("network", network, models)
 
 
 def _check_given(

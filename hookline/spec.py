@@ -24,7 +24,7 @@ from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
@@ -108,8 +108,7 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name in OF_FIT:
             raise UserError(f"{name} received. Expected it by fit().")
-        if name not in defaults or name in OF_COMMAND_LINE:
-            raise unknown_name("setting", name, set(defaults) - {*OF_FIT, *OF_COMMAND_LINE})
+        check_choice("setting", name, defaults.keys() - {*OF_FIT, *OF_COMMAND_LINE})
         if not fits(given[name], hint := get_type_hints(TrainerConfig)[name]):
             raise UserError(f"{name}={given[name]!r} received. Expected {describe(hint)}.")
     check_fields(TrainerConfig, settings := {**defaults, **given}, "")

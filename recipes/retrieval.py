@@ -50,14 +50,7 @@ class Retrieval(Objective):
     name = "retrieval"
     trains = ("model",)
 
-    def __init__(
-        self,
-        *,
-        mining: str = "semi_hard",
-        margin: float | None = 0.2,
-        squared: bool = False,
-        recall_at: Sequence[int] = (1, 5, 20),
-    ) -> None:
+    def __init__(self, *, mining: str, margin: float | None, squared: bool, recall_at: Sequence[int]) -> None:
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -289,15 +282,13 @@ FRAME, GAP = 3, 4  # pixels
 PAPER, RIGHT, WRONG = (1.0, 1.0, 1.0), (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
 
 
-def nearest_neighbours(
-    embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int], count: int = NEIGHBOURS
-) -> list[np.ndarray]:
+def nearest_neighbours(embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int]) -> list[np.ndarray]:
     """Return the positions of the nearest examples in the other half, nearest first, for each query."""
     found = []
     for query in queries:
         gallery = np.flatnonzero(half != half[query])
         similarity = embeddings[gallery] @ embeddings[query]
-        found.append(gallery[np.argsort(-similarity, kind="stable")[:count]])
+        found.append(gallery[np.argsort(-similarity, kind="stable")[:NEIGHBOURS]])
     return found
 
 
