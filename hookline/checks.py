@@ -11,26 +11,19 @@ import keras
 import numpy as np
 
 from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
-from hookline.recipes.model_checks import fits_shape
+from hookline.recipes.model_checks import fits_shape, inputs_by_name, model_inputs
 from hookline.trainer.config.schema import BALANCED
 from hookline.trainer.errors import UserError, is_whole_number
-from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data, check_labels
 from hookline.trainer.network import listed_shapes
 
 Shape = tuple[int | None, ...]
 
 
-def model_inputs(model: keras.Model) -> Any:
-    """Return a model's inputs, a tensor or several in a dict or list, such as its call takes; None if unknown."""
-    inputs = getattr(as_functional(model), "_inputs_struct", None) if is_graph(model) else None
-    return inputs if all(isinstance(each, keras.KerasTensor) for each in _named(inputs).values()) else None
-
-
 def embedded_inputs(model: keras.Model) -> dict[str, int]:
     """Return how many rows the embedding of each input has whose values are row numbers."""
     found: dict[str, int] = {}
-    named = _named(model_inputs(model))
+    named = inputs_by_name(model_inputs(model))
     for layer in model.layers if named else ():
         read = [each for node in layer._inbound_nodes for each in node.input_tensors]
         for name, tensor in named.items():
@@ -39,16 +32,9 @@ def embedded_inputs(model: keras.Model) -> dict[str, int]:
     return found
 
 
-def _named(inputs: Any) -> dict[str, Any]:
-    if isinstance(inputs, Mapping):
-        return {str(name): each for name, each in inputs.items()}
-    several = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
-    return {getattr(each, "name", ""): each for each in several}
-
-
 def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) -> None:
     """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding has not."""
-    wanted = {key: tuple(each.shape[1:]) for key, each in _named(taken).items()}
+    wanted = {key: tuple(each.shape[1:]) for key, each in inputs_by_name(taken).items()}
     given: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         given = {str(key): each for key, each in inputs.items()}

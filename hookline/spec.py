@@ -14,12 +14,13 @@ from typing import Any, get_type_hints
 import keras
 import numpy as np
 
-from hookline.checks import embedded_inputs, model_inputs
+from hookline.checks import embedded_inputs
 from hookline.deploy.plain_model import architecture
 from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
+from hookline.recipes.model_checks import model_inputs
 from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits

@@ -37,17 +37,17 @@ LOSSES: dict[str, AdversarialLoss] = {
     # maximises log sigmoid(s), whose gradient does not vanish where the discriminator wins.
     "non_saturating": AdversarialLoss(
         real=lambda scores: tf.nn.softplus(-scores),
-        fake=tf.nn.softplus,
+        fake=lambda scores: tf.nn.softplus(scores),
         generator=lambda scores: tf.nn.softplus(-scores),
     ),
     # Lim and Ye, Geometric GAN, 2017, arXiv 1705.02894.
     "hinge": AdversarialLoss(
         real=lambda scores: tf.nn.relu(1.0 - scores),
         fake=lambda scores: tf.nn.relu(1.0 + scores),
-        generator=tf.negative,
+        generator=lambda scores: -scores,
     ),
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
-    "wasserstein": AdversarialLoss(real=tf.negative, fake=tf.identity, generator=tf.negative),
+    "wasserstein": AdversarialLoss(real=lambda s: -s, fake=lambda s: s, generator=lambda s: -s),
 }
 UNBOUNDED = "wasserstein"  # the loss whose discriminator must be held Lipschitz by a gradient penalty
 NOISES = ("normal", "uniform")

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
-from hookline.recipes.pictures import enlarged
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
@@ -26,6 +25,7 @@ from hookline.trainer.objective import (
     Objective,
     ObjectiveOutput,
     Shown,
+    enlarged,
     hard_labels,
     sheet,
     thumbnails,
@@ -205,10 +205,6 @@ class Triplets:
     valid: tf.Tensor  # bool: False where there is no such triplet; the distances there mean nothing
 
 
-Mining: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Triplets]"
-"""Called with distances [batch, batch] and the pairs of one class and of two."""
-
-
 def batch_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
     """Return for each anchor its farthest positive and its nearest negative: [batch].
 
@@ -245,6 +241,7 @@ def batch_all(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) ->
     )
 
 
+Mining: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Triplets]"
 MININGS: dict[str, Mining] = {"batch_hard": batch_hard, "semi_hard": semi_hard, "batch_all": batch_all}
 
 

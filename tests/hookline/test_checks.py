@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.checks import check_inputs, check_targets, class_weights_of, embedded_inputs, model_inputs
+from hookline.checks import check_inputs, check_targets, class_weights_of, embedded_inputs
 from hookline.inputs import Form, read_examples, training_data
 from hookline.recipes.losses import ONE, Loss
+from hookline.recipes.model_checks import model_inputs
 from hookline.trainer.errors import UserError
 from tests.support.door import images, small_model, train
 
