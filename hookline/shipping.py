@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -67,9 +66,7 @@ class Shipped:
         for variable in self.state.trainer.networks[network].variables.values():
             checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), checksum)
         if self._models.get(network, (None,))[0] != (step, checksum):
-            loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
-            run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
-            with plain_model(run or cast(Run, loaded), network) as plain:
+            with plain_model(self.state.trainer, step, network) as plain:
                 try:
                     made = rebuilt(plain) if foreign_names(plain) else plain
                 except (NotImplementedError, TypeError, ValueError) as error:
