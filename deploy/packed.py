@@ -181,7 +181,7 @@ RISING = {
 class _Chain:
     """Hold the operations between a sum and a sign."""
 
-    source: Node  # the layer that makes the sum
+    source: Node  # the layer that sums signs: an integer, times the scale of its channel if there is one
     between: list[Node]  # each of one value that nothing else uses
     sign: Node
 
@@ -221,7 +221,7 @@ def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None
     node = sign
     while counts[name := node.op.inputs[0]] == 1 and name in made_by:
         node = made_by[name]
-        if is_integer_sum(node, binary):
+        if node.kind in SUMS and node.op.inputs[0] in binary and sign_scale(node.arrays["kernel"]) is not None:
             return _Chain(node, between, sign)
         if node.call is None and node.kind not in MOVING:
             return None
@@ -350,8 +350,3 @@ def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
 def _rewired(node: Node, stands_for: Mapping[str, str]) -> Node:
     inputs = tuple(stands_for.get(name, name) for name in node.op.inputs)
     return node if inputs == node.op.inputs else replace(node, op=replace(node.op, inputs=inputs))
-
-
-def is_integer_sum(node: Node, binary: set[str]) -> bool:
-    """Return whether a layer sums signs: an integer, times the scale of its channel if there is one."""
-    return node.kind in SUMS and node.op.inputs[0] in binary and sign_scale(node.arrays["kernel"]) is not None
