@@ -1,8 +1,7 @@
-"""Operations of packed exports, and how their arrays are stored."""
+"""How the arrays of packed exports are stored."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,11 +25,6 @@ class Node:
     @property
     def kind(self) -> str:
         return self.op.op
-
-
-def consumers(nodes: Sequence[Node], output: str) -> Counter[str]:
-    """Return how often each value is used, by name."""
-    return Counter([output, *(name for node in nodes for name in node.op.inputs)])
 
 
 MOST_VALUES = 256
@@ -99,59 +93,3 @@ def encode_nodes(nodes: Sequence[Node], *, half: bool) -> tuple[tuple[Op, ...], 
             stored.append((node.op.name, key, *form, _bytes(own)))
         ops.append(replace(node.op, fields=fields))
     return tuple(ops), tensors, stored
-
-
-SUMS = {"dense", "conv2d"}
-POOLS = {"max_pool2d", "global_max_pool2d"}
-SHAPERS = {"flatten", "reshape", "upsample2d"}
-BINARY_KEEPERS = POOLS | SHAPERS | {"concatenate"}
-SIGN_KEEPING = {"hard_tanh", "tanh"}
-
-
-def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
-    """Return operations in which every value has at most one sign op; several layers may each have added one."""
-    kept: list[Node] = []
-    first: dict[str, str] = {}
-    stands_for: dict[str, str] = {}
-    for node in nodes:
-        node = _rewired(node, stands_for)
-        if node.kind == "sign" and (same := first.setdefault(node.op.inputs[0], node.op.output)) != node.op.output:
-            stands_for[node.op.output] = same
-        else:
-            kept.append(node)
-    return kept
-
-
-def binary_values(nodes: Sequence[Node]) -> set[str]:
-    """Return the names of the values that hold -1 and +1 alone."""
-    found: set[str] = set()
-    for node in nodes:
-        keeps = node.kind in BINARY_KEEPERS and all(name in found for name in node.op.inputs)
-        if node.kind in ("sign", "threshold") or keeps:
-            found.add(node.op.output)
-    return found
-
-
-def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
-    """Return operations without sign-preserving activations that only a sign follows."""
-    nodes = list(nodes)
-    for node in [each for each in nodes if each.op.fields.get("function") in SIGN_KEEPING]:
-        value, counts = node.op.output, consumers(nodes, output)
-        follows = [each for each in nodes if value in each.op.inputs]
-        while counts[value] == 1 and follows and follows[0].kind in POOLS | SHAPERS:
-            value = follows[0].op.output
-            follows = [each for each in nodes if value in each.op.inputs]
-        if follows and all(each.kind == "sign" for each in follows) and value != output:
-            stands_for = {node.op.output: node.op.inputs[0]}
-            nodes = [_rewired(each, stands_for) for each in nodes if each is not node]
-    return nodes
-
-
-def _rewired(node: Node, stands_for: Mapping[str, str]) -> Node:
-    inputs = tuple(stands_for.get(name, name) for name in node.op.inputs)
-    return node if inputs == node.op.inputs else replace(node, op=replace(node.op, inputs=inputs))
-
-
-def is_integer_sum(node: Node, binary: set[str]) -> bool:
-    """Return whether a layer sums signs: an integer, times the scale of its channel if there is one."""
-    return node.kind in SUMS and node.op.inputs[0] in binary and sign_scale(node.arrays["kernel"]) is not None

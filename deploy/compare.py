@@ -96,9 +96,9 @@ def compare(
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
     mixed = mixed_dtypes(strip_model(run.trainer, network))
     if mixed:
-        with plain_model(run, network, full=False) as half:
+        with plain_model(run.trainer, run.step, network, full=False) as half:
             _check_hooks(_metrics(run, network, half), expected)
-    with plain_model(run, network) as plain:
+    with plain_model(run.trainer, run.step, network) as plain:
         foreign, difference = foreign_names(plain), None
         model = getattr(predict, "model", None)
         if model is None or foreign:  # a user's class may be rebuilt as another layer

@@ -17,7 +17,7 @@ import numpy as np
 from hookline.deploy.inference.card import Card, read_card
 from hookline.deploy.inference.engine import load_model
 from hookline.trainer.deferred import quiet_start, silent
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, check_integer, import_optional, user_path
 from hookline.trainer.files import sync_folder
 
 if TYPE_CHECKING:
@@ -31,17 +31,6 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
-    """Return a module of a package that this project installs on demand."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(
-            f"{needed_by} needs the package {module}, which cannot be imported. Expected it installed: python -m pip "
-            f"install -e '.[{extra}]', in a clone of this project."
-        ) from error
 
 
 MOST_BITS = 8
@@ -71,9 +60,8 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         for name in ("codebook", "codebook_conv"):
-            bits = getattr(self, name)
-            if bits is not None and bits not in range(1, MOST_BITS + 1):
-                raise UserError(f"Invalid {name}: {bits!r}. Expected 1 to {MOST_BITS} bits, such as 5, or null.")
+            if (bits := getattr(self, name)) is not None:
+                check_integer(name, bits, 1, MOST_BITS)
         if self.codebook is None and self.codebook_conv is not None:
             raise UserError(
                 f"codebook_conv={self.codebook_conv} received without codebook. Expected both, such as codebook=5."
@@ -242,8 +230,7 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
     with quiet_start():
         from hookline.deploy.plain_model import card_of, finished_model
     run = restore(path, config, checkpoint)
-    if network not in run.trainer.networks:
-        raise unknown_name("network", network, run.trainer.networks)
+    check_choice("network", network, run.trainer.networks)
     return finished_model(run, network).predict_on_batch, card_of(run, network)
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
-from hookline.deploy.formats import first_line, import_optional
+from hookline.deploy.formats import first_line
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.deferred import silent
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of, nodes_in_order
 from hookline.trainer.ops.averages import STRETCH, STRETCHED
 
@@ -190,9 +190,8 @@ class Folded:
         return layer.activation(made + layer.bias if layer.use_bias else made)
 
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        graph = model._functional if isinstance(model, keras.Sequential) else model
-        tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
-        for node in nodes_in_order(graph):
+        tensors = {id(each): value for each, value in zip(model.inputs, inputs, strict=True)}
+        for node in nodes_in_order(model):
             operation = node.operation
             fused = is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
             if id(operation) not in self._offsets and not fused:  # what may be fused takes any shape
@@ -216,7 +215,7 @@ class Folded:
                 kwargs |= {"training": False} if "training" in kwargs else {}  # True for augmentation
                 made = keras.tree.flatten(operation(*args, **kwargs))
             tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
-        return [_shaped(tensors[id(each)], each) for each in graph.outputs]
+        return [_shaped(tensors[id(each)], each) for each in model.outputs]
 
 
 def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:

@@ -14,7 +14,7 @@ from hookline.deploy.arrays import Call, Node
 from hookline.deploy.inference.graph import ACTIVATIONS, Op
 from hookline.deploy.plain_model import check_single
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import AUGMENTING, as_functional, is_graph
+from hookline.trainer.graph import AUGMENTING, is_graph, layer_paths, unique_name, walk
 
 FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold",)}
 """Arguments of each operation by which a layer may describe itself."""
@@ -206,48 +206,31 @@ class _Walk:
         self.nodes: list[Node] = []
         self.problems: list[str] = []
         self.names: set[str] = set()
+        self.paths = {id(layer): path for path, layer in layer_paths(model).items()}
         self.input = self._new_name(str(model.inputs[0].name))
-        self.output = str(self._run(model, [_Value(self.input)], "")[0])
+        (output,) = keras.tree.flatten(walk(model, _Value(self.input), self._add))
+        self.output = str(output)
 
-    def _run(self, model: keras.Model, inputs: list[_Value], prefix: str) -> list[_Value]:
-        def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
-            given = keras.tree.flatten((args, kwargs))
-            values = [each for each in given if isinstance(each, _Value)]
-            if is_graph(operation):
-                found = self._run(operation, values, f"{prefix}{operation.name}/")
-            else:
-                constants = [each for each in given if not isinstance(each, _Value) and each is not None]
-                found = self._add(operation, values, constants, f"{prefix}{operation.name}")
-            return keras.tree.pack_sequence_as(operation.output, found)
-
-        # The walk that Keras itself clones and calls functional models with; it takes any values.
-        outputs = as_functional(model)._run_through_graph(inputs, call_fn=interpret)
-        return [each for each in keras.tree.flatten(outputs) if isinstance(each, _Value)]
-
-    def _add(self, operation: Any, values: list[_Value], constants: list[Any], path: str) -> list[_Value]:
-        """Return the values of a layer's outputs, in their order."""
-        count = len(keras.tree.flatten(operation.output))
+    def _add(self, operation: Any, values: list[_Value], constants: list[Any]) -> _Value:
+        """Return the value of a layer's output."""
+        path, value = self.paths.get(id(operation), operation.name), values[0]
         try:
-            if any(not isinstance(each, bool) for each in constants):
+            if any(not isinstance(each, bool | None) for each in constants):
                 raise NoOperationError("an argument that is not a tensor of the network")
             steps = layer_steps(operation)
         except NoOperationError as problem:
             why = f": {problem}" if str(problem) else ""
             self.problems.append(f"{path} ({type(operation).__name__}{why})")
-            return values[:1] * count
+            return value
         for step in steps:
-            output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.kind}"))
-            op = replace(step.op, name=path, inputs=tuple(map(str, values)), output=str(output))
+            value = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.kind}"))
+            op = replace(step.op, name=path, inputs=tuple(map(str, values)), output=str(value))
             self.nodes.append(replace(step, op=op))
-            values = [output]
-        return values[:count]
+            values = [value]
+        return value
 
     def _new_name(self, wanted: str) -> str:
-        name, count = wanted, 1
-        while name in self.names:
-            count += 1
-            name = f"{wanted}:{count}"
-        self.names.add(name)
+        self.names.add(name := unique_name(wanted, self.names))
         return name
 
 
@@ -264,10 +247,10 @@ def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
             f"'{model.name}' takes inputs of the shape {model.inputs[0].shape[1:]}. Expected one that is known for "
             "format=packed, or format=keras."
         )
-    walk = _Walk(model)
-    if walk.problems:
+    found = _Walk(model)
+    if found.problems:
         raise UserError(
-            f"format=packed has no operation for {', '.join(walk.problems)} of '{model.name}'. Expected a network "
+            f"format=packed has no operation for {', '.join(found.problems)} of '{model.name}'. Expected a network "
             "without, or format=saved_model."
         )
-    return walk.input, walk.nodes, walk.output
+    return found.input, found.nodes, found.output

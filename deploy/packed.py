@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,19 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.arrays import (
-    POOLS,
-    SHAPERS,
-    Call,
-    Node,
-    binary_values,
-    consumers,
-    drop_needless_activations,
-    encode_nodes,
-    is_integer_sum,
-    merge_equal_signs,
-    sign_scale,
-)
+from hookline.deploy.arrays import Call, Node, encode_nodes, sign_scale
 from hookline.deploy.formats import Contents, ExportOptions
 from hookline.deploy.inference.bits import pack_stream
 from hookline.deploy.inference.card import CARD
@@ -177,7 +166,10 @@ def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: i
     return evaluate
 
 
-MOVING = POOLS | SHAPERS
+SUMS = {"dense", "conv2d"}
+POOLS = {"max_pool2d", "global_max_pool2d"}
+MOVING = POOLS | {"flatten", "reshape", "upsample2d"}
+SIGN_KEEPING = {"hard_tanh", "tanh"}
 RISING = {
     *("relu", "relu6", "hard_tanh", "tanh", "sigmoid", "hard_sigmoid", "softplus", "softsign", "selu", "exponential"),
     *("leaky_relu", "elu"),
@@ -189,7 +181,7 @@ RISING = {
 class _Chain:
     """Hold the operations between a sum and a sign."""
 
-    source: Node  # the layer that makes the sum
+    source: Node  # the layer that sums signs: an integer, times the scale of its channel if there is one
     between: list[Node]  # each of one value that nothing else uses
     sign: Node
 
@@ -229,7 +221,7 @@ def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None
     node = sign
     while counts[name := node.op.inputs[0]] == 1 and name in made_by:
         node = made_by[name]
-        if is_integer_sum(node, binary):
+        if node.kind in SUMS and node.op.inputs[0] in binary and sign_scale(node.arrays["kernel"]) is not None:
             return _Chain(node, between, sign)
         if node.call is None and node.kind not in MOVING:
             return None
@@ -309,3 +301,52 @@ def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> l
         elif id(node) not in gone:
             found.append(replace(node, arrays={"kernel": kernel}) if node is chain.source else node)
     return found
+
+
+def consumers(nodes: Sequence[Node], output: str) -> Counter[str]:
+    """Return how often each value is used, by name."""
+    return Counter([output, *(name for node in nodes for name in node.op.inputs)])
+
+
+def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
+    """Return operations in which every value has at most one sign op; several layers may each have added one."""
+    kept: list[Node] = []
+    first: dict[str, str] = {}
+    stands_for: dict[str, str] = {}
+    for node in nodes:
+        node = _rewired(node, stands_for)
+        if node.kind == "sign" and (same := first.setdefault(node.op.inputs[0], node.op.output)) != node.op.output:
+            stands_for[node.op.output] = same
+        else:
+            kept.append(node)
+    return kept
+
+
+def binary_values(nodes: Sequence[Node]) -> set[str]:
+    """Return the names of the values that hold -1 and +1 alone."""
+    found: set[str] = set()
+    for node in nodes:
+        keeps = node.kind in MOVING | {"concatenate"} and all(name in found for name in node.op.inputs)
+        if node.kind in ("sign", "threshold") or keeps:
+            found.add(node.op.output)
+    return found
+
+
+def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
+    """Return operations without sign-preserving activations that only a sign follows."""
+    nodes = list(nodes)
+    for node in [each for each in nodes if each.op.fields.get("function") in SIGN_KEEPING]:
+        value, counts = node.op.output, consumers(nodes, output)
+        follows = [each for each in nodes if value in each.op.inputs]
+        while counts[value] == 1 and follows and follows[0].kind in MOVING:
+            value = follows[0].op.output
+            follows = [each for each in nodes if value in each.op.inputs]
+        if follows and all(each.kind == "sign" for each in follows) and value != output:
+            stands_for = {node.op.output: node.op.inputs[0]}
+            nodes = [_rewired(each, stands_for) for each in nodes if each is not node]
+    return nodes
+
+
+def _rewired(node: Node, stands_for: Mapping[str, str]) -> Node:
+    inputs = tuple(stands_for.get(name, name) for name in node.op.inputs)
+    return node if inputs == node.op.inputs else replace(node, op=replace(node.op, inputs=inputs))

@@ -117,13 +117,12 @@ def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable
 
 
 @contextmanager
-def plain_model(run: Run, network: str, *, full: bool = True) -> Iterator[keras.Model]:
-    """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was."""
-    owner = run.trainer.networks[network]
+def plain_model(trainer: Trainer, step: int, network: str, *, full: bool = True) -> Iterator[keras.Model]:
+    """Yield the finished model of a network, as `finished_model` has it; afterwards the trainer is as it was."""
+    owner = trainer.networks[network]
     before = {name: variable.numpy() for name, variable in owner.weights.items()}
-    stripped = strip_model(run.trainer, network)
-    with assigned(owner, before), put_back(stripped, owner.final_activations) as model:
-        yield _with_shipped(run, network, model, full=full)
+    with assigned(owner, before), put_back(strip_model(trainer, network), owner.final_activations) as model:
+        yield _with_shipped(trainer, step, network, model, full=full)
 
 
 def finished_model(run: Run, network: str) -> keras.Model:
@@ -134,13 +133,13 @@ def finished_model(run: Run, network: str) -> keras.Model:
     """
     owner = run.trainer.networks[network]
     model = with_final(strip_model(run.trainer, network), owner.final_activations)
-    return _with_shipped(run, network, model, full=True)
+    return _with_shipped(run.trainer, run.step, network, model, full=True)
 
 
-def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> keras.Model:
+def _with_shipped(trainer: Trainer, step: int, network: str, model: keras.Model, *, full: bool) -> keras.Model:
     """Return a copy with the weights that evaluation uses; the model itself where parts of it are not Keras's."""
-    variables = run.trainer.networks[network].variables
-    shipped = shipped_weights(run.trainer, run.step)[network]
+    variables = trainer.networks[network].variables
+    shipped = shipped_weights(trainer, step)[network]
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made, foreign = model, foreign_names(model)
     if not foreign or (full and mixed_dtypes(model)):

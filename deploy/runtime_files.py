@@ -15,11 +15,11 @@ from keras.src.export.tf2onnx_lib import patch_tf2onnx
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
-from hookline.deploy.formats import Contents, ExportOptions, first_line, import_optional
+from hookline.deploy.formats import Contents, ExportOptions, first_line
 from hookline.deploy.integer import unknown_operations, write_integer, write_qdq
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import layer_paths
 from hookline.trainer.step.evaluate import Evaluator
 
@@ -73,7 +73,7 @@ class KerasPredictor:
 
 def write_keras(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
     """Write a .keras file."""
-    with plain_model(run, network) as model:
+    with plain_model(run.trainer, run.step, network) as model:
         try:
             model.save(path, include_optimizer=False)
         except (NotImplementedError, TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ load_saved_model = SavedModelPredictor
 
 def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
     """Write a SavedModel with one endpoint "serve" for any number of examples."""
-    with plain_model(run, network) as own:
+    with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "saved_model")
         archive = keras.export.ExportArchive()  # `model.export` would track the model too, and store variables twice
         with silent():
@@ -127,7 +127,7 @@ OPSET = 18
 
 def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
     """Write an .onnx file for any number of examples; after fake quantization, with integers as QDQ nodes."""
-    with plain_model(run, network) as own:
+    with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "onnx")
         if is_fake_quantized(model):
             return layer_table(own, write_qdq(model, path, OPSET), lossy=True)
@@ -164,7 +164,7 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
     of training examples; inputs and outputs stay float32. A network that was trained with fake quantization is written
     in integers, inputs and outputs too, with its own ranges.
     """
-    with plain_model(run, network) as own:
+    with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "litert")
         if is_fake_quantized(model):
             return layer_table(own, write_integer(model, path), lossy=True)

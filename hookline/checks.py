@@ -11,25 +11,19 @@ import keras
 import numpy as np
 
 from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
+from hookline.recipes.model_checks import fits_shape, inputs_by_name, model_inputs
 from hookline.trainer.config.schema import BALANCED
 from hookline.trainer.errors import UserError, is_whole_number
-from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data, check_labels
 from hookline.trainer.network import listed_shapes
 
 Shape = tuple[int | None, ...]
 
 
-def model_inputs(model: keras.Model) -> Any:
-    """Return a model's inputs, a tensor or several in a dict or list, such as its call takes; None if unknown."""
-    inputs = getattr(as_functional(model), "_inputs_struct", None) if is_graph(model) else None
-    return inputs if all(isinstance(each, keras.KerasTensor) for each in _named(inputs).values()) else None
-
-
 def embedded_inputs(model: keras.Model) -> dict[str, int]:
     """Return how many rows the embedding of each input has whose values are row numbers."""
     found: dict[str, int] = {}
-    named = _named(model_inputs(model))
+    named = inputs_by_name(model_inputs(model))
     for layer in model.layers if named else ():
         read = [each for node in layer._inbound_nodes for each in node.input_tensors]
         for name, tensor in named.items():
@@ -38,16 +32,9 @@ def embedded_inputs(model: keras.Model) -> dict[str, int]:
     return found
 
 
-def _named(inputs: Any) -> dict[str, Any]:
-    if isinstance(inputs, Mapping):
-        return {str(name): each for name, each in inputs.items()}
-    several = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
-    return {getattr(each, "name", ""): each for each in several}
-
-
 def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) -> None:
     """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding has not."""
-    wanted = {key: tuple(each.shape[1:]) for key, each in _named(taken).items()}
+    wanted = {key: tuple(each.shape[1:]) for key, each in inputs_by_name(taken).items()}
     given: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         given = {str(key): each for key, each in inputs.items()}
@@ -121,15 +108,11 @@ def _check_classes(targets: np.ndarray, shape: Shape, ignored: int | None, where
 
 def _alike(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
     """Return whether shapes are the same, but for a 1 at the end of one of them."""
-    return _fits(wanted, given) or _fits(_bare(wanted), _bare(given))
+    return fits_shape(wanted, given) or fits_shape(_bare(wanted), _bare(given))
 
 
 def _bare(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     return shape[:-1] if shape[-1:] == (1,) else shape
-
-
-def _fits(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
-    return len(wanted) == len(given) and all(one in (None, other) for one, other in zip(wanted, given, strict=True))
 
 
 def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
@@ -148,10 +131,7 @@ def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
             f"class_weight={given!r} received. Expected '{BALANCED}', or finite weights of at least 0 by class, of "
             f"0..{data.classes - 1}, such as {{0: 2.0}}."
         )
-    weights = {int(label): float(weight) for label, weight in given.items()}
-    if not any(weights.get(int(label), 1.0) for label in np.unique(data.train.labels)):
-        raise UserError("class_weight is 0 for every class of the training examples. Expected one above 0.")
-    return weights
+    return {int(label): float(weight) for label, weight in given.items()}
 
 
 def _is_weight(label: Any, weight: Any, classes: int) -> bool:

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from hookline.hooks import catalogue
 from hookline.trainer.config.schema import TARGET
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.hook import GraphHook, Hook, HostHook, again
 from hookline.trainer.run.blueprint import BINDING, build_hook
 from hookline.trainer.run.results import short_name
@@ -100,8 +100,7 @@ def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
     """Return the maker of a hook of the catalogue; options with a target are a whole node, as a run has stored it."""
     entries = catalogue()
     kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
-    if kind not in entries:
-        raise unknown_name("hook", kind, entries)
+    check_choice("hook", kind, entries)
     content: Any = OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))
     node = {**({} if TARGET in options else content[kind]), **options}
     plugins = [node[TARGET].partition(".")[0]] if entries[kind].plugin else []

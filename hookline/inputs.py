@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.checks import Shape, check_inputs, check_targets
 from hookline.recipes.losses import ONE, Loss
-from hookline.trainer.errors import UserError, is_whole_number
+from hookline.trainer.errors import UserError, check_integer
 from hookline.trainer.input.data import (
     ArraySource,
     Data,
@@ -95,10 +95,7 @@ def training_data(
 
 
 def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
-    size = (of_dataset or BATCH_SIZE) if given is None else given
-    if not is_whole_number(size) or size < 1:
-        raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
-    return min(int(size), train.size)
+    return min(check_integer("batch_size", (of_dataset or BATCH_SIZE) if given is None else given), train.size)
 
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:

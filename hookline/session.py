@@ -12,13 +12,13 @@ import keras
 import tensorflow as tf
 
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
-from hookline.hook_list import HISTORY, PROGRESS, check_callbacks, hook_makers, listed, progress_mode
+from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, PROGRESS, check_callbacks, listed, progress_mode
 from hookline.inputs import evaluation_split, training_data
 from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
-from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, user_path
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.control import Interruption
@@ -97,8 +97,7 @@ class Trainer:
     def __repr__(self) -> str:
         """Return the networks, the hooks that were asked for, and how far training is."""
         sizes = ", ".join(f"{model.name} ({model.count_params():,} weights)" for model in self._spec.models.values())
-        defaults = hook_makers((), on_disk=self.run_dir is not None, mode=None)
-        hidden = {*defaults, PROGRESS, HISTORY}
+        hidden = {*ALWAYS, *ON_DISK, PROGRESS, HISTORY}
         own = ", ".join(name for name in self._spec.makers if name not in hidden) or "none"
         place = "nothing on disk" if self.run_dir is None else f"run_dir={self.run_dir}"
         return f"Trainer({sizes}; hooks: {own}; step {self.step:,}; {place})"
@@ -376,9 +375,7 @@ class Trainer:
         models = self._spec.models
         if network is None and len(models) > 1:
             raise UserError(f"There are several networks: {', '.join(models)}. Expected network= or models.")
-        if network is not None and network not in models:
-            raise unknown_name("network", network, models)
-        return network or next(iter(models))
+        return next(iter(models)) if network is None else check_choice("network", network, models)
 
 
 def _check_given(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.formats import FORMATS, ExportOptions, check_place
+from hookline.deploy.formats import FORMATS, check_place
 from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
 from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
 from hookline.scripts.export import Options, write
-from hookline.trainer.errors import UserError, check_integer, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, check_integer, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch
@@ -67,9 +66,7 @@ class Shipped:
         for variable in self.state.trainer.networks[network].variables.values():
             checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), checksum)
         if self._models.get(network, (None,))[0] != (step, checksum):
-            loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
-            run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
-            with plain_model(run or cast(Run, loaded), network) as plain:
+            with plain_model(self.state.trainer, step, network) as plain:
                 try:
                     made = rebuilt(plain) if foreign_names(plain) else plain
                 except (NotImplementedError, TypeError, ValueError) as error:
@@ -128,13 +125,10 @@ class Shipped:
         self, path: str | Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]
     ) -> Path:
         """Write a network in a format, once it is certain that the file is as good as the network."""
-        if name not in FORMATS:
-            raise unknown_name("format", str(name), FORMATS)
-        form = FORMATS[name]
-        known = {"overwrite", *({each.name for each in fields(ExportOptions)} & {"tolerance", *form.options})}
+        form = FORMATS[check_choice("format", name, FORMATS)]
+        known = {"overwrite", "tolerance", *form.options}
         for option in options:
-            if option not in known:
-                raise unknown_name(f"option of format={name}", option, known)
+            check_choice(f"option of format={name}", option, known)
         form.check_packages()
         place = user_path(path, "path")
         check_place(place, form, overwrite=bool(options.get("overwrite", False)), remedy="overwrite=True")

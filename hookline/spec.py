@@ -14,17 +14,18 @@ from typing import Any, get_type_hints
 import keras
 import numpy as np
 
-from hookline.checks import embedded_inputs, model_inputs
+from hookline.checks import embedded_inputs
 from hookline.deploy.plain_model import architecture
 from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
-from hookline.recipes.optimizers import fused_update
+from hookline.recipes.model_checks import model_inputs
+from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
@@ -47,12 +48,7 @@ from hookline.trainer.run.machine import memory_errors, released_graphs
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
-FUSED = {
-    "adam": fused_update.Adam,
-    "adamw": fused_update.AdamW,
-    "rmsprop": fused_update.RMSprop,
-    "sgd": fused_update.SGD,
-}
+FUSED = {each.__name__.lower(): each for each in (Adam, AdamW, RMSprop, SGD)}
 """What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
 EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 OF_FIT = ("epochs", "steps", "batch_size", "class_weights", "max_seconds")
@@ -113,8 +109,7 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name in OF_FIT:
             raise UserError(f"{name} received. Expected it by fit().")
-        if name not in defaults or name in OF_COMMAND_LINE:
-            raise unknown_name("setting", name, set(defaults) - {*OF_FIT, *OF_COMMAND_LINE})
+        check_choice("setting", name, defaults.keys() - {*OF_FIT, *OF_COMMAND_LINE})
         if not fits(given[name], hint := get_type_hints(TrainerConfig)[name]):
             raise UserError(f"{name}={given[name]!r} received. Expected {describe(hint)}.")
     check_fields(TrainerConfig, settings := {**defaults, **given}, "")

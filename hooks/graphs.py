@@ -1,20 +1,19 @@
-"""Functional models: called anew with other layers, and walked with facts in place of tensors; calls replaced."""
+"""Functional models: called anew with other layers; calls replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph, select_layers
+from hookline.trainer.graph import as_functional, is_graph, select_layers, walk
 
-Fact = TypeVar("Fact")
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
@@ -83,28 +82,6 @@ def write_out(model: keras.Model, kinds: type | tuple[type, ...]) -> keras.Model
         return layer.written_out(inputs)
 
     return call_anew(model, lambda layer: isinstance(layer, kinds), call)
-
-
-def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> None:
-    """Run facts in place of tensors through a model's graph, inner models included.
-
-    `visit(operation, facts, constants)` returns the fact about the outputs of an operation; `constants` are those of
-    its arguments that are not facts.
-    """
-
-    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        given = keras.tree.flatten((args, kwargs))
-        facts = [each for each in given if isinstance(each, type(start))]
-        if is_graph(operation):
-            return run(operation, facts)
-        found = visit(operation, facts, [each for each in given if not isinstance(each, type(start))])
-        return [found] * len(keras.tree.flatten(operation.output))
-
-    def run(graph: keras.Model, inputs: list[Fact]) -> Any:
-        # The walk that Keras itself clones and calls functional models with; it takes any values.
-        return as_functional(graph)._run_through_graph(inputs, call_fn=call)
-
-    run(model, [start for _ in model.inputs])
 
 
 def select_layer(model: keras.Model, pattern: str) -> keras.Layer:

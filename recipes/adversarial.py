@@ -44,14 +44,10 @@ LOSSES: dict[str, AdversarialLoss] = {
     "hinge": AdversarialLoss(
         real=lambda scores: tf.nn.relu(1.0 - scores),
         fake=lambda scores: tf.nn.relu(1.0 + scores),
-        generator=lambda scores: tf.negative(scores),
+        generator=lambda scores: -scores,
     ),
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
-    "wasserstein": AdversarialLoss(
-        real=lambda scores: tf.negative(scores),
-        fake=lambda scores: tf.identity(scores),
-        generator=lambda scores: tf.negative(scores),
-    ),
+    "wasserstein": AdversarialLoss(real=lambda s: -s, fake=lambda s: s, generator=lambda s: -s),
 }
 UNBOUNDED = "wasserstein"  # the loss whose discriminator must be held Lipschitz by a gradient penalty
 NOISES = ("normal", "uniform")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_graph
+from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import listed_shapes, shape_hint
 
@@ -23,16 +23,28 @@ def check_classes(data: Data, task: str) -> None:
         )
 
 
+def model_inputs(model: keras.Model) -> Any:
+    """Return a model's inputs, a tensor or several in a dict or list, such as its call takes; None if unknown."""
+    inputs = getattr(as_functional(model), "_inputs_struct", None) if is_graph(model) else None
+    return inputs if all(isinstance(each, keras.KerasTensor) for each in inputs_by_name(inputs).values()) else None
+
+
+def inputs_by_name(inputs: Any) -> dict[str, Any]:
+    """Return what `model_inputs` returned by name."""
+    if isinstance(inputs, Mapping):
+        return {str(name): each for name, each in inputs.items()}
+    several = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    return {getattr(each, "name", ""): each for each in several}
+
+
 def check_inputs(model: keras.Model, data: Data) -> None:
     """Refuse a model that does not take the examples of the data."""
     if not is_graph(model):
         return
     if data.preparations:
-        given = getattr(model, "_inputs_struct", None)  # of a functional model, as it was made
-        names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
-        shapes = [list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)]
-        several, wanted = dict(zip(names, shapes, strict=False)), data.model_shape
-        if several.keys() != wanted.keys() or not all(_fits(several[name], wanted[name]) for name in wanted):
+        several = {name: list(each.shape[1:]) for name, each in inputs_by_name(model_inputs(model)).items()}
+        wanted = data.model_shape
+        if several.keys() != wanted.keys() or not all(fits_shape(several[name], wanted[name]) for name in wanted):
             first = next(iter(wanted))
             raise UserError(
                 f"The model '{model.name}' takes the inputs {listed_shapes(several)}. Expected those of the data by "
@@ -40,8 +52,8 @@ def check_inputs(model: keras.Model, data: Data) -> None:
             )
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
-    if len(taken) != 1 or not _fits(taken[0], data.input_shape):
-        hint = shape_hint(data) if data.preparation and _fits(taken[0], data.preparation.raw_shape) else ""
+    if len(taken) != 1 or not fits_shape(taken[0], data.input_shape):
+        hint = shape_hint(data) if data.preparation and fits_shape(taken[0], data.preparation.raw_shape) else ""
         raise UserError(
             f"The model '{model.name}' takes inputs of shape {' and '.join(map(str, taken))}. Expected "
             f"{list(data.input_shape)}, as the data gives: let the model begin with keras.Input(input_shape), or take "
@@ -69,5 +81,6 @@ def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
     )
 
 
-def _fits(taken: list[int | None], given: tuple[int, ...]) -> bool:
+def fits_shape(taken: Sequence[int | None], given: Sequence[int]) -> bool:
+    """Return whether a shape is one that is taken, where None stands for any length."""
     return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))

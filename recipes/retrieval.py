@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output
-from hookline.recipes.pictures import enlarged
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.network import Network
@@ -26,6 +25,7 @@ from hookline.trainer.objective import (
     Objective,
     ObjectiveOutput,
     Shown,
+    enlarged,
     hard_labels,
     sheet,
     thumbnails,
@@ -50,14 +50,7 @@ class Retrieval(Objective):
     name = "retrieval"
     trains = ("model",)
 
-    def __init__(
-        self,
-        *,
-        mining: str = "semi_hard",
-        margin: float | None = 0.2,
-        squared: bool = False,
-        recall_at: Sequence[int] = (1, 5, 20),
-    ) -> None:
+    def __init__(self, *, mining: str, margin: float | None, squared: bool, recall_at: Sequence[int]) -> None:
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -212,10 +205,6 @@ class Triplets:
     valid: tf.Tensor  # bool: False where there is no such triplet; the distances there mean nothing
 
 
-Mining: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Triplets]"
-"""Called with distances [batch, batch] and the pairs of one class and of two."""
-
-
 def batch_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
     """Return for each anchor its farthest positive and its nearest negative: [batch].
 
@@ -252,6 +241,7 @@ def batch_all(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) ->
     )
 
 
+Mining: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Triplets]"
 MININGS: dict[str, Mining] = {"batch_hard": batch_hard, "semi_hard": semi_hard, "batch_all": batch_all}
 
 
@@ -289,15 +279,13 @@ FRAME, GAP = 3, 4  # pixels
 PAPER, RIGHT, WRONG = (1.0, 1.0, 1.0), (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
 
 
-def nearest_neighbours(
-    embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int], count: int = NEIGHBOURS
-) -> list[np.ndarray]:
+def nearest_neighbours(embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int]) -> list[np.ndarray]:
     """Return the positions of the nearest examples in the other half, nearest first, for each query."""
     found = []
     for query in queries:
         gallery = np.flatnonzero(half != half[query])
         similarity = embeddings[gallery] @ embeddings[query]
-        found.append(gallery[np.argsort(-similarity, kind="stable")[:count]])
+        found.append(gallery[np.argsort(-similarity, kind="stable")[:NEIGHBOURS]])
     return found
 
 

@@ -55,13 +55,7 @@ class KerasLoss(Objective):
     trains = (MODEL,)
 
     def __init__(
-        self,
-        heads: Mapping[str, Head],
-        names: Sequence[str],
-        *,
-        classes: int,
-        reconstructs: bool = False,
-        uneven: bool = False,
+        self, heads: Mapping[str, Head], names: Sequence[str], *, classes: int, reconstructs: bool, uneven: bool
     ) -> None:
         """Set losses and metrics by output, the names of the outputs, and whether the inputs are the targets.
 
@@ -230,9 +224,7 @@ def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tup
         return dict(zip(output_names(model), shapes, strict=True))
     if data is None:
         return {}
-    batch = data.train.source.gather(data.train.indices[:1])
-    values = [[each.value for each in kind] for kind in (model.trainable_variables, model.non_trainable_variables)]
-    outputs, _ = model.stateless_call(*values, batch[INPUTS])  # nothing is written
+    outputs = first_outputs(model, data)
     named = outputs if isinstance(outputs, Mapping) else {ONE: outputs}
     return {name: (None, *tuple(each.shape)[1:]) for name, each in named.items() if hasattr(each, "shape")}
 

@@ -31,13 +31,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 import hookline
-from hookline.deploy.formats import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import OpenSweep, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.trainer.config.command import Command, parse_command
-from hookline.trainer.errors import UserError, as_typed, unknown_name
+from hookline.trainer.errors import UserError, as_typed, import_optional, unknown_name
 from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
 from hookline.trainer.run.directory import locked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 import os
 import re
@@ -63,7 +64,7 @@ def _is_shown(character: str) -> bool:
 IS_CLONE = (Path(__file__).resolve().parents[1] / "hookline").is_dir()
 """Whether this is a clone of the project, with its scripts as files; false for an installed package."""
 SCRIPT = re.compile(r"(?<![\w./-])(?:(?:python )?scripts/(\w+)|(?:python )?(train))\.py\b")
-EXTRA = re.compile(r"-e '\.\[(\w+)\]', in a clone of this project")
+EXTRA = re.compile(r"-e '\.\[([\w-]+)\]', in a clone of this project")
 
 
 PROGRAM = re.compile(r"(?<![\w./-])(?:python(?= (?:train|scripts/\w+)\.py\b| -m pip)|tensorboard(?= --logdir))")
@@ -156,6 +157,17 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in names:
         raise unknown_name(name, str(value), names)
     return value
+
+
+def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
+    """Return a module of a package that this project installs on demand."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{needed_by} needs the package {module}, which cannot be imported ({error}). Expected it installed: "
+            f"python -m pip install -e '.[{extra}]', in a clone of this project."
+        ) from error
 
 
 def user_path(text: str | Path, key: str) -> Path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from hookline.trainer.errors import UserError, did_you_mean
 
+Fact = TypeVar("Fact")
 MOST_LISTED = 40
 _MOVES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Erasing")
 _COLORS = ("Contrast", "Brightness", "ColorJitter", "Hue", "Saturation", "Sharpness", "Grayscale", "Invert")
@@ -112,6 +113,28 @@ def graph_calls(model: keras.Model) -> list[Any]:
 def nodes_in_order(model: keras.Model) -> list[Any]:
     """Return the nodes of a model's own graph in topological order, without inputs."""
     return [node for node in _nodes(model) if not node.is_input]
+
+
+def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> Any:
+    """Run facts in place of tensors through a model's graph, inner models included; return those about its outputs.
+
+    `visit(operation, facts, constants)` returns the fact about the outputs of an operation; `constants` are those of
+    its arguments that are not facts.
+    """
+
+    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        given = keras.tree.flatten((args, kwargs))
+        facts = [each for each in given if isinstance(each, type(start))]
+        if is_graph(operation):
+            return run(operation, facts)
+        found = visit(operation, facts, [each for each in given if not isinstance(each, type(start))])
+        return [found] * len(keras.tree.flatten(operation.output))
+
+    def run(graph: keras.Model, inputs: list[Fact]) -> Any:
+        # The walk that Keras itself clones and calls functional models with; it takes any values.
+        return as_functional(graph)._run_through_graph(inputs, call_fn=call)
+
+    return run(model, [start for _ in model.inputs])
 
 
 def is_of(layer: Any, names: Iterable[str]) -> bool:

@@ -295,6 +295,13 @@ def thumbnails(images: tf.Tensor) -> tf.Tensor:
     return tf.image.resize(images, [max(1, round(height * scale)), max(1, round(width * scale))], method="area")
 
 
+def enlarged(images: np.ndarray, smallest: int) -> np.ndarray:
+    """Return images in [-1, 1] as RGB in [0, 1], each pixel repeated until a side has so many; NaN is black."""
+    times = max(1, math.ceil(smallest / min(images.shape[1:3])))
+    pixels = np.clip((np.nan_to_num(images.astype(np.float32), nan=-1.0) + 1.0) / 2.0, 0.0, 1.0)
+    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
+
+
 def in_rows(images: np.ndarray) -> list[np.ndarray]:
     """Return images [n, ...] as the rows of a square, the last one perhaps shorter, for `sheet`."""
     columns = math.ceil(math.sqrt(len(images)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +59,7 @@ def as_words(packed: np.ndarray) -> np.ndarray:
         whole = np.zeros((rows, length + missing), np.uint8)
         whole[:, :length] = packed
         packed = whole
-    return packed.view(np.uint64) if math.prod(packed.shape) else np.empty((rows, packed.shape[1] // WORD), np.uint64)
+    return packed.view(np.uint64)
 
 
 BLOCK = 2**15  # words of an intermediate result: 256 KiB, and as many bytes for the counts

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
 from hookline.deploy.inference.bits import Backend, Products, Sums
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import import_optional
 
-try:
-    numba: Any = importlib.import_module("numba")  # an extra, which type checks do without
-    extending: Any = importlib.import_module("numba.extending")
-except ImportError as error:
-    raise UserError(
-        "kernels=numba needs Numba. Expected it installed: python -m pip install -e '.[fast]', in a clone of this "
-        "project. Or use kernels=numpy."
-    ) from error
+numba, extending = (
+    import_optional(module, extra="fast", needed_by="kernels=numba") for module in ("numba", "numba.extending")
+)
 
 ROWS = 32  # rows that are combined with the same units while both are in the first-level cache
 

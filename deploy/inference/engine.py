@@ -22,7 +22,7 @@ from hookline.deploy.inference.graph import (
     parse_graph,
     to_float,
 )
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice
 
 NUMPY, NUMBA = "numpy", "numba"
 CHUNK = 2**22  # bytes of the values of some examples that run together
@@ -108,9 +108,7 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
 
 def find_backend(kernels: str) -> Backend:
     """Return what computes with kernels of signs."""
-    if kernels not in (NUMPY, NUMBA):
-        raise unknown_name("kernels", str(kernels), (NUMPY, NUMBA))
-    if kernels == NUMPY:
+    if check_choice("kernels", kernels, (NUMPY, NUMBA)) == NUMPY:
         return NUMPY_BACKEND
     from hookline.deploy.inference.compiled import NUMBA_BACKEND
 

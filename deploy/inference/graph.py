@@ -262,9 +262,7 @@ class Context:
         """Return the values without their scale: float32, in Keras's shape; signs are -1 and +1."""
         count = math.prod(encoded.shape)
         if encoded.encoding == SIGN:
-            values = self.numbers(encoded.tensor, count, 1).astype(np.float32)
-            values += values
-            values -= 1.0
+            values = 2 * self.numbers(encoded.tensor, count, 1).astype(np.float32) - 1
         elif encoded.encoding == CODEBOOK:
             assert encoded.bits is not None
             assert encoded.values is not None
@@ -280,13 +278,5 @@ def to_float(value: Value) -> Activation:
     if value.kind == FLOAT:
         return lambda array: array
     if value.kind == BINARY:
-        return lambda array: to_signs(array, value).astype(np.float32)
+        return lambda array: (2 * unpack_last(array, value.shape[-1]).view(np.int8) - 1).astype(np.float32)
     return lambda array: array.astype(np.float32)
-
-
-def to_signs(array: np.ndarray, value: Value) -> np.ndarray:
-    """Return packed signs as -1 and +1: int8 [batch, *shape]."""
-    signs = unpack_last(array, value.shape[-1]).view(np.int8)
-    signs += signs
-    signs -= 1
-    return signs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
@@ -21,7 +20,7 @@ from hookline.hooks.monitors.metrics_jsonl import FILE_NAME, lines_until
 from hookline.hooks.monitors.pictures import DIRECTORY_NAME
 from hookline.hooks.monitors.records import hyperparameters, reached_values
 from hookline.trainer.config.stored import read_overrides
-from hookline.trainer.errors import UserError, check_number, one_line
+from hookline.trainer.errors import check_number, import_optional, one_line
 from hookline.trainer.files import parse_json, read_json, write_whole
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.results import COMPLETE
@@ -109,13 +108,8 @@ class RemoteLogger(HostHook):
         self._thread = None
 
     def _start(self, run: Run, *, reports: bool = True) -> threading.Thread:
-        try:
-            importlib.import_module(self.package)  # here, as importing beside the loop would slow its first steps
-        except ImportError as error:
-            raise UserError(
-                f"The hook '{self.name}' needs the package {self.package}: {one_line(str(error))}. Expected it "
-                f"installed: python -m pip install -e '.[{self.package}]', in a clone of this project."
-            ) from error
+        # Here, as importing beside the loop would slow its first steps.
+        import_optional(self.package, extra=self.package, needed_by=f"The hook '{self.name}'")
         self.directory, self.config = run.directory.resolve(), run.config
         self.settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         self.tags = list(dict.fromkeys([*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]))

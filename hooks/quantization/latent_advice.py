@@ -9,11 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import Kernel
 from hookline.hooks.options import first_of
 from hookline.hooks.quantization.selection import SIGN_KEEPING
-from hookline.trainer.graph import is_graph
+from hookline.trainer.graph import is_graph, walk
 from hookline.trainer.network import inner_of
 
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}

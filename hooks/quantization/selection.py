@@ -8,10 +8,9 @@ from typing import Any
 
 import keras
 
-from hookline.hooks.graphs import walk
 from hookline.hooks.kernels import KERNEL_LAYERS, is_kernel_layer
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers
+from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers, walk
 
 MODEL_INPUT = ""
 ACTIVATED = ("Activation", "EinsumDense", *KERNEL_LAYERS)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hookline.recipes.augment import check_floating, image_inputs
+from hookline.recipes.augment import FloatAugment, ImageAugment
 from hookline.trainer.errors import UserError, check_number
-from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import normal, uniform
 from hookline.trainer.objective import Batch
 
 GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 
 
-class Color(Augment):
+class Color(ImageAugment):
     """Change the colors of images, and clip the result to the range from black to white.
 
     In the order of the options, with black as 0 and white as 1: all pixels times a factor; the difference of each to
@@ -34,7 +33,8 @@ class Color(Augment):
             raise UserError("brightness, contrast, saturation and hue are all 0. Expected at least one above 0.")
 
     def check(self, batch: Batch) -> None:
-        images = image_inputs(batch)
+        super().check(batch)
+        images = batch["inputs"]
         channels = images.shape[-1]
         if (self.saturation or self.hue) and channels != 3:
             raise UserError(f"saturation and hue need 3 channels, and the images have {channels}. Set both to 0.")
@@ -44,7 +44,7 @@ class Color(Augment):
             raise UserError(f"the images go from {low:g} to {high:g}. Expected values in [{black:g}, {white:g}].")
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        images = image_inputs(batch)
+        images = batch["inputs"]
         black, white = self.black_and_white
         scale = 1.0 / (white - black)
         pixels = scale * images - scale * black
@@ -77,16 +77,13 @@ def _blended(pixels: tf.Tensor, grey: tf.Tensor, factors: tf.Tensor) -> tf.Tenso
     return tf.clip_by_value(grey + factors * (pixels - grey), 0.0, 1.0)
 
 
-class Noise(Augment):
+class Noise(FloatAugment):
     """Add independent normal draws to all input values; the result may leave the range of the data."""
 
     priority = 60
 
     def __init__(self, *, stddev: float = 0.1) -> None:
         self.stddev = check_number("stddev", stddev, 0, above_minimum=True)
-
-    def check(self, batch: Batch) -> None:
-        check_floating(batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         inputs = batch["inputs"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.recipes.augment import image_inputs
+from hookline.recipes.augment import ImageAugment
 from hookline.trainer.errors import check_choice, check_number
-from hookline.trainer.input.augment import Augment, targets_are_map
+from hookline.trainer.input.augment import targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
 
@@ -18,7 +18,7 @@ BORDERS = ("constant", "reflect", "nearest")  # TensorFlow's WRAP is left out: i
 MAP = "map"
 
 
-class Geometric(Augment):
+class Geometric(ImageAugment):
     """Move the pixels of each image by an affine map of its own.
 
     If the data has a "map" [batch, height, width], or targets [batch, height, width, ...], they move along, filled with
@@ -44,11 +44,8 @@ class Geometric(Augment):
         """Return moved images. A subclass with a faster way to the same pixels overrides it."""
         return warp(images, maps, interpolation, self.border, fill)
 
-    def check(self, batch: Batch) -> None:
-        image_inputs(batch)
-
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        images = image_inputs(batch)
+        images = batch["inputs"]
         height, width = images.shape[1:3]
         maps = self.maps(seeds, height, width)
         fill = self.black_and_white[0] if self.fill is None else self.fill

@@ -8,9 +8,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.augment import check_floating, image_inputs
+from hookline.recipes.augment import FloatAugment, ImageAugment
 from hookline.trainer.errors import check_number
-from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
 from hookline.trainer.objective import SOFT_TARGETS, Batch
 
@@ -62,7 +61,7 @@ def _ranges(middle: tf.Tensor, extent: tf.Tensor, size: int) -> tf.Tensor:
     return tf.logical_and(places >= first, places < first + extent[:, None])
 
 
-class Mixup(Augment):
+class Mixup(FloatAugment):
     """Mix each example with another of its batch: w x + (1 - w) x', and its target likewise, w ~ Beta(alpha, alpha).
 
     The weights are drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2
@@ -76,9 +75,6 @@ class Mixup(Augment):
         self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
         self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
-    def check(self, batch: Batch) -> None:
-        check_floating(batch)
-
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         mixed = chance(seeds, "mixed", self.probability)
         own = tf.where(mixed, beta(seeds, "weight", self.alpha), 1.0)
@@ -90,7 +86,7 @@ class Mixup(Augment):
         return changed
 
 
-class Cutmix(Augment):
+class Cutmix(ImageAugment):
     """Paste a rectangle of another image of the batch into each image; targets mix by the share of the pixels.
 
     The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
@@ -105,11 +101,8 @@ class Cutmix(Augment):
         self.alpha = check_number("alpha", alpha, 0, 100, above_minimum=True)
         self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
-    def check(self, batch: Batch) -> None:
-        image_inputs(batch)
-
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        images, shares = image_inputs(batch), batch[SOFT_TARGETS]
+        images, shares = batch["inputs"], batch[SOFT_TARGETS]
         height, width = images.shape[1:3]
         side = tf.sqrt(1.0 - beta(seeds, "weight", self.alpha))
         side = tf.where(chance(seeds, "mixed", self.probability), side, 0.0)
@@ -124,7 +117,7 @@ class Cutmix(Augment):
         }
 
 
-class Cutout(Augment):
+class Cutout(ImageAugment):
     """Cover a rectangle around a random pixel; where it reaches beyond the border, less is covered.
 
     DeVries and Taylor 2017, "Improved Regularization of Convolutional Neural Networks with Cutout": half of height and
@@ -138,11 +131,8 @@ class Cutout(Augment):
         self.fill = None if fill is None else check_number("fill", fill, -math.inf)
         self.probability = check_number("probability", probability, 0, 1, above_minimum=True)
 
-    def check(self, batch: Batch) -> None:
-        image_inputs(batch)
-
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        images = image_inputs(batch)
+        images = batch["inputs"]
         height, width = images.shape[1:3]
         drawn = tf.cast(chance(seeds, "covered", self.probability), tf.int32)
         tall, wide = round(self.share * height) * drawn, round(self.share * width) * drawn

@@ -179,8 +179,7 @@ def _sources(
             where, name = files.label(own[column]), own[column]
             stored = files.load(name) if held else open_npy(files.files[name])
             check_lengths(stored, next(iter(read[part].values())), where)
-            scale, channels = options["scale"], options["channels"]
-            form = input_form(stored.shape[1:], stored.dtype, scale=scale, channels=channels, where=where)
+            form = input_form(stored.shape[1:], stored.dtype, options, where)
             check_shape(stored, forms.setdefault(column, form).raw_shape, where)
             if form != forms[column]:
                 raise UserError(

@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from hookline.recipes.data import digits as small
 from hookline.recipes.data import keras_dataset as large
-from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.input_form import transform_of
 from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.data import ArraySource, Data, Split
+from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_preparation
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 
-PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}  # the brightest grey value of each set
+PEAKS = {"digits": small.PEAK, "mnist": PIXEL_PEAK}  # the brightest grey value of each set
 AUTO = "auto"
 TARGETS = CLASS, MASK = "class", "mask"
 TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
@@ -64,10 +65,14 @@ class Originals:
 
     def data_of(self, name: str, parts: Mapping[str, Split], *, has_classes: bool = True) -> Data:
         """Return the data of splits of canvases."""
-        shape = (self.canvas, self.canvas, 1)
-        form = pixel_preparation(shape, self.peak)
+        form = _form(self.canvas, self.peak)
         classes, names = (self.data.classes, self.data.class_names) if has_classes else (0, ())
-        return Data(name, **parts, input_shape=shape, classes=classes, class_names=names, preparation=form)
+        return Data(name, **parts, input_shape=form.shape, classes=classes, class_names=names, preparation=form)
+
+
+def _form(canvas: int, peak: int) -> Preparation:
+    """Return what becomes of canvases with a side of so many pixels."""
+    return pixel_preparation((canvas, canvas, 1), peak)
 
 
 @prechecked(lambda source, path: check_originals(source, path, "source"))
@@ -115,20 +120,19 @@ def _cluttered(
     pool, places = np.unique(rows, return_inverse=True)
     images = grey_values(split, pool, peak)
     canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
-    arrays, transform = {"inputs": canvases[..., None]}, centered_pixels(peak)
+    arrays, transform = {"inputs": canvases}, transform_of(_form(clutter.canvas, peak))
     if targets == MASK:
         blank = np.zeros([len(rows), clutter.canvas, clutter.canvas], np.uint8)
         ink = paste(blank, images[places], boxes[:, 0], boxes[:, 1]) > peak / 2
         arrays |= {"targets": ink[..., None].astype(np.int64)}
     else:
         arrays |= {"targets": labels[rows], "box": boxes}
-        transform = _with_map(peak, clutter.canvas)
+        transform = _with_map(transform, clutter.canvas)
     return Split(split.name, ArraySource(arrays, transform), np.arange(len(rows)))
 
 
-def _with_map(peak: int, canvas: int) -> Callable[[Batch], Batch]:
-    """Return the transform that turns canvases into inputs, and boxes into "map"."""
-    scale = centered_pixels(peak)
+def _with_map(scale: Callable[[Batch], Batch], canvas: int) -> Callable[[Batch], Batch]:
+    """Return the transform that also turns boxes into "map"."""
 
     def transform(batch: Batch) -> Batch:
         top, left, height, width = tf.unstack(batch["box"][:, :, None], axis=1)
@@ -188,11 +192,11 @@ def pair_domains(
     for number, (own, look) in enumerate(zip(halves, looks, strict=True), start=1):
         images = grey_values(split, own[: rows.max() + 1], peak)  # fragments come only from those that appear
         made, _ = place_on_canvases(images, rows, look, seed, stream + number)
-        canvases.append((peak - made if look.inverted else made)[..., None])
+        canvases.append(peak - made if look.inverted else made)
     arrays = {"inputs": canvases[0], "targets": split.labels[halves[0][rows]], TARGET_IMAGES: canvases[1]}
     if split.name == "test":
         arrays[TARGET_LABELS] = split.labels[halves[1][rows]]
-    scale = centered_pixels(peak)
+    scale = transform_of(_form(looks[0].canvas, peak))
 
     def transform(batch: Batch) -> Batch:
         return {**scale(batch), TARGET_IMAGES: scale({"inputs": batch[TARGET_IMAGES]})["inputs"]}
@@ -215,16 +219,15 @@ def several_digits(
     """
     check_integer("data.most", most, 1, CELLS**2)
     counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
-    originals, shape = small.digits(), (CELLS * small.SIDE, CELLS * small.SIDE, 1)
+    originals, form = small.digits(), _form(CELLS * small.SIDE, small.PEAK)
     splits = {
-        name: _composed(getattr(originals, name), counts[name], most, (seed, stream))
+        name: _composed(getattr(originals, name), counts[name], most, (seed, stream), form)
         for stream, name in enumerate(PARTS)
     }
-    form = pixel_preparation(shape, small.PEAK)
-    return Data("several_digits", **splits, input_shape=shape, classes=0, class_names=(), preparation=form)
+    return Data("several_digits", **splits, input_shape=form.shape, classes=0, class_names=(), preparation=form)
 
 
-def _composed(split: Split, count: int, most: int, seeds: tuple[int, int]) -> Split:
+def _composed(split: Split, count: int, most: int, seeds: tuple[int, int], form: Preparation) -> Split:
     """Return a split of canvases, made from the images of another; pure: only raw bits and whole numbers."""
     side, images, labels = small.SIDE, grey_values(split, np.arange(split.size), small.PEAK), split.labels
     bits = np.random.PCG64(np.random.SeedSequence(seeds))
@@ -238,7 +241,7 @@ def _composed(split: Split, count: int, most: int, seeds: tuple[int, int]) -> Sp
         top, left = np.divmod(cells[there, place], CELLS)
         canvases[there] = paste(canvases[there], images[rows[there]], top * side, left * side)
         targets[there, labels[rows[there]]] = 1
-    source = ArraySource({"inputs": canvases[..., None], "targets": targets}, centered_pixels(small.PEAK))
+    source = ArraySource({"inputs": canvases, "targets": targets}, transform_of(form))
     return Split(split.name, source, np.arange(count))
 
 

@@ -193,9 +193,7 @@ def read_data(
         if reader.specs != train.specs:
             raise UserError(f"{reader.name} gives {_listed(reader)}; expected {_listed(train)}, as {train.name} gives.")
     spec = train.specs[INPUTS]
-    dtype = np.dtype(spec.dtype.as_numpy_dtype)
-    scale, channels = options["scale"], options["channels"]
-    form = input_form(tuple(spec.shape), dtype, scale=scale, channels=channels, where=train.name)
+    form = input_form(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype), options, train.name)
     held = is_held(options["cache"], sum(reader.bytes for reader in readers.values()))
     sources = {part: _source(reader, form, held) for part, reader in readers.items()}
     labels = {readers[part].name: source.labels for part, source in sources.items()} if train.has_classes else {}

@@ -17,15 +17,10 @@ def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: in
     Measurements and targets are standardized by mean and standard deviation of the training rows: a squared error of 1
     is that of the mean. Targets are float32 [442], no classes.
     """
-    inputs, targets = read_diabetes()
+    inputs, targets = sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")
     parts = split_indices(len(targets), {"validation": validation, "test": test}, seed)
     known = [(each, each[parts["train"]]) for each in (inputs, targets)]
     inputs, targets = (((whole - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32) for whole, own in known)
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     form = Preparation(inputs.shape[1:], axes="last")
     return data_of_parts("diabetes", {"train": source}, parts, preparation=form, classes=0, class_names=())
-
-
-def read_diabetes() -> tuple[np.ndarray, np.ndarray]:
-    """Return `sklearn.datasets.load_diabetes(scaled=False)`: float64 [442, 10] and [442]."""
-    return sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")

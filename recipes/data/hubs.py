@@ -15,7 +15,7 @@ from hookline.recipes.data.custom import ExampleReader, read_data
 from hookline.recipes.data.images import covering, sides_of
 from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError, check_choice, check_integer
+from hookline.trainer.errors import UserError, check_choice, check_integer, import_optional
 from hookline.trainer.input.data import Data
 
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
@@ -62,10 +62,7 @@ def hugging_face(
     examples. A set without splits is all for training. Classes and their names are those of a ClassLabel column.
     """
     options = dict(locals())
-    try:
-        package = importlib.import_module("datasets")
-    except ModuleNotFoundError as error:
-        raise UserError(f"data=hugging_face needs the package {error.name}: pip install datasets.") from error
+    package = import_optional("datasets", extra="hugging-face", needed_by="data=hugging_face")
     folder = Path(path).expanduser()
     with _opening(f"The package datasets cannot open '{path}'", "Check data.path and data.config; a set of the hub"):
         if any((folder / name).is_file() for name in SAVED):

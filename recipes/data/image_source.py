@@ -21,14 +21,13 @@ import PIL
 import tensorflow as tf
 
 from hookline.recipes.data.array_files import NpyRows, open_npy
-from hookline.recipes.data.digits import centered_pixels
 from hookline.recipes.data.images import FORMATS, UnreadableImage, described
-from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in_chunks
+from hookline.recipes.data.input_form import TASKS, HostRows, check_fits, map_in_chunks, transform_of
 from hookline.recipes.data.splits import PARTS, check_every_class
 from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.files import write_whole
 from hookline.trainer.input.data import ArraySource, Data, Source, Split
-from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation
+from hookline.trainer.input.preparation import Preparation
 
 WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
@@ -125,7 +124,7 @@ def _open(
     images: EncodedImages, options: Mapping[str, Any], name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, dict[int, str]]:
     """Return a source of the images, and why some of them, by row, cannot be decoded: these are black, or unread."""
-    transform, specs = centered_pixels(PIXEL_PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
+    transform, specs = transform_of(images.form), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
         size, form, done = len(images.labels), images.form, 0

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hookline.trainer.errors import UserError, check_choice, is_whole_number
-from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation
+from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation, pixel_preparation
 
 KINDS = ("JPEG", "PNG", "BMP", "GIF")  # as Pillow names them; it opens no other
 FORMATS = "JPEG, PNG, BMP or GIF"
@@ -37,8 +37,6 @@ def described(name: str, reason: object) -> str:
 
 def image_form(image_size: Any, fit: Any, channels: Any) -> Preparation:
     """Return what every image becomes: "crop" cuts the middle out, "stretch" changes the proportions instead."""
-    from hookline.recipes.data.digits import pixel_preparation  # imports TensorFlow; predictions start without it
-
     height, width = sides_of(image_size)
     check_choice("data.fit", fit, FITS)
     if channels not in (1, 3):

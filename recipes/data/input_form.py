@@ -8,20 +8,18 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.digits import pixel_preparation
 from hookline.recipes.data.example_rows import LARGEST_NUMBER
 from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.input.data import HOST, as_pixels, check_finite, labels_of
-from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_preparation
 from hookline.trainer.objective import Batch
 
 FEW_CHANNELS = (1, 3)
-PEAK = 255
 AUTO_BYTES = 2**30  # cache "auto" holds data up to this size
 TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
 SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow copies them once
@@ -52,8 +50,9 @@ def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], i
     return [value for values in done for value in values]
 
 
-def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> Preparation:
+def input_form(stored: tuple[int, ...], dtype: np.dtype, options: Mapping[str, Any], where: str) -> Preparation:
     """Return what becomes of stored inputs: integers from 0 to 255 are pixels, unless they are to stay as they are."""
+    scale, channels = options["scale"], options["channels"]
     check_choice("data.scale", scale, ("auto", "pixels", "unit", "none"))
     check_choice("data.channels", channels, ("auto", "last", "first", "none"))
     if dtype.kind not in "iuf" or dtype.itemsize > LARGEST_NUMBER:
@@ -63,9 +62,9 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels
     axes = _axes(stored, channels, where)
     shape = (*stored, 1) if axes == "new" else (*stored[1:], stored[0]) if axes == "first" else stored
     if scale == "pixels" or (scale == "auto" and dtype == np.uint8):
-        return pixel_preparation(shape, PEAK, axes=axes)
+        return pixel_preparation(shape, PIXEL_PEAK, axes=axes)
     if scale == "unit":
-        return Preparation(shape, 1.0 / PEAK, peak=PEAK, axes=axes)
+        return Preparation(shape, 1.0 / PIXEL_PEAK, peak=PIXEL_PEAK, axes=axes)
     return Preparation(shape, axes=axes)
 
 
@@ -74,7 +73,7 @@ def transform_of(form: Preparation) -> Callable[[Batch], Batch]:
 
     def transform(batch: Batch) -> Batch:
         inputs = batch["inputs"]
-        if form.axes == "new":
+        if form.axes == "new" and inputs.shape.rank == len(form.shape):
             inputs = inputs[..., tf.newaxis]
         elif form.axes == "first":
             inputs = tf.transpose(inputs, [0, *range(2, len(form.shape) + 1), 1])
@@ -90,7 +89,7 @@ def check_rows(form: Preparation, inputs: np.ndarray, rows: np.ndarray, where: s
     if inputs.dtype.kind == "f":
         _refuse_rows(~np.isfinite(flat), rows, where, "NaN or infinite values; expected finite numbers")
     if form.peak is not None and inputs.dtype != np.uint8:
-        outside = (flat < 0) | (flat > PEAK)
+        outside = (flat < 0) | (flat > PIXEL_PEAK)
         _refuse_rows(outside, rows, where, "values outside 0..255; expected grey values, or data.scale=none")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import keras
 import numpy as np
 
 from hookline.recipes.data.array_files import find_arrays, read_npz, warn_of_unread
-from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.input_form import transform_of
 from hookline.recipes.data.splits import as_labels, data_of_parts
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.input.data import ArraySource, Data, as_pixels, check_examples
+from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_preparation
 from hookline.trainer.input.split import split_indices
 
 FASHION_MNIST = {
@@ -26,7 +27,6 @@ FASHION_MNIST = {
 }
 """SHA-256 of its files, as TensorFlow Datasets and others list them; those of the other sets are checked by Keras."""
 ORIGIN = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
-PEAK = 255
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -73,19 +73,20 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     else:
         arrays, called = read_npz(path, KEYS), Path(path).name
         warn_of_unread(find_arrays(path, None), KEYS)
-    train = _source(arrays["x_train"], arrays["y_train"], kind, f"{called}, x_train and y_train")
-    test = _source(arrays["x_test"], arrays["y_test"], kind, f"{called}, x_test and y_test")
+    form = pixel_preparation(kind.shape, PIXEL_PEAK)
+    sources = {part: _source(arrays, part, kind, form, called) for part in ("train", "test")}
+    train = sources["train"]
     rows = split_indices(train.size, {"validation": validation_size}, seed, train.labels)
-    sources, form = {"train": train, "test": test}, pixel_preparation(kind.shape, PEAK)
     return data_of_parts(name, sources, rows, preparation=form, classes=kind.classes, class_names=kind.class_names)
 
 
-def _source(images: np.ndarray, labels: np.ndarray, kind: _Set, where: str) -> ArraySource:
-    if kind.shape[2] == 1 and images.shape[1:] == kind.shape[:2]:
+def _source(arrays: Mapping[str, np.ndarray], part: str, kind: _Set, form: Preparation, called: str) -> ArraySource:
+    images, where = arrays[f"x_{part}"], f"{called}, x_{part} and y_{part}"
+    if form.axes == "new" and images.shape[1:] == form.raw_shape:
         images = images[..., None]
-    labels = as_labels(labels, where)
+    labels = as_labels(arrays[f"y_{part}"], where)
     check_examples(images, labels, input_shape=kind.shape, classes=kind.classes, where=where)
-    return ArraySource({"inputs": as_pixels(images, where), "targets": labels}, centered_pixels(PEAK))
+    return ArraySource({"inputs": as_pixels(images, where), "targets": labels}, transform_of(form))
 
 
 def _download(kind: _Set) -> dict[str, np.ndarray]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hookline.trainer.input.data import ArraySource, Data, Split
+from hookline.recipes.data.splits import data_of_parts
+from hookline.trainer.input.data import ArraySource, Data
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.split import split_indices
 
@@ -25,8 +26,7 @@ def toy_points(
     """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
     points = np.random.default_rng(seed).normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
-    splits = _splits(points, labels, (validation_fraction, test_fraction), seed)
-    return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
+    return _data("toy_points", points, labels, 2, (validation_fraction, test_fraction), seed)
 
 
 def ring(
@@ -75,19 +75,14 @@ def _mixture(
     labels = np.arange(examples, dtype=np.int64) % len(centers)
     noise = np.random.default_rng(seed).normal(scale=deviation, size=(examples, 2))
     points = (centers[labels] + noise).astype(np.float32)
-    return MixtureData(
-        name,
-        **_splits(points, labels, shares, seed),
-        input_shape=(2,),
-        classes=len(centers),
-        class_names=(),
-        preparation=Preparation((2,)),
-        centers=centers.astype(np.float32),
-        deviation=float(deviation),
-    )
+    data = _data(name, points, labels, len(centers), shares, seed)
+    return MixtureData(**vars(data), centers=centers.astype(np.float32), deviation=float(deviation))
 
 
-def _splits(points: np.ndarray, labels: np.ndarray, shares: tuple[float, float], seed: int) -> dict[str, Split]:
+def _data(
+    name: str, points: np.ndarray, labels: np.ndarray, classes: int, shares: tuple[float, float], seed: int
+) -> Data:
     source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
     parts = split_indices(len(points), dict(zip(("validation", "test"), shares, strict=True)), seed, labels)
-    return {name: Split(name, source, indices) for name, indices in parts.items()}
+    form = Preparation((2,))
+    return data_of_parts(name, {"train": source}, parts, preparation=form, classes=classes, class_names=())

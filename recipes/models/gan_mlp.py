@@ -36,54 +36,49 @@ def gan_mlp(
     """
     latent = check_role("gan_mlp", role, latent_size)
     shape = tuple(input_shape)
+    leading = () if stacked is None else (stacked,)  # the axes before that of the batch
     if role == GENERATOR:
-        return _generator(shape, latent, stacked, units, activation)
-    return _discriminator(shape, stacked, discriminator_units or units, discriminator_activation)
+        return _generator(shape, latent, leading, units, activation)
+    return _discriminator(shape, leading, discriminator_units or units, discriminator_activation)
 
 
 def _generator(
-    shape: tuple[int, ...], latent: int, stacked: int | None, units: Sequence[int], activation: str
+    shape: tuple[int, ...], latent: int, leading: tuple[int, ...], units: Sequence[int], activation: str
 ) -> keras.Model:
-    inputs = _input((latent,), stacked, "noise")
-    x = _hidden(inputs, stacked, units, activation)
-    x = _dense(x, stacked, math.prod(shape), "sample")
+    inputs = keras.Input(batch_shape=(*leading, None, latent), name="noise")
+    x = _hidden(inputs, leading, units, activation)
+    x = _dense(x, leading, math.prod(shape), "sample")
     if is_image(shape):
         x = keras.layers.Activation("tanh", name="in_range")(x)
     if len(shape) != 1:
-        x = keras.ops.reshape(x, (*_leading(stacked), *shape))
+        x = keras.ops.reshape(x, (*leading, -1, *shape))
     return keras.Model(inputs, x, name="gan_mlp_generator")
 
 
-def _discriminator(shape: tuple[int, ...], stacked: int | None, units: Sequence[int], activation: str) -> keras.Model:
-    inputs = x = _input(shape, stacked, "example")
+def _discriminator(
+    shape: tuple[int, ...], leading: tuple[int, ...], units: Sequence[int], activation: str
+) -> keras.Model:
+    inputs = x = keras.Input(batch_shape=(*leading, None, *shape), name="example")
     if len(shape) != 1:
-        x = keras.ops.reshape(x, (*_leading(stacked), math.prod(shape)))
-    x = _hidden(x, stacked, units, activation)
-    return keras.Model(inputs, _dense(x, stacked, 1, "score"), name="gan_mlp_discriminator")
+        x = keras.ops.reshape(x, (*leading, -1, math.prod(shape)))
+    x = _hidden(x, leading, units, activation)
+    return keras.Model(inputs, _dense(x, leading, 1, "score"), name="gan_mlp_discriminator")
 
 
-def _input(shape: tuple[int, ...], stacked: int | None, name: str) -> Any:
-    return keras.Input(batch_shape=(*((stacked,) if stacked else ()), None, *shape), name=name)
-
-
-def _leading(stacked: int | None) -> tuple[int, ...]:
-    return (-1,) if stacked is None else (stacked, -1)
-
-
-def _dense(x: Any, stacked: int | None, units: int, name: str, bias: float = 0.0) -> Any:
+def _dense(x: Any, leading: tuple[int, ...], units: int, name: str, bias: float = 0.0) -> Any:
     """Return x behind a dense layer whose biases start in [-bias, bias)."""
     limit, uniform = math.sqrt(6.0 / x.shape[-1]), keras.initializers.RandomUniform
     start: dict[str, Any] = {"kernel_initializer": uniform(-limit, limit)}
     start["bias_initializer"] = uniform(-bias, bias) if bias else "zeros"
-    if stacked is None:
+    if not leading:
         return keras.layers.Dense(units, name=name, **start)(x)
     # One batched matrix product computes what as many `Dense` layers would: each network has its own matrix and bias.
     return keras.layers.EinsumDense("nbi,nio->nbo", (None, units), bias_axes="no", name=name, **start)(x)
 
 
-def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) -> Any:
+def _hidden(x: Any, leading: tuple[int, ...], units: Sequence[int], activation: str) -> Any:
     for block, count in enumerate(units, start=1):
         bias = 1.0 if block == 1 else 1.0 / math.sqrt(x.shape[-1])
-        x = _dense(x, stacked, count, f"dense_{block}", bias)
+        x = _dense(x, leading, count, f"dense_{block}", bias)
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
     return x

@@ -10,7 +10,7 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.graph import as_functional, is_graph, is_of, maker
-from hookline.trainer.run.finished import check_parts, own_classes
+from hookline.trainer.run.finished import check_parts, load_keras, own_classes
 
 HEAD = "outputs"
 
@@ -43,19 +43,15 @@ def keras_file(
 
     `packages` are the user's, with classes that the file names.
     """
-    try:
-        check_parts(user_path(path, "model.path"), packages)
-    except UserError as error:
-        raise UserError(f"model.path={path}: {error} Classes of your own need plugins=[<module>].") from error
+    file = user_path(path, "model.path")
     with own_classes(packages):
         try:
-            model = keras.saving.load_model(user_path(path, "model.path"), compile=False, safe_mode=True)
-        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
-            innermost = str(error).rpartition("Exception encountered: ")[2].partition("Full object config")[0]
-            reason = " ".join(innermost.split())[:300].rstrip(" .")
+            check_parts(file, packages)
+            model = load_keras(file)
+        except UserError as error:
             raise UserError(
-                f"model.path={path} cannot be loaded by Keras in safe mode: {reason}. Expected layers of Keras alone, "
-                "or plugins=[<module>] with the others. Weights alone need neither: use init_from=."
+                f"model.path={path}: {error} Classes of your own need plugins=[<module>]; weights alone go into a "
+                "model of the same layers, by init_from=."
             ) from error
         if not weights:
             model = keras.models.clone_model(model)

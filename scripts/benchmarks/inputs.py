@@ -39,11 +39,12 @@ def by_batch(settings: Settings, *, augmented: bool) -> Work:
     """Return work of batches of `tf.data`, each transformed as a whole, as ours are."""
     import tensorflow as tf
 
-    from hookline.recipes.data.digits import centered_pixels
+    from hookline.recipes.data.input_form import transform_of
     from hookline.trainer.input.order import example_seeds
 
-    training = start(settings, ARRAYS, AUGMENTED if augmented else ()).training
-    augmentation, scaled, size = training.augmentation, centered_pixels(PEAK), training.batch_size
+    run = start(settings, ARRAYS, AUGMENTED if augmented else ())
+    assert run.data.preparation is not None
+    scaled, augmentation, size = transform_of(run.data.preparation), run.training.augmentation, run.training.batch_size
 
     def change(number: tf.Tensor, rows: tuple[tf.Tensor, tf.Tensor]) -> Any:
         batch = scaled({"inputs": rows[0], "targets": rows[1]})

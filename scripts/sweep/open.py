@@ -14,14 +14,13 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
-from hookline.deploy.formats import import_optional
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
 from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
 from hookline.trainer.config.command import Command, expand_sweep, open_composer, parse_overrides
 from hookline.trainer.config.parts import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, check_early, preflight, preflight_each
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError, import_optional, user_path
 from hookline.trainer.run.directory import LOCK
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")

@@ -143,7 +143,7 @@ RUNS_A_FILE = {
 HOOKS = [
     RUNS_A_FILE,
     {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"},
-    {"_target_": "hookline.deploy.formats.import_optional", "module": "evil"},
+    {"_target_": "hookline.trainer.errors.import_optional", "module": "evil"},
     {"_target_": "hookline.trainer.files.remove", "path": "."},
 ]
 ACTIVATIONS = [

@@ -35,7 +35,7 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
 
 def test_options_of_another_type_or_range_are_refused():
     for name, value in (("codebook", 9), ("codebook", 2.5), ("codebook_conv", 0)):
-        with pytest.raises(UserError, match=f"Invalid {name}: {value!r}"):
+        with pytest.raises(UserError, match=f"{name}={value!r} received"):
             ExportOptions(**{name: value})
     with pytest.raises(UserError, match="codebook_conv=5 received without codebook"):
         ExportOptions(codebook_conv=5)

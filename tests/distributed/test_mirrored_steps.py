@@ -51,7 +51,7 @@ def words_network():
 def words_objective():
     loss = Loss("sparse_categorical_crossentropy")
     measures = Measures(["accuracy"], activation=None, kind=loss.kind)
-    return [KerasLoss({"": Head(loss, measures, True, 1.0)}, [""], classes=0, uneven=True)]
+    return [KerasLoss({"": Head(loss, measures, True, 1.0)}, [""], classes=0, reconstructs=False, uneven=True)]
 
 
 def test_padding_is_left_out_of_means_over_all_replicas():

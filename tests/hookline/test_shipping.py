@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.deploy.formats import FORMATS, import_optional
+from hookline.deploy.formats import FORMATS
 from hookline.inputs import Examples, Form, split_of
+from hookline.trainer.errors import import_optional
 from tests.support.door import SETTINGS, held_out, images, small_model, small_trainer, train
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

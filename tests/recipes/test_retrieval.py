@@ -220,8 +220,11 @@ def test_neighbours_are_of_the_other_half_nearest_first():
     angles = np.array([0.0, 0.1, 0.3, 0.2, 0.1, 0.1])
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     half = np.array([0, 1, 1, 1, 0, 1])
-    found = nearest_neighbours(points, half, [0, 1], count=3)
-    assert [each.tolist() for each in found] == [[1, 5, 3], [4, 0]]
+    found = nearest_neighbours(points, half, [0, 1])
+    assert [each.tolist() for each in found] == [[1, 5, 3, 2], [4, 0]]
+
+
+USUAL = {"mining": "semi_hard", "margin": 0.2, "squared": False, "recall_at": (1, 5, 20)}
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +255,7 @@ def test_padding_is_in_no_triplet_and_no_metric():
     points, targets = generator.normal(size=(9, 4)), generator.integers(0, 3, 9)
     padded = np.concatenate([points, points[:1], points[:1]]), np.concatenate([targets, [0, 1]])
     weights = tf.constant([1.0] * 9 + [0.0] * 2)
-    objective = Retrieval(mining="batch_all", margin=0.5)
+    objective = Retrieval(**USUAL | {"mining": "batch_all", "margin": 0.5})
     expected = objective.compute(identity, batch_of(points, targets))
     found = objective.compute(identity, batch_of(*padded, weights=weights))
     assert float(found.losses["triplet"]) == pytest.approx(float(expected.losses["triplet"]), rel=1e-5)
@@ -264,14 +267,14 @@ def test_padding_is_in_no_triplet_and_no_metric():
 def test_the_metrics_say_how_far_pairs_are_and_whether_all_collapse():
     targets = [0, 0, 1, 1, 2]
     points = [[1, 0], [5, 0], [0, 0.1], [0, 1], [-3, 0]]  # only their directions count
-    good = Retrieval().compute(identity, batch_of(points, targets))
+    good = Retrieval(**USUAL).compute(identity, batch_of(points, targets))
     np.testing.assert_allclose(np.linalg.norm(good.outputs, axis=1), np.ones(5), rtol=1e-6)
     assert float(good.metrics["positive_distance"]) == 0.0
     pairs = [np.sqrt(2)] * 4 + [2.0] * 2 + [np.sqrt(2)] * 2
     assert float(good.metrics["negative_distance"]) == pytest.approx(np.mean(pairs), rel=1e-5)
     assert float(good.metrics["active_triplets"]) == float(good.losses["triplet"]) == 0.0
     np.testing.assert_array_equal(good.metrics["anchors"], [1, 1, 1, 1, 0])
-    collapsed = Retrieval().compute(identity, batch_of([[3, 4]] * 5, targets))
+    collapsed = Retrieval(**USUAL).compute(identity, batch_of([[3, 4]] * 5, targets))
     assert float(collapsed.metrics["positive_distance"]) == float(collapsed.metrics["negative_distance"]) == 0.0
     assert float(collapsed.metrics["active_triplets"]) == 1.0
     assert float(collapsed.losses["triplet"]) == pytest.approx(0.2)
@@ -282,7 +285,7 @@ def test_squared_distances_and_the_soft_margin_are_taken():
     # Anchor 0: positive sqrt(2), negative 2. Anchor 1: sqrt(2) and sqrt(2).
     gaps = {False: np.array([np.sqrt(2) - 2, 0.0]), True: np.array([-2.0, 0.0])}
     for squared, gap in gaps.items():
-        soft = Retrieval(mining="batch_hard", margin=None, squared=squared).compute(identity, batch)
+        soft = Retrieval(mining="batch_hard", margin=None, squared=squared, recall_at=(1,)).compute(identity, batch)
         assert float(soft.losses["triplet"]) == pytest.approx(np.log1p(np.exp(gap)).mean(), rel=1e-5)
     assert float(soft.metrics["active_triplets"]) == 0.5
 

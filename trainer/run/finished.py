@@ -112,7 +112,7 @@ def read_model(path: str, key: str) -> keras.Model:
     try:
         if given.suffix == KERAS_SUFFIX:
             check_parts(given)
-            return _made_beside(lambda: _load(given))
+            return _made_beside(lambda: load_keras(given))
         return shipped_network(path, read_config(path)).model
     except UserError as error:
         raise UserError(f"{key}={path}: {error}") from error
@@ -125,13 +125,16 @@ def model_digest(model: keras.Model) -> str:
     return tensors_digest({str(number): each.numpy() for number, each in enumerate(model.weights)})
 
 
-def _load(path: Path) -> keras.Model:
+def load_keras(path: Path) -> keras.Model:
+    """Return the model of a .keras file whose parts `check_parts` has found to be known."""
     import keras
 
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
-        raise UserError(f"Keras cannot load it: {' '.join(str(error).split()):.200}") from error
+        innermost = str(error).rpartition("Exception encountered: ")[2].partition("Full object config")[0]
+        reason = " ".join(innermost.split())[:300].rstrip(" .")
+        raise UserError(f"Keras cannot load it in safe mode: {reason}.") from error
     if not isinstance(model, keras.Model):
         raise UserError(f"it holds a {type(model).__name__}. Expected a model.")
     return model

@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_in_one_line():
         assert_refused(message, custom, **{"source": Photos(), **options})
 
 
-FORM = input_form((2, 2), np.dtype(np.float32), scale="auto", channels="auto", where="mine")
+FORM = input_form((2, 2), np.dtype(np.float32), {"scale": "auto", "channels": "auto"}, "mine")
 
 
 class Rows:

@@ -14,7 +14,7 @@ from tests.support.refusals import assert_refused
 
 
 def form(shape, dtype="float32", *, scale="auto", channels="auto"):
-    return input_form(shape, np.dtype(dtype), scale=scale, channels=channels, where="x.npy")
+    return input_form(shape, np.dtype(dtype), {"scale": scale, "channels": channels}, "x.npy")
 
 
 def made(stored, **options):

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from hookline.recipes.data.arrays import arrays
 from hookline.recipes.data.custom import custom
-from hookline.recipes.data.diabetes import diabetes, read_diabetes
+from hookline.recipes.data.diabetes import diabetes
+from hookline.recipes.data.digits import sklearn_table
 from hookline.recipes.data.splits import count_classes, hold_out, read_targets
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Split
@@ -113,7 +114,7 @@ def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
 
 
 def test_patients_are_standardized_by_the_training_rows() -> None:
-    inputs, targets = read_diabetes()
+    inputs, targets = sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")
     assert (inputs.shape, targets.min(), targets.max()) == ((442, 10), 25, 346)
     found = whole(diabetes().train)
     for each in found:

@@ -7,10 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.recipes.data.digits import pixel_preparation
 from hookline.recipes.models.application import _preprocessed, application
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.preparation import Preparation, pixel_preparation
 from tests.support.spread import spread
 
 SHAPE, CLASSES = (32, 32, 3), 10

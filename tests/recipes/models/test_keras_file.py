@@ -49,7 +49,7 @@ def test_a_new_head_has_the_classes_of_the_data(tmp_path: Path):
 
 def test_code_in_the_file_is_not_run(tmp_path: Path):
     saved(tmp_path / "a.keras", keras.layers.Lambda(lambda x: x))
-    with pytest.raises(UserError, match=r"a.keras cannot be loaded by Keras in safe mode: .*init_from="):
+    with pytest.raises(UserError, match=r"a.keras: Keras cannot load it in safe mode: .*init_from="):
         keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
 
 
