@@ -22,7 +22,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
-from hookline.trainer.run.blueprint import part_checks
+from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.finished import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,8 +131,10 @@ def test_of_keras_functions_only_applications_can_be_named():
 
 
 def check_all(config):
-    for check in part_checks(config):
-        check()
+    blueprint = from_config(config)
+    blueprint.check()
+    blueprint.build_augments()
+    blueprint.build_hooks()
 
 
 RUNS_A_FILE = {
