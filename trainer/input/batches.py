@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -109,11 +109,6 @@ class TrainingBatches:
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(QUEUE)
-
-    def iterator(self, start: int) -> Iterator[Batch]:
-        """Return a `tf.data` iterator over `queued(start)`."""
-        with tf.device(HOST):
-            return iter(self.queued(start))
 
 
 class EvaluationBatches:
