@@ -89,8 +89,7 @@ def load(name: str) -> type:
     if name not in entries:
         raise unknown_name("hook", name, entries)
     module, _, attribute = entries[name].target.rpartition(".")
-    found: type = getattr(importlib.import_module(module), attribute)
-    return found
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _of_plugins(directory: Path) -> Iterator[HookEntry]:

@@ -169,9 +169,7 @@ class BatchQueue:
         self.position = 0
 
     def __call__(self, step: tf.Tensor) -> Batch:
-        del step
-        batch: Batch = next(self._iterator)
-        return batch
+        return next(self._iterator)
 
     def seek(self, step: int) -> None:
         """Move the queue to a step, and drop the batches that are prepared; nothing happens if it is there already."""

@@ -48,8 +48,7 @@ class Blueprint:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the section `trainer` of the config."""
-        settings: Mapping[str, Any] = self.config["trainer"]
-        return settings
+        return self.config["trainer"]
 
 
 def from_config(config: Config, recipe: str = "") -> Blueprint:

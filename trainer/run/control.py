@@ -234,7 +234,6 @@ class Interruption:
                 signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
         self.signal_number = number
         for each in SIGNALS:
             if signal.getsignal(each) is not signal.SIG_IGN:
@@ -283,5 +282,4 @@ def termination_interrupts() -> Iterator[None]:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    del frame
     raise Interrupted(f"Ended by {signal.Signals(number).name}.", number)

@@ -85,8 +85,7 @@ class Run:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the section `trainer` of the config."""
-        settings: Mapping[str, Any] = self.config["trainer"]
-        return settings
+        return self.config["trainer"]
 
     @property
     def steps_per_epoch(self) -> float:

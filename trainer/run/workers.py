@@ -130,7 +130,6 @@ class Workers:
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
         """Let all workers begin a chunk."""
-        del step
         return None
 
     def move(self, step: int) -> None:
