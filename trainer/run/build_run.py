@@ -200,12 +200,11 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
     if init_from is not None and of_file:  # which does not know the layers that hooks add; a run does
         initial_weights.load_file(networks, init_from)
     for network in networks:
-        for hook in hooks:
-            if hook.network == network.name:
-                network.model = ask(hook, "rebuild_model", network.model)
-        for hook in hooks:
-            if hook.network == network.name:
-                network.taps |= ask(hook, "request_taps", network.model)
+        own = [hook for hook in hooks if hook.network == network.name]
+        for hook in own:
+            network.model = ask(hook, "rebuild_model", network.model)
+        for hook in own:
+            network.taps |= ask(hook, "request_taps", network.model)
     if init_from is not None and not of_file:
         initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
