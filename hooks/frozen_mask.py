@@ -11,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
-from hookline.hooks.options import AVERAGE, begin_step, check_epochs
+from hookline.hooks.options import AVERAGE, begin_step
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.trainer.errors import (
     ARRAY_FAULTS,
@@ -115,7 +115,7 @@ class FrozenMask(GraphHook):
         self.masks = check_choice("masks", masks, ("magnitude", "file", "zeros", "hook"))
         self.freeze = check_choice("freeze", freeze, ("masked", "survivors"))
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
         self.path = check_partner("path", path, masks, users=("file", "zeros"))
         self.hook = check_partner("hook", hook, masks, users=("hook",))
         self.network = network

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, check_choice, check_number, unknown_name
+from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.network import Network, inner_of
 from hookline.trainer.step.context import BuildContext
 
@@ -26,11 +26,6 @@ def parse_named(
         if argument not in parameters:
             raise unknown_name(f"argument of {option} {name}", str(argument), parameters)
     return name, arguments
-
-
-def check_epochs(name: str, value: Any) -> float:
-    """Return the value, a number of epochs of 0 or more."""
-    return check_number(name, value, minimum=0.0, expected="a number of epochs of 0 or more")
 
 
 def epoch_start(epoch: float, steps_per_epoch: float) -> int:

@@ -110,7 +110,7 @@ class Supervision:
 
 
 def _check_share(name: str, value: float) -> None:
-    check_number(name, value, minimum=1e-6, maximum=1 - 1e-6, expected="a number above 0 and below 1")
+    check_number(name, value, minimum=1e-6, maximum=1 - 1e-6)
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:

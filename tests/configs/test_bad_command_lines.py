@@ -150,8 +150,8 @@ LIKELY = {
     # wrong types and values out of range
     "recipe=bnn trainer.epochs=abc": "could not be converted to Integer full_key: trainer.epochs",
     "recipe=bnn model.units=[256,abc]": "Expected a list, each a whole number.",
-    "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected the share of entries to prune, in [0, 1]",
-    "recipe=bnn schedule.warmup_fraction=2": "schedule.warmup_fraction=2 received. Expected a number in [0, 1).",
+    "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected a number of at least 0 and at most 1",
+    "recipe=bnn schedule.warmup_fraction=2": "=2 received. Expected a number of at least 0 and below 1.",
     # paths
     "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file,",
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",
