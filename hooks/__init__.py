@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hookline.trainer.config.parts import installed_plugins
-from hookline.trainer.errors import did_you_mean, unknown_name
+from hookline.trainer.errors import check_choice, did_you_mean
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
 MONITORS = "hookline.hooks.monitors."
@@ -86,9 +86,7 @@ def load(name: str) -> type:
         UserError: no such hook.
     """
     entries = catalogue()
-    if name not in entries:
-        raise unknown_name("hook", name, entries)
-    module, _, attribute = entries[name].target.rpartition(".")
+    module, _, attribute = entries[check_choice("hook", name, entries)].target.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
 

@@ -19,7 +19,6 @@ from hookline.trainer.errors import (
     check_choice,
     check_number,
     did_you_mean,
-    unknown_name,
     user_path,
 )
 from hookline.trainer.files import check_folders
@@ -253,8 +252,7 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
     variables, layers = network.trainable_variables, variable_layers(network)
     masks = {}
     for name, array in _load_arrays(path).items():
-        if name not in layers:
-            raise unknown_name(f"variable in {path}", name, layers)
+        check_choice(f"variable in {path}", name, layers)
         _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
         if array.dtype != bool and not np.isin(array, (0, 1)).all():
             raise UserError(f"Mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives.")
