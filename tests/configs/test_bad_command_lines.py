@@ -23,7 +23,7 @@ MISTAKES = {
     },
     "sweeps": {
         "recipe=bnn,prune": "lists several values",
-        "-m recipe=bnn optimizer.learning_rate=0.1,abc": "learning_rate=abc received",
+        "-m recipe=bnn optimizer.learning_rate=0.1,abc": "learning_rate='abc' received",
         "-m recipe=bnn seed=range(0,9) trainer.batch_size=range(1,9)": "more than 64 jobs",
         "-m recipe=glob(x*)": "matches no value",
     },
@@ -46,14 +46,14 @@ MISTAKES = {
     },
     "types": {
         "trainer.epochs=1e3": "'1000.0' of type 'float' could not be converted to Integer full_key: trainer.epochs.",
-        "trainer.compile=true": "Expected one of: auto, on, off.",
+        "trainer.compile=true": "Expected one of: auto, off, on.",
         "debug=perhaps": "'perhaps' is not a valid bool",
         "plugins=mine": "Error merging override plugins=mine",
         "trainer.epochs=${trainer.batchsize}": "'trainer.batchsize' not found",
     },
     "ranges": {
-        "trainer.epochs=0": "Expected at least 1.",
-        "trainer.max_seconds=nan": "Expected a finite number.",
+        "trainer.epochs=0": "Expected a whole number from 1 to 1000000000.",
+        "trainer.max_seconds=nan": "Expected a number of at least 0.",
         "\"run_dir=''\"": "run_dir is empty",
         "trainer.class_weights={3:-1}": "Expected a weight of at least 0",
         "trainer.class_sampling={3:1}": "Expected a share above 0 and below 1",
