@@ -67,7 +67,7 @@ BAD = [
     (node("Part", rate=1, width=2.5), "Expected a whole number."),
     (node("Part"), "parts_for_tests.Part needs rate."),
     (node("Record", size="x"), "Expected a whole number."),
-    (node("record", part=[{"a": node("Part", rat=1)}]), "Did you mean 'rate'? Expected one of: rate, mode, names, wid"),
+    (node("record", part=[{"a": node("Part", rat=1)}]), "Did you mean 'rate'? Expected one of: mode, names, rate, wid"),
     (node("record", part={"_target_": "os.system", "command": "ls"}), "_target_=os.system is not allowed"),
     ({"size": 3}, "A part without _target_ received"),
 ]
