@@ -16,15 +16,7 @@ if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() a
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
 
 from hookline.trainer.deferred import open_streams
-from hookline.trainer.errors import (
-    NonFiniteError,
-    UnsavedError,
-    UserError,
-    WorkersError,
-    as_typed,
-    one_line,
-    printable,
-)
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, as_typed, one_line, printable
 from hookline.trainer.replicas.cluster import cluster_source
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,10 +14,8 @@ from hookline.deploy.formats import Format, Predictor
 from hookline.deploy.plain_model import foreign_names, mixed_dtypes, plain_model, single_model, strip_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
+from hookline.trainer.hook import Run
 from hookline.trainer.step.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 TOLERANCE = 1e-3  # of metrics; another order of additions may change a prediction or two
 LOSSY_TOLERANCE = 2e-2

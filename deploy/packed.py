@@ -26,7 +26,7 @@ from hookline.deploy.plain_model import assigned, card_of, mixed_dtypes, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.run.results import format_bytes
-from hookline.trainer.run.state import shipped_weights, stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.run.summary import measure_size
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
@@ -48,7 +48,7 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
         plain = rebuilt(model, full=True) if mixed_dtypes(model) else model
         input_name, nodes, output = packed_nodes(plain, evaluate)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
-    deployed = measure_size([own], stored_bits(run.trainer, run.step))["bytes"]["deployed"]
+    deployed = measure_size([own], shipped_bits(run.trainer, {network: shipped}))["bytes"]["deployed"]
     data = sum(each.nbytes for each in tensors.values())
     about = {CARD: card.as_json(), "data_bytes": data, "deployed_bytes": deployed}
     shape = own.model.inputs[0].shape[1:]

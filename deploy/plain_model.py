@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,14 +14,12 @@ from hookline.deploy.inference.card import Card
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.graph import graph_calls, is_graph
+from hookline.trainer.hook import Run
 from hookline.trainer.network import Network, settle
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.stage import checked, in_stage
 from hookline.trainer.step.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,10 +21,8 @@ from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import layer_paths
+from hookline.trainer.hook import Run
 from hookline.trainer.step.evaluate import Evaluator
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 COLUMNS = ("layer", "weights", "values", "zeros", "sparsity", "float32 bytes")
 

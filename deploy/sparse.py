@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -37,12 +37,10 @@ from hookline.deploy.inference.sparse_file import (
 from hookline.deploy.plain_model import architecture, card_of, check_plain, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Run
 from hookline.trainer.network import name_variables
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.results import format_value, short_name
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 MAX_ROUNDS = 300
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
-from omegaconf import OmegaConf
 
 from hookline.hooks import catalogue
 from hookline.trainer.config.schema import TARGET
@@ -101,8 +100,7 @@ def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
     entries = catalogue()
     kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
     check_choice("hook", kind, entries)
-    content: Any = OmegaConf.to_container(OmegaConf.load(entries[kind].config_file))
-    node = {**({} if TARGET in options else content[kind]), **options}
+    node = {**({} if TARGET in options else entries[kind].node), **options}
     plugins = [node[TARGET].partition(".")[0]] if entries[kind].plugin else []
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hookline.trainer.config.parts import installed_plugins
-from hookline.trainer.errors import did_you_mean, unknown_name
+from hookline.trainer.errors import check_choice, did_you_mean
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
 MONITORS = "hookline.hooks.monitors."
@@ -29,6 +29,7 @@ class HookEntry:
     target: str  # import path of its class
     purpose: str  # the comment that the config file starts with
     config_file: Path
+    node: Mapping[str, Any]  # what it says of the hook: the target, and each option with its default
     plugin: str | None = None  # the installed plugin that brings it; None for one of ours
 
 
@@ -85,11 +86,8 @@ def load(name: str) -> type:
         UserError: no such hook.
     """
     entries = catalogue()
-    if name not in entries:
-        raise unknown_name("hook", name, entries)
-    module, _, attribute = entries[name].target.rpartition(".")
-    found: type = getattr(importlib.import_module(module), attribute)
-    return found
+    module, _, attribute = entries[check_choice("hook", name, entries)].target.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _of_plugins(directory: Path) -> Iterator[HookEntry]:
@@ -105,13 +103,12 @@ def _read_entry(path: Path, modified_ns: int) -> HookEntry | None:
     """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
     content = OmegaConf.to_container(OmegaConf.load(path))
     nodes = content.items() if isinstance(content, dict) else ()
-    targets = [
-        (str(name), str(node["_target_"])) for name, node in nodes if isinstance(node, dict) and "_target_" in node
-    ]
-    if not targets:
+    found = [(str(name), node) for name, node in nodes if isinstance(node, dict) and "_target_" in node]
+    if not found:
         return None
     first_line = path.read_text(encoding="utf-8").partition("\n")[0]
     purpose = first_line.removeprefix("#").strip()
-    if len(targets) > 1 or not first_line.startswith("#") or not purpose:
+    if len(found) > 1 or not first_line.startswith("#") or not purpose:
         raise ValueError(f"{path}: expected one hook, and in the first line a comment that says what it is for.")
-    return HookEntry(*targets[0], purpose, path)
+    ((name, node),) = found
+    return HookEntry(name, str(node["_target_"]), purpose, path, node)

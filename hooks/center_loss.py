@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.graphs import select_layer
-from hookline.hooks.options import check_epochs, epoch_start
+from hookline.hooks.options import epoch_start
 from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.graph import layer_input, layer_output
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
@@ -110,8 +110,8 @@ class CenterLoss(GraphHook):
         self.weight = check_number("weight", weight, minimum=0.0)
         self.alpha = check_number("alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True)
         self.layer = layer
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
+        self.warm_up_epochs = check_number("warm_up_epochs", warm_up_epochs, 0)
         self.network = network
         self._dominated = 0
 

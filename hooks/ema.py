@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import begin_step, check_epochs
+from hookline.hooks.options import begin_step
 from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import inner_of
@@ -78,10 +77,9 @@ class Ema(GraphHook):
             evaluate: whether evaluations, pictures and the stripped model use the averages.
             network: name of the network.
         """
-        expected = "a share in [0, 1), such as 0.999"
-        self.decay = check_number("decay", decay, minimum=0.0, maximum=math.nextafter(1.0, 0.0), expected=expected)
+        self.decay = check_number("decay", decay, minimum=0.0, maximum=1.0, below_maximum=True)
         self.warm_up = warm_up
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
         self.evaluates = evaluate
         self.network = network
 

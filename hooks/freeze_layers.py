@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import with_inner_layers, with_upstream_layers
-from hookline.hooks.options import AVERAGE, begin_step, check_epochs, epoch_start
-from hookline.trainer.errors import UserError, check_choice
+from hookline.hooks.options import AVERAGE, begin_step, epoch_start
+from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -90,8 +90,8 @@ class FreezeLayers(GraphHook):
         self.but = [] if but is None else but
         self.stop = check_choice("stop", stop, ("weights", "upstream"))
         self.batch_norm = check_choice("batch_norm", batch_norm, ("frozen", "running", "inference"))
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
-        self.end_epoch = None if end_epoch is None else check_epochs("end_epoch", end_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
+        self.end_epoch = None if end_epoch is None else check_number("end_epoch", end_epoch, 0)
         if self.end_epoch is not None and self.end_epoch <= self.begin_epoch:
             raise UserError(f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Set a later end, or null.")
         if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
-from hookline.hooks.options import AVERAGE, begin_step, check_epochs
+from hookline.hooks.options import AVERAGE, begin_step
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.trainer.errors import (
     ARRAY_FAULTS,
@@ -19,7 +19,6 @@ from hookline.trainer.errors import (
     check_choice,
     check_number,
     did_you_mean,
-    unknown_name,
     user_path,
 )
 from hookline.trainer.files import check_folders
@@ -116,7 +115,7 @@ class FrozenMask(GraphHook):
         self.masks = check_choice("masks", masks, ("magnitude", "file", "zeros", "hook"))
         self.freeze = check_choice("freeze", freeze, ("masked", "survivors"))
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0)
-        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
         self.path = check_partner("path", path, masks, users=("file", "zeros"))
         self.hook = check_partner("hook", hook, masks, users=("hook",))
         self.network = network
@@ -262,8 +261,7 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
     variables, layers = network.trainable_variables, variable_layers(network)
     masks = {}
     for name, array in _load_arrays(path).items():
-        if name not in layers:
-            raise unknown_name(f"variable in {path}", name, layers)
+        check_choice(f"variable in {path}", name, layers)
         _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
         if array.dtype != bool and not np.isin(array, (0, 1)).all():
             raise UserError(f"Mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives.")

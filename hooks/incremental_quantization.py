@@ -95,7 +95,7 @@ class IncrementalQuantization(GraphHook):
         self.shares = list(shares)
         if self.shares[-1:] != [1.0] or any(lower >= higher for lower, higher in pairwise([0.0, *self.shares])):
             raise UserError(f"Invalid shares: {shares}. Expected rising ones above 0 that end with 1, as [0.5, 1].")
-        self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
         self.step_epochs = step_epochs
         if step_epochs is not None:
             self.step_epochs = check_number("step_epochs", step_epochs, minimum=0.0, above_minimum=True)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, check_choice, check_number, unknown_name
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.network import Network, inner_of
 from hookline.trainer.step.context import BuildContext
 
@@ -23,14 +23,8 @@ def parse_named(
     name = check_choice(option, arguments.pop("name", None), list(known))
     parameters = inspect.signature(known[name]).parameters.keys() - hidden
     for argument in arguments:
-        if argument not in parameters:
-            raise unknown_name(f"argument of {option} {name}", str(argument), parameters)
+        check_choice(f"argument of {option} {name}", argument, parameters)
     return name, arguments
-
-
-def check_epochs(name: str, value: Any) -> float:
-    """Return the value, a number of epochs of 0 or more."""
-    return check_number(name, value, minimum=0.0, expected="a number of epochs of 0 or more")
 
 
 def epoch_start(epoch: float, steps_per_epoch: float) -> int:

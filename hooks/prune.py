@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from hookline.hooks.frozen_mask import FrozenMask, mask_pictures
 from hookline.hooks.kernels import entry_shares, left_out_advice, left_out_weights, select_kernels
-from hookline.hooks.options import check_epochs, epoch_start, project_with_average
+from hookline.hooks.options import epoch_start, project_with_average
 from hookline.hooks.pruning.report import check_structure, layer_report, layer_sparsities, stored_bytes
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
 from hookline.hooks.pruning.settings import Settings
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Shown
@@ -150,7 +150,7 @@ class Prune(GraphHook):
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "network", "rewind_epoch")}
         self.settings = Settings(**given)
-        self.rewind_epoch = None if rewind_epoch is None else check_epochs("rewind_epoch", rewind_epoch)
+        self.rewind_epoch = None if rewind_epoch is None else check_number("rewind_epoch", rewind_epoch, 0)
         if rewind_epoch is not None:
             self.conflicts = ("incremental_quantization",)  # whose levels it would put back, too
         self.network = network

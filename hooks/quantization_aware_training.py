@@ -153,8 +153,8 @@ class QuantizationAwareTraining(GraphHook):
         if activation_bits is not None:
             self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
         self.ranges = check_choice("ranges", ranges, ("average", LEARNED))
-        self.begin_epoch = options.check_epochs("begin_epoch", begin_epoch)
-        self.freeze_epoch = None if freeze_epoch is None else options.check_epochs("freeze_epoch", freeze_epoch)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
+        self.freeze_epoch = None if freeze_epoch is None else check_number("freeze_epoch", freeze_epoch, 0)
         self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
         self.network = network
         self._now = Pass(self.activation_bits or 8)

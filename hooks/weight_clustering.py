@@ -95,7 +95,7 @@ class WeightClustering(GraphHook):
         self.preserve_sparsity = preserve_sparsity
         self.clusters = check_integer("clusters", clusters, minimum=3 if preserve_sparsity else 2, maximum=256)
         self.init = check_choice("init", init, ("linear", "density", "kmeans"))
-        self.begin_epoch = None if begin_epoch is None else options.check_epochs("begin_epoch", begin_epoch)
+        self.begin_epoch = None if begin_epoch is None else check_number("begin_epoch", begin_epoch, 0)
         self.centroid_rate = check_number("centroid_rate", centroid_rate, minimum=0.0)
         self.network = network
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from hookline.recipes.model_checks import check_classes, check_inputs, check_one_output, several_outputs
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import check_logits, take_off
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
@@ -66,8 +66,7 @@ def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     A final softmax or sigmoid is left out in training, since the loss takes logits, and is back in exports. The
     argument is that of `configs/task/classification.yaml`.
     """
-    if not 0.0 <= label_smoothing < 1.0:
-        raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
+    check_number("label_smoothing", label_smoothing, 0, 1, below_maximum=True)
     check_classes(parts.data, "classification")
     model, activations = take_off(parts.build_model(input_shape=parts.data.model_shape, classes=parts.data.classes))
     check_inputs(model, parts.data)

@@ -139,15 +139,17 @@ def check_number(
     maximum: float = math.inf,
     *,
     above_minimum: bool = False,
-    expected: str | None = None,
+    below_maximum: bool = False,
 ) -> float:
     """Return an option's value, a finite number in a range, as a float."""
+    excluded = [limit for limit, open_ in ((minimum, above_minimum), (maximum, below_maximum)) if open_]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not minimum <= value <= maximum or (above_minimum and value == minimum):
-        if expected is None and minimum > -math.inf:
+    if not is_number or not minimum <= value <= maximum or value in excluded:
+        expected = "a finite number"
+        if minimum > -math.inf:
             expected = f"a number {'above' if above_minimum else 'of at least'} {minimum:g}"
-            expected += f" and at most {maximum:g}" if maximum < math.inf else ""
-        raise UserError(f"{name}={value!r} received. Expected {expected or 'a finite number'}.")
+            expected += f" and {'below' if below_maximum else 'at most'} {maximum:g}" if maximum < math.inf else ""
+        raise UserError(f"{name}={value!r} received. Expected {expected}.")
     return float(value)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.network import Network
 
 
@@ -237,8 +237,7 @@ def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
 
 def _check_objective(objective: Objective, networks: Sequence[str]) -> None:
     for name in objective.trains:
-        if name not in networks:
-            raise UserError(f"Objective '{objective.name}' changes network '{name}'. Expected: {', '.join(networks)}.")
+        check_choice(f"network of the objective '{objective.name}'", name, networks)
     if type(objective.updates) is not int or objective.updates < 1:
         raise UserError(f"Objective '{objective.name}' has updates={objective.updates!r}. Expected an integer above 0.")
 

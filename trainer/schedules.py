@@ -6,7 +6,6 @@ all, or `warmup_fraction`, the same as a share of all steps, in [0, 1). What is 
 
 from __future__ import annotations
 
-import math
 from typing import TypeAlias
 
 import keras
@@ -15,11 +14,10 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_integer, check_number
 
 Schedule: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule"
-BELOW_1 = math.nextafter(1.0, 0.0)
 
 
 def _check_warmup(warmup_steps: int, warmup_fraction: float) -> None:
-    check_number("schedule.warmup_fraction", warmup_fraction, 0, BELOW_1, expected="a number in [0, 1)")
+    check_number("schedule.warmup_fraction", warmup_fraction, 0, 1, below_maximum=True)
     check_integer("schedule.warmup_steps", warmup_steps, 0)
     if warmup_steps and warmup_fraction:
         raise UserError("schedule.warmup_steps and schedule.warmup_fraction are both set. Expected one of them.")
@@ -112,8 +110,7 @@ def exponential(
 def _check_one_cycle(first_fraction: float, peak: float, final_fraction: float) -> None:
     check_number("schedule.first_fraction", first_fraction, 0, 1)
     check_number("schedule.final_fraction", final_fraction, 0, 1)
-    expected = "a share of all steps, above 0 and below 1"
-    check_number("schedule.peak", peak, 0, BELOW_1, above_minimum=True, expected=expected)
+    check_number("schedule.peak", peak, 0, 1, above_minimum=True, below_maximum=True)
 
 
 @prechecked(_check_one_cycle)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.config.schema import describe, fits, show
-from hookline.trainer.errors import UserError, check_integer, check_number, unknown_name
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, unknown_name
 from hookline.trainer.objective import Batch, sheet
 
 SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
@@ -110,7 +110,7 @@ class Supervision:
 
 
 def _check_share(name: str, value: float) -> None:
-    check_number(name, value, minimum=1e-6, maximum=1 - 1e-6, expected="a number above 0 and below 1")
+    check_number(name, value, minimum=1e-6, maximum=1 - 1e-6)
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
@@ -129,8 +129,7 @@ def parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
         raise UserError(f"Invalid {option}: {value!r}. Expected a mapping with {', '.join(fields)}.")
     given = {} if value == "auto" else value
     for key, each in given.items():
-        if key not in fields:
-            raise unknown_name(f"key of {option}", str(key), fields)
+        check_choice(f"key of {option}", key, fields)
         if not fits(each, fields[key]):
             raise UserError(f"Invalid {option}.{key}: {show(each)}. Expected {describe(fields[key])}.")
     return kind(**given)

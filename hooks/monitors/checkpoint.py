@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from typing import Any
 
 from hookline.trainer.errors import check_integer, check_number
 from hookline.trainer.hook import HostHook, Report, Run
+from hookline.trainer.run.control import due_after
 
 
 class Checkpoint(HostHook):
@@ -80,7 +79,7 @@ class Checkpoint(HostHook):
         distance = self._every_epochs * run.steps_per_epoch
         at_multiple = run.step > 0 and due_after(run.step - 1, distance) == run.step
         waited = time.monotonic() - self._saved_at >= self._every_seconds
-        if (at_multiple and waited) or self._is_over(run):
+        if (at_multiple and waited) or run.is_over:
             self._ask(run, "last")
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
@@ -88,12 +87,8 @@ class Checkpoint(HostHook):
             return
         if self._keep_best and run.best.improved:
             self._ask(run, "best")
-        if self._is_over(run):
+        if run.is_over:
             self._ask(run, "last")
-
-    @staticmethod
-    def _is_over(run: Run) -> bool:
-        return run.step >= run.total_steps or run.control.stop_reason is not None
 
     def _ask(self, run: Run, tag: str) -> None:
         if self._steps.get(tag) == run.step:
@@ -102,10 +97,3 @@ class Checkpoint(HostHook):
         self._steps[tag] = run.step
         if tag == "last":
             self._saved_at = time.monotonic()
-
-
-def due_after(step: int, distance: float) -> int:
-    """Return the smallest step after `step` that completes a multiple of `distance`, which may be a fraction."""
-    first = math.floor(step / distance + 1e-9) + 1
-    dues = (math.ceil(multiple * distance - 1e-9) for multiple in itertools.count(first))
-    return next(due for due in dues if due > step)

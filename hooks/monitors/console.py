@@ -61,7 +61,6 @@ class SteadyConsole(Console):
         return super().render_str(printable(text, keep="\n\t"), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
-        del show
         return False
 
 

@@ -58,11 +58,16 @@ class MetricsJsonl(HostHook):
         self._write()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        if report is not None:
-            self._append(report)
+        if report is None:
+            return
+        self._reports += 1
+        values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
+        line = {"step": int(report.step), "split": report.split, **values}
+        self._waiting.append(json.dumps(line, allow_nan=False) + "\n")
+        self._write()
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        self._append(report)
+        self.on_chunk_end(run, report)
 
     def _go_back(self, run: Run) -> None:
         """Leave out the reports of steps that are repeated, and say if some of the others are lost."""
@@ -79,13 +84,6 @@ class MetricsJsonl(HostHook):
                 "Weights and results are not affected.",
                 stacklevel=2,
             )
-
-    def _append(self, report: Report) -> None:
-        self._reports += 1
-        values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
-        line = {"step": int(report.step), "split": report.split, **values}
-        self._waiting.append(json.dumps(line, allow_nan=False) + "\n")
-        self._write()
 
     def _write(self) -> None:
         """Bring the file up to date: in a resumed run, first drop the lines of steps that are repeated."""

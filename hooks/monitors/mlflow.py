@@ -23,11 +23,9 @@ class MLflow(RemoteLogger):
     warning says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run
     directory holds the id.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A thread that makes one request for each reported step; at the end, at most `timeout` seconds. With a server
+    Cost: A thread that makes one request for each reported step; at the end, at most `timeout` seconds. With a server
         that accepts connections and never answers, the hook took 0.2 % (at most 0.5 %) of the loop's time.
 
     Pitfalls:

@@ -78,14 +78,14 @@ class PictureFiles(HostHook):
         folder = run.directory / DIRECTORY_NAME
         number, self._evaluations = self._evaluations, self._evaluations + 1
         if self._animate and report.split == "validation":
-            for name, picture in run.views.pictures(report.step, report.split).items():
+            for name, picture in run.views.shown(report).pictures.items():
                 frame, self._frames[name] = self._frames.get(name, 0), self._frames.get(name, 0) + 1
                 path = frame_path(folder, name, frame)
                 write_files({path.name: encode_picture(name, picture)}, path.parent)
         if report.split == "test":
-            write_pictures(run.views.pictures(report.step, report.split), folder)
+            write_pictures(run.views.shown(report).pictures, folder)
         elif is_due(self._every, number):
-            write_pictures(run.views.pictures(report.step, report.split), folder / f"step_{report.step:08d}")
+            write_pictures(run.views.shown(report).pictures, folder / f"step_{report.step:08d}")
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         folder = run.directory / DIRECTORY_NAME

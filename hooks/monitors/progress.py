@@ -244,19 +244,16 @@ class Progress(HostHook):
             self._display = Lines(console, status, self._lines)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        self._show(report)
-
-    def on_evaluation_end(self, run: Run, report: Report) -> None:
-        self._show(report)
-
-    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        self._close()
-
-    def _show(self, report: Report | None) -> None:
         if self._status is not None:
             self._status.take(report)
         if isinstance(self._display, Lines | Cell):
             self._display.update(report)
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        self.on_chunk_end(run, report)
+
+    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        self._close()
 
     def _close(self) -> None:
         display, self._display = self._display, None

@@ -63,7 +63,7 @@ class Projector(HostHook):
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         if report.split == "test" or is_due(self._every, self._evaluations):
-            write_embeddings(run.views.embeddings(report.step, report.split), run.directory / DIRECTORY_NAME)
+            write_embeddings(run.views.shown(report).embeddings, run.directory / DIRECTORY_NAME)
         self._evaluations += 1
 
 

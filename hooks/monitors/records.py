@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -25,7 +24,7 @@ from hookline.hooks import catalogue, technique_hooks
 from hookline.hooks.monitors.pictures import encode_picture
 from hookline.trainer.config.schema import TARGET, show
 from hookline.trainer.config.stored import IGNORED, overridden_key, spread_settings
-from hookline.trainer.run.results import COMPLETE, format_value, metric_rows, namespace_of
+from hookline.trainer.run.results import COMPLETE, NAMESPACES, format_value, metric_rows
 
 Value = bool | float | str
 PLACES = ("data", "model", "optimizer", "schedule")
@@ -60,9 +59,8 @@ def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[
 def _changed_options(name: str, node: Mapping[str, Any]) -> set[str]:
     """Return the keys of the options that differ from the hook's own config file."""
     entry = next((entry for entry in catalogue().values() if entry.target == node.get(TARGET)), None)
-    default: Any = {} if entry is None else OmegaConf.to_container(OmegaConf.load(entry.config_file))
-    same = default[entry.name] if entry else default
-    return {f"hooks.{name}.{key}" for key, value in node.items() if key != TARGET and value != same.get(key)}
+    default = entry.node if entry else {}
+    return {f"hooks.{name}.{key}" for key, value in node.items() if key != TARGET and value != default.get(key)}
 
 
 def _is_part(key: str, keys: set[str]) -> bool:
@@ -205,11 +203,9 @@ def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Co
 
 def _split(name: str, hooks: Collection[str], scopes: Collection[str]) -> tuple[str, str, str]:
     """Split a name at its namespace; if none is known, at the first part that is not an objective or network."""
-    parts = name.split("/")
-    if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
-        at = parts.index(namespace)
-    else:
-        at = next((index for index, part in enumerate(parts[:-1]) if part not in scopes), max(len(parts) - 2, 0))
+    parts, known = name.split("/"), {*NAMESPACES, *hooks}
+    ends = (index for index, part in enumerate(parts[:-1]) if part in known or part not in scopes)
+    at = next(ends, max(len(parts) - 2, 0))
     return "".join(f"{part}/" for part in parts[:at]), parts[at], "/".join(parts[at + 1 :])
 
 

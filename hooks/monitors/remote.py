@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookline.hooks import technique_hooks
 from hookline.hooks.monitors.metrics_jsonl import FILE_NAME, lines_until
@@ -22,12 +22,8 @@ from hookline.hooks.monitors.records import hyperparameters, reached_values
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import check_number, import_optional, one_line
 from hookline.trainer.files import parse_json, read_json, write_whole
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report
-    from hookline.trainer.run.run import Run
 
 
 class RemoteLogger(HostHook):

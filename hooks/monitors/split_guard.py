@@ -70,8 +70,7 @@ class SplitGuard(HostHook):
             near: in [0, 1): how much nearer than the 10th nearest image a copy must be; 0 for exact copies alone.
         """
         self._on_leak = check_choice("on_leak", on_leak, (WARN, STOP))
-        expected = "a number of at least 0, below 1, such as 0.35"
-        self._near = check_number("near", near, minimum=0.0, maximum=np.nextafter(1.0, 0.0), expected=expected)
+        self._near = check_number("near", near, minimum=0.0, maximum=1.0, below_maximum=True)
         self._summary: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -23,7 +22,7 @@ from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import check_integer
 from hookline.trainer.files import make_folder, read_bytes
 from hookline.trainer.hook import HostHook, Report, Run
-from hookline.trainer.run.directory import ENVIRONMENT
+from hookline.trainer.run.directory import ENVIRONMENT, config_text
 from hookline.trainer.run.results import COMPLETE
 
 DIRECTORY_NAME = "tensorboard"
@@ -98,8 +97,7 @@ class TensorBoard(HostHook):
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
         self._profile.plan(run.step, run.total_steps)
         begun = self._files.exist(TRAIN)
-        config = OmegaConf.to_yaml(OmegaConf.create(run.config))
-        texts = {"run/config": f"```yaml\n{config}```", "run/plan": run.plan}
+        texts = {"run/config": f"```yaml\n{config_text(run.config)}```", "run/plan": run.plan}
         if (environment := run.directory / ENVIRONMENT).exists():
             texts["run/environment"] = f"```json\n{read_bytes(environment).decode(errors='replace')}```"
         self._write_texts(run.step, texts)
@@ -123,10 +121,9 @@ class TensorBoard(HostHook):
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
         if is_due(self._pictures_every, number, last=report.split == "test"):
-            pictures = run.views.pictures(report.step, report.split)
+            pictures = run.views.shown(report).pictures
             self._files.write(TRAIN, report.step, records.picture_summary(pictures))
-        last = run.step >= run.total_steps or run.control.stop_reason is not None
-        if report.split == "validation" and is_due(self._histograms_every, number, last=last):
+        if report.split == "validation" and is_due(self._histograms_every, number, last=run.is_over):
             # At the test, the weights may be those of the best step.
             self._files.write(TRAIN, report.step, records.histogram_summary(run.views.distributions(report.step)))
         if self._names != self._laid_out:

@@ -23,11 +23,9 @@ class WandB(RemoteLogger):
     With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run deletes the offline files from
     before and writes all steps again.
 
-    Group:
-        monitor
+    Group: monitor
 
-    Cost:
-        A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds. The hook
+    Cost: A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds. The hook
         took 0.06 % of the loop's time, but W&B's own processes slowed runs of a few seconds by 7 to 16 %, on 2 shared
         cores.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookline.hooks.options import check_epochs, epoch_start
+from hookline.hooks.options import epoch_start
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
@@ -45,17 +45,11 @@ def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
     return Structure(name, sizes)
 
 
-def check_sparsity(name: str, value: Any) -> float:
-    """Return the value, the share of entries to prune."""
-    expected = "the share of entries to prune, in [0, 1]"
-    return check_number(name, value, minimum=0.0, maximum=1.0, expected=expected)
-
-
 def check_layer_sparsity(name: str, value: Any) -> Sparsity:
     """Return one sparsity, or sparsities by layer pattern."""
     if not isinstance(value, Mapping):
-        return check_sparsity(name, value)
-    return {str(pattern): check_sparsity(f"{name} of {pattern}", each) for pattern, each in value.items()}
+        return check_number(name, value, 0, 1)
+    return {str(pattern): check_number(f"{name} of {pattern}", each, 0, 1) for pattern, each in value.items()}
 
 
 RISING, UPDATED, ITERATIVE = ("polynomial", "splicing"), ("constant", "polynomial", "splicing"), ("iterative",)
@@ -138,9 +132,9 @@ class Settings:
         self.structure = parse_structure(self.structure)
         self.stages = [check_layer_sparsity("stages", stage) for stage in self.stages or ()]
         self.final_sparsity = _final_sparsity(self.final_sparsity, self.stages, self.structure)
-        self.initial_sparsity = check_sparsity("initial_sparsity", self.initial_sparsity)
-        begin, end = check_epochs("begin_epoch", self.begin_epoch), self.end_epoch
-        if end is not None and check_epochs("end_epoch", end) < begin:
+        self.initial_sparsity = check_number("initial_sparsity", self.initial_sparsity, 0, 1)
+        begin, end = check_number("begin_epoch", self.begin_epoch, 0), self.end_epoch
+        if end is not None and check_number("end_epoch", end, 0) < begin:
             raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected an end after the begin.")
         check_integer("frequency", self.frequency)
         check_number("frequency_growth", self.frequency_growth, minimum=1.0)

@@ -14,15 +14,7 @@ from hookline.hooks.graphs import call_anew
 from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import activations_by_step, magnitudes, quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
-from hookline.trainer.graph import (
-    AUGMENTING,
-    as_functional,
-    folded_norms,
-    is_graph,
-    is_linear,
-    is_of,
-    nodes_in_order,
-)
+from hookline.trainer.graph import AUGMENTING, as_functional, folded_norms, is_graph, is_linear, is_of, nodes_in_order
 from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 
 if TYPE_CHECKING:

@@ -199,12 +199,7 @@ def read_data(
     labels = {readers[part].name: source.labels for part, source in sources.items()} if train.has_classes else {}
     count = splits.count_classes(labels, classes) if labels else 0
     rows = splits.hold_out(
-        train.size,
-        labels.get(train.name),
-        options,
-        readers,
-        groups=train.column("groups"),
-        keys=train.column("keys"),
+        train.size, labels.get(train.name), options, readers, groups=train.column("groups"), keys=train.column("keys")
     )
     return splits.data_of_parts(name, sources, rows, preparation=form, classes=count, class_names=class_names)
 

@@ -31,7 +31,7 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
     training = start(settings, ARRAYS, overrides).training
     if placement == "device":
         return _loop(training.batch)
-    iterator = training.iterator(0)
+    iterator = iter(training.queued(0))
     return _loop(lambda step: next(iterator))
 
 
@@ -114,7 +114,7 @@ def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
     overrides = ["data=image_folder", f"data.path={quoted(_folder(settings))}", f"data.image_size={size}"]
     overrides += [f"data.cache={cache}", f"data.cache_dir={quoted(scratch())}", "data.duplicates=drop"]
     training = start(settings, FOLDER, [*overrides, "trainer.placement=host"]).training
-    return _take(lambda: training.iterator(0))
+    return _take(lambda: iter(training.queued(0)))
 
 
 def keras_folder(settings: Settings, *, size: int) -> Work:

@@ -27,8 +27,7 @@ def build(case: Case) -> keras.Model:
     from hookline.recipes.models import lenet
     from hookline.recipes.models.cnn import plain_cnn
 
-    model: keras.Model = (plain_cnn if case == hookline.CNN else getattr(lenet, case.model))(case.images, CLASSES)
-    return model
+    return (plain_cnn if case == hookline.CNN else getattr(lenet, case.model))(case.images, CLASSES)
 
 
 def fit(settings: Settings, *, case: Case, jit: bool, many: int) -> Work:

@@ -65,8 +65,7 @@ Prepare = Callable[[Settings], Work]
 def find_contenders(what: str) -> dict[str, dict[str, Prepare]]:
     """Return the contenders of a comparison by case and name."""
     module = importlib.import_module(f"hookline.scripts.benchmarks.{MODULES[what]}")
-    contenders: dict[str, dict[str, Prepare]] = module.CONTENDERS[what]
-    return contenders
+    return module.CONTENDERS[what]
 
 
 def scratch() -> Path:

@@ -79,8 +79,7 @@ class Description:
             raise ValueError(f"{self.source}, docstring of {self.hook_class.__name__}: {error}") from error
         keys = keys_of(entry.config_file)
         self.options = {key.partition(".")[2]: (value, comment) for key, value, comment in keys}  # default and comment
-        node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
-        hook = build_hook(entry.name, node[entry.name])
+        hook = build_hook(entry.name, entry.node)
         self.state, self.declared = _declared(hook)
         self.stages = own_stages(hook)
 

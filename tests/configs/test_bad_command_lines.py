@@ -23,7 +23,7 @@ MISTAKES = {
     },
     "sweeps": {
         "recipe=bnn,prune": "lists several values",
-        "-m recipe=bnn optimizer.learning_rate=0.1,abc": "learning_rate=abc received",
+        "-m recipe=bnn optimizer.learning_rate=0.1,abc": "learning_rate='abc' received",
         "-m recipe=bnn seed=range(0,9) trainer.batch_size=range(1,9)": "more than 64 jobs",
         "-m recipe=glob(x*)": "matches no value",
     },
@@ -46,14 +46,14 @@ MISTAKES = {
     },
     "types": {
         "trainer.epochs=1e3": "'1000.0' of type 'float' could not be converted to Integer full_key: trainer.epochs.",
-        "trainer.compile=true": "Expected one of: auto, on, off.",
+        "trainer.compile=true": "Expected one of: auto, off, on.",
         "debug=perhaps": "'perhaps' is not a valid bool",
         "plugins=mine": "Error merging override plugins=mine",
         "trainer.epochs=${trainer.batchsize}": "'trainer.batchsize' not found",
     },
     "ranges": {
-        "trainer.epochs=0": "Expected at least 1.",
-        "trainer.max_seconds=nan": "Expected a finite number.",
+        "trainer.epochs=0": "Expected a whole number from 1 to 1000000000.",
+        "trainer.max_seconds=nan": "Expected a number of at least 0.",
         "\"run_dir=''\"": "run_dir is empty",
         "trainer.class_weights={3:-1}": "Expected a weight of at least 0",
         "trainer.class_sampling={3:1}": "Expected a share above 0 and below 1",
@@ -150,8 +150,8 @@ LIKELY = {
     # wrong types and values out of range
     "recipe=bnn trainer.epochs=abc": "could not be converted to Integer full_key: trainer.epochs",
     "recipe=bnn model.units=[256,abc]": "Expected a list, each a whole number.",
-    "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected the share of entries to prune, in [0, 1]",
-    "recipe=bnn schedule.warmup_fraction=2": "schedule.warmup_fraction=2 received. Expected a number in [0, 1).",
+    "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected a number of at least 0 and at most 1",
+    "recipe=bnn schedule.warmup_fraction=2": "=2 received. Expected a number of at least 0 and below 1.",
     # paths
     "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file,",
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",

@@ -67,7 +67,7 @@ BAD = [
     (node("Part", rate=1, width=2.5), "Expected a whole number."),
     (node("Part"), "parts_for_tests.Part needs rate."),
     (node("Record", size="x"), "Expected a whole number."),
-    (node("record", part=[{"a": node("Part", rat=1)}]), "Did you mean 'rate'? Expected one of: rate, mode, names, wid"),
+    (node("record", part=[{"a": node("Part", rat=1)}]), "Did you mean 'rate'? Expected one of: mode, names, rate, wid"),
     (node("record", part={"_target_": "os.system", "command": "ls"}), "_target_=os.system is not allowed"),
     ({"size": 3}, "A part without _target_ received"),
 ]
@@ -109,7 +109,7 @@ def test_keras_objects_are_built_and_their_refusals_are_one_line():
     with pytest.raises(UserError, match="Did you mean 'beta_1'?"):
         build({"_target_": "keras.optimizers.Adam", "beta1": 0.9})
     initializer = {"_target_": "keras.initializers.HeNormal", "sed": 1}
-    with pytest.raises(UserError, match="Unknown argument 'sed' for keras.initializers.HeNormal"):
+    with pytest.raises(UserError, match="Unknown argument of keras.initializers.HeNormal 'sed'"):
         bind({"_target_": "keras.layers.Dense", "units": 3, "kernel_initializer": initializer})
 
 
@@ -171,5 +171,5 @@ def test_what_the_user_typed_and_a_mistake_in_a_recipe_are_refused(tmp_path):
     ):
         words = [str(tmp_path) if word == "DIRECTORY" else word for word in arguments.split()]
         (job,) = preflight(parse_command(words))
-        with pytest.raises(UserError, match=f"Unknown argument '{name}'"):
+        with pytest.raises(UserError, match=f"Unknown argument of .* '{name}'"):
             check_early(job, directories=False)

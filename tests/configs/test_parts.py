@@ -22,7 +22,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
-from hookline.trainer.run.blueprint import part_checks
+from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.finished import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,8 +131,10 @@ def test_of_keras_functions_only_applications_can_be_named():
 
 
 def check_all(config):
-    for check in part_checks(config):
-        check()
+    blueprint = from_config(config)
+    blueprint.check()
+    blueprint.build_augments()
+    blueprint.build_hooks()
 
 
 RUNS_A_FILE = {
@@ -186,7 +188,7 @@ def test_all_parts_are_checked_before_the_first_is_called(tmp_path, monkeypatch)
     own = "part_of_mine.Mine"
     (job,) = preflight(parse_command(["recipe=bnn", "plugins=[part_of_mine]", f"+hooks.mine._target_={own}"]))
     for change in ({"mine": {"_target_": own, "y": 2}}, {"mine": {"_target_": own}}):
-        with pytest.raises(UserError, match=r"^hooks\.mine: (Unknown argument 'y'|.*does not derive from Hook)"):
+        with pytest.raises(UserError, match=r"^hooks\.mine: (Unknown argument of .* 'y'|.*does not derive from Hook)"):
             check_all({**job.config, "hooks": {**job.config["hooks"], **change}})
     assert sys.modules["part_of_mine"].called == []
 

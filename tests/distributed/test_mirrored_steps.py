@@ -12,8 +12,8 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS
-from hookline.trainer.run.machine import loss_scale_for
 from hookline.trainer.run.state import share_variables
+from hookline.trainer.step.metrics import LossScale
 from tests.support.replicas import assert_same_run, replica_loop, trained, values
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
 
@@ -114,9 +114,8 @@ class Boosted(ToyObjective):
 
 def test_the_scale_of_the_loss_is_the_same_on_all_replicas():
     def scaled(count):
-        scale = lambda: loss_scale_for("float16")  # noqa: E731
         return replica_loop(
-            count, network=plain_network, batch=overflowing, objectives=lambda: [Boosted()], loss_scale=scale
+            count, network=plain_network, batch=overflowing, objectives=lambda: [Boosted()], loss_scale=LossScale
         )
 
     def overflowing(step):
@@ -172,6 +171,6 @@ def test_replicas_that_were_written_from_outside_share_again():
 
 
 def test_replicas_that_share_a_variable_are_refused():
-    shared = loss_scale_for("float16")
+    shared = LossScale()
     with pytest.raises(ValueError, match="share a variable or another resource .* wait for each other forever"):
         replica_loop(2, network=plain_network, loss_scale=lambda: shared)

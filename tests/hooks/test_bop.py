@@ -10,7 +10,7 @@ from hookline.hooks.bop import Bop
 from hookline.hooks.ema import Ema
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.network import Network
-from hookline.trainer.run.state import stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from tests.support.hooked import binary_targets, hooked, used_by
 from tests.support.toy import StatelessHook, build_context
 
@@ -94,7 +94,7 @@ def test_kernels_flip_whatever_surrogate_the_rounding_has(quantizer: str | None)
     shipped = used_by(loop, 8)
     (name,) = (name for name in shipped if name.endswith("middle/kernel"))
     assert set(np.unique(shipped[name])) == {-1.0, 1.0}
-    assert stored_bits(loop.trainer, 8)["model"][name] == 1.0
+    assert shipped_bits(loop.trainer, shipped_weights(loop.trainer, 8))["model"].stored[name] == 1.0
 
 
 def test_a_frozen_layer_keeps_its_signs() -> None:

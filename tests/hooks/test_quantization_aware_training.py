@@ -15,7 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.state import shipped_bits, shipped_weights, stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -236,7 +236,7 @@ def test_averages_that_ship_lie_on_the_grid() -> None:
     layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(3)]
     loop = loop_of(Ema(decay=0.9), QuantizationAwareTraining(), model=keras.Sequential([keras.Input((6,)), *layers]))
     loop.run(0, 20)
-    bits = stored_bits(loop.trainer, 20)["model"]
+    bits = shipped_bits(loop.trainer, shipped_weights(loop.trainer, 20))["model"].stored
     assert {8.0 < each < 16.0 for name, each in bits.items() if name.endswith("kernel")} == {True}
 
 

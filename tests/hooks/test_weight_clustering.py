@@ -11,7 +11,7 @@ from hookline.hooks.prune import Prune
 from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, nearest
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.run.state import stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from tests.support.hooked import binary_targets, built, hooked, used_by
 from tests.support.toy import StatelessHook, build_context, toy_network
 
@@ -111,7 +111,7 @@ def test_zeros_of_pruning_are_kept_unless_the_option_says_otherwise() -> None:
 
 def test_shipped_bits_are_those_of_indices_and_codebook() -> None:
     trainer = built(toy_network(), WeightClustering(clusters=5, layers="hidden"))
-    (bits,) = stored_bits(trainer, 0)["model"].values()
+    (bits,) = shipped_bits(trainer, shipped_weights(trainer, 0))["model"].stored.values()
     assert bits == pytest.approx(3 + 5 * 32 / 48)  # the kernel is 6 x 8
 
 

@@ -9,12 +9,15 @@ import tensorflow as tf
 
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import ArraySource, Split
+from hookline.trainer.objective import Shown
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.toy import BATCH, SIZE, toy_batch, toy_loop, toy_network
+
+SHOWN = ("pictures", "embeddings")
 
 
 def batches_of(inputs, batch_size):
@@ -47,8 +50,9 @@ def seen_run(
         "_store": MemoryStore(),
     }
     run = Run(directory, **{**given, **fields})
-    shown = dict.fromkeys(("pictures", "embeddings", "distributions"), lambda *_: {})
-    run.views = SimpleNamespace(**{**shown, "first_pictures": {}, **(views or {})})
+    views = {**dict.fromkeys(("pictures", "embeddings", "distributions"), lambda *_: {}), **(views or {})}
+    run.views = SimpleNamespace(**{"first_pictures": {}, **views})
+    run.views.shown = lambda report: Shown(*(views[kind](report.step, report.split) for kind in SHOWN))
     run.graph = tf.Graph().as_graph_def
     return run
 

@@ -132,4 +132,6 @@ def test_options_out_of_range_are_refused_by_their_name() -> None:
     assert check_number("share", 1, 0, 1, above_minimum=True) == 1.0
     for value in (0, 1.1, math.nan, math.inf, -1, True, "1", None):
         assert_refused(f"share={value!r} received", check_number, "share", value, 0, 1, above_minimum=True)
+    assert check_number("near", 0, 0, 1, below_maximum=True) == 0.0
+    assert_refused("near=1 .*of at least 0 and below 1", check_number, "near", 1, 0, 1, below_maximum=True)
     assert check_number("alpha", 0, 0) == 0.0

@@ -11,7 +11,7 @@ from typing import Any
 from hookline.trainer.config.parts import KINDS, check_path, describe_missing, is_part
 from hookline.trainer.config.schema import TARGET, describe, fits, like, show, walk
 from hookline.trainer.deferred import NeedsFramework
-from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.errors import UserError, check_choice, did_you_mean
 
 
 def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> Callable[..., Any]:
@@ -64,9 +64,7 @@ def bind(
             if isinstance(value, PLAIN) and not is_object and not fits(value, annotation):
                 raise UserError(f"{name}={show(value)} received for {path}. Expected {describe(annotation)}.")
         elif not takes_any:
-            known = ", ".join(parameters) or "none"
-            hint = did_you_mean(name, parameters)
-            raise UserError(f"Unknown argument '{name}' for {path}.{hint} Expected one of: {known}.")
+            check_choice(f"argument of {path}", name, parameters)
         for _, inner in walk(value):
             if isinstance(inner, Mapping) and TARGET in inner:
                 bind(inner, plugins=plugins, injected=())

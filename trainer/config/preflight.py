@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from hookline.trainer.config.build import parameters_of, resolve
+from hookline.trainer.config.build import bind, parameters_of, resolve
 from hookline.trainer.config.command import (
     CONFIG_DIR,
     Command,
@@ -233,10 +233,10 @@ def check_early(job: Job, *, directories: bool = True) -> None:
     """Check what needs neither TensorFlow nor Keras; constructors of hooks and augmentations check their arguments."""
     config, plugins = job.config, job.config["plugins"]
     with without_frameworks():
-        from hookline.trainer.run.blueprint import build_augments, part_checks
+        from hookline.trainer.run.blueprint import build_augments
 
         checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
-        checks += part_checks(config)
+        checks += [partial(bind, config[part], group=part, plugins=plugins) for part in PARTS]
         checks += [partial(_precheck, config, part) for part in PARTS]
         checks += [partial(build_augments, {name: node}, plugins) for name, node in config.get("augment", {}).items()]
         checks.append(partial(_build_hooks, config["hooks"], plugins))
@@ -277,6 +277,5 @@ def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
     from hookline.trainer.run.blueprint import build_hook
     from hookline.trainer.step.stage import order_hooks
 
-    named = [(name, node) for name, node in nodes.items() if node is not None]
-    found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in named]
+    found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in nodes.items()]
     order_hooks([hook for hook in found if hook is not None])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin
 
-from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, did_you_mean
 
 TARGET = "_target_"
 
@@ -278,15 +278,13 @@ def check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
 
 
 def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{key}={show(value)} received. Expected a finite number.")
-    if "minimum" in limits and value < limits["minimum"]:
-        raise UserError(f"{key}={value} received. Expected at least {limits['minimum']}.")
-    if "maximum" in limits and value > limits["maximum"]:
-        raise UserError(f"{key}={value} received. Expected at most {limits['maximum']}.")
-    if (choices := limits.get("choices")) and value not in choices:
-        raise UserError(f"{key}={value} received.{did_you_mean(value, choices)} Expected one of: {', '.join(choices)}.")
-    if value == "":
+    if isinstance(value, float):
+        check_number(key, value, limits.get("minimum", -math.inf))
+    elif "minimum" in limits:
+        check_integer(key, value, limits["minimum"], limits.get("maximum"))
+    elif "choices" in limits:
+        check_choice(key, value, limits["choices"])
+    elif value == "":
         raise UserError(f"{key} is empty. Expected a text; to leave it out, write {key}=null.")
 
 
@@ -379,9 +377,7 @@ def check_class_parts(classes: int | None, parts: int, received: str, fewer: str
 
 
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
-    rate: Any = optimizer.get("learning_rate")
-    if not fits(rate, float) or not math.isfinite(rate) or rate <= 0:
-        raise UserError(f"optimizer.learning_rate={show(rate)} received. Expected a number above 0, such as 0.001.")
+    check_number("optimizer.learning_rate", optimizer.get("learning_rate"), 0, above_minimum=True)
     if (steps := optimizer.get("gradient_accumulation_steps")) is not None:
         raise UserError(
             f"optimizer.gradient_accumulation_steps={show(steps)} received: hooks would update with every batch, the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -110,11 +110,6 @@ class TrainingBatches:
             steps = tf.data.Dataset.range(start, tf.int64.max)
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(QUEUE)
 
-    def iterator(self, start: int) -> Iterator[Batch]:
-        """Return a `tf.data` iterator over `queued(start)`."""
-        with tf.device(HOST):
-            return iter(self.queued(start))
-
 
 class EvaluationBatches:
     """Give every example of a split exactly once, in order, in batches of one size."""
@@ -174,9 +169,7 @@ class BatchQueue:
         self.position = 0
 
     def __call__(self, step: tf.Tensor) -> Batch:
-        del step
-        batch: Batch = next(self._iterator)
-        return batch
+        return next(self._iterator)
 
     def seek(self, step: int) -> None:
         """Move the queue to a step, and drop the batches that are prepared; nothing happens if it is there already."""

@@ -200,8 +200,7 @@ class Messages:
             add = tf.function(lambda own: self._group.reduce(own, instance, hint="ring"), specs, autograph=False)
             self._sums[length] = add
         with tf.device("/CPU:0"):
-            result: np.ndarray = self._sums[length](tf.constant(values, tf.int64)).numpy()
-        return result
+            return self._sums[length](tf.constant(values, tf.int64)).numpy()
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return what each worker gave, by its index."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -11,8 +11,7 @@ from typing import Any
 import keras
 
 from hookline.trainer.config.build import bind, build, parameters_of, resolve
-from hookline.trainer.config.parts import KINDS
-from hookline.trainer.config.schema import BINDING, NAMED, TARGET
+from hookline.trainer.config.schema import BINDING, PARTS, TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment
@@ -49,17 +48,16 @@ class Blueprint:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the section `trainer` of the config."""
-        settings: Mapping[str, Any] = self.config["trainer"]
-        return settings
+        return self.config["trainer"]
 
 
 def from_config(config: Config, recipe: str = "") -> Blueprint:
     """Return the blueprint of a resolved config; nothing is built yet."""
     plugins = config["plugins"]
 
-    def check() -> None:
-        for each in part_checks(config):
-            each()
+    def check() -> None:  # hooks and augmentations are checked as they are built, also before the data is opened
+        for section in PARTS:
+            bind(config[section], group=section, plugins=plugins)
 
     return Blueprint(
         config,
@@ -67,43 +65,18 @@ def from_config(config: Config, recipe: str = "") -> Blueprint:
         open_data=lambda: build(config["data"], group="data", kind=Data, plugins=plugins),
         build_recipe=partial(_build_recipe, config),
         build_hooks=partial(build_hooks, config),
-        build_hook=lambda key: build_hook(key, _hook_nodes(config)[key], plugins=plugins),
+        build_hook=lambda key: build_hook(key, config["hooks"][key], plugins=plugins),
         build_augments=lambda: build_augments(config.get("augment", {}), plugins),
         check=check,
         init_from=config["init_from"],
     )
 
 
-def part_checks(config: Config) -> Iterator[Callable[[], None]]:
-    """Yield a check of the path, the kind and the arguments of each part; nothing is constructed."""
-    for section in KINDS:
-        if section not in NAMED:
-            yield partial(bind, config[section], group=section, plugins=config["plugins"])
-            continue
-        for name, node in config.get(section, {}).items():
-            if node is not None:
-                yield partial(_check_named, section, name, node, config["plugins"])
-
-
-def _check_named(section: str, name: str, node: Config, plugins: list[str]) -> None:
-    try:
-        if section == GROUP:
-            bind(split_binding(node, plugins=plugins)[0], group=section, kind=Hook, plugins=plugins)
-        else:
-            bind(node, group=section, kind=Augment, plugins=plugins)
-    except UserError as error:
-        raise UserError(f"{section}.{name}: {error}") from error
-
-
 def build_hooks(config: Config) -> list[Hook]:
     """Return the hooks that a config names, in order, not yet bound to networks."""
     keras.utils.set_random_seed(config["seed"])  # a hook may have layers among its arguments
-    nodes = _hook_nodes(config)
+    nodes = {name: node for name, node in config["hooks"].items() if node is not None}
     return order_hooks([build_hook(name, node, plugins=config["plugins"]) for name, node in nodes.items()])
-
-
-def _hook_nodes(config: Config) -> dict[str, Any]:
-    return {name: node for name, node in config["hooks"].items() if node is not None}
 
 
 def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from hookline.trainer.run.blueprint import Blueprint, bind_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
-from hookline.trainer.run.machine import FLOAT32, computing_in, loss_scale_for
+from hookline.trainer.run.machine import FLOAT16, FLOAT32, computing_in
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import data_fingerprint, share_variables
 from hookline.trainer.run.times import TRACE, Times
@@ -36,7 +36,7 @@ from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop, keep_xla_off, python_ops, use_xla
-from hookline.trainer.step.metrics import SAMPLED_EVERY
+from hookline.trainer.step.metrics import SAMPLED_EVERY, LossScale
 from hookline.trainer.step.stage import ask, in_stage, order_hooks
 from hookline.trainer.step.trainer import Trainer
 
@@ -185,7 +185,7 @@ def build_trainer(
             seed=blueprint.seed,
             accumulation_steps=settings["accumulation_steps"],
             class_weights=None if weights is None else tf.constant(weights),
-            loss_scale=loss_scale_for(_precision(settings)),
+            loss_scale=LossScale() if _precision(settings) == FLOAT16 else None,
             replica=replica,
             sample_every=SAMPLED_EVERY,
         )
@@ -200,12 +200,11 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
     if init_from is not None and of_file:  # which does not know the layers that hooks add; a run does
         initial_weights.load_file(networks, init_from)
     for network in networks:
-        for hook in hooks:
-            if hook.network == network.name:
-                network.model = ask(hook, "rebuild_model", network.model)
-        for hook in hooks:
-            if hook.network == network.name:
-                network.taps |= ask(hook, "request_taps", network.model)
+        own = [hook for hook in hooks if hook.network == network.name]
+        for hook in own:
+            network.model = ask(hook, "rebuild_model", network.model)
+        for hook in own:
+            network.taps |= ask(hook, "request_taps", network.model)
     if init_from is not None and not of_file:
         initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.files import remove
 from hookline.trainer.run import checkpoint_files as disk
 
@@ -101,9 +101,7 @@ class CheckpointStore:
     def load(self, tag: str) -> disk.Checkpoint:
         """Return the checkpoint that a tag means, once its hashes are checked."""
         tags = self.tags()
-        if tag not in tags:
-            hint, known = did_you_mean(tag, tags), ", ".join(sorted(tags)) or "none"
-            raise UserError(f"No checkpoint '{tag}' in {self.directory}.{hint} Expected one of: {known}.")
+        check_choice(f"checkpoint in {self.directory}", tag, tags)
         return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
 
     def newest(self) -> disk.Checkpoint | None:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from hookline.trainer import files
-from hookline.trainer.errors import ARRAY_FAULTS, UserError
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, check_choice
 from hookline.trainer.files import is_own_folder, open_file, open_new, remove, sync_folder, write_whole
 
 NAME = re.compile(r"step_(\d{8,})(_\d+)?")
@@ -106,8 +106,7 @@ Specs = dict[str, dict[str, Any]]
 def describe_tensors(tensors: Mapping[str, np.ndarray]) -> Specs:
     """Return {"dtype": name, "shape": list} of each array."""
     for key, array in tensors.items():
-        if array.dtype.name not in STORED:
-            raise UserError(f"'{key}' has the dtype {array.dtype}. Expected one of: {', '.join(sorted(STORED))}.")
+        check_choice(f"dtype of '{key}'", array.dtype.name, STORED)
     return {key: {"dtype": array.dtype.name, "shape": list(array.shape)} for key, array in tensors.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from types import FrameType
 from typing import Any
 
@@ -74,12 +75,15 @@ class Cadence:
         return min([self.next_evaluation(step), self.next_report(step), step + longest, *wanted])
 
     def _next_epoch_end(self, step: int, every: int) -> int:
-        step -= self.first_step
-        count = math.floor(step / (every * self.steps_per_epoch)) + 1
-        end = math.ceil(count * every * self.steps_per_epoch)
-        if end <= step:  # rounding put the end of this epoch at or before the step
-            end = math.ceil((count + 1) * every * self.steps_per_epoch)
-        return min(self.total_steps, self.first_step + end)
+        end = self.first_step + due_after(step - self.first_step, every * self.steps_per_epoch)
+        return min(self.total_steps, end)
+
+
+def due_after(step: int, distance: float) -> int:
+    """Return the smallest step after `step` that completes a multiple of `distance`, which may be a fraction."""
+    first = math.floor(step / distance + 1e-9) + 1
+    dues = (math.ceil(multiple * distance - 1e-9) for multiple in itertools.count(first))
+    return next(due for due in dues if due > step)
 
 
 @dataclass(frozen=True)
@@ -179,9 +183,6 @@ class Journal:
     warned: list[str] = field(default_factory=list)  # hooks whose `warning` has been shown
     final: dict[str, float] = field(default_factory=dict)  # values of the latest training report
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Journal:
         """Return the journal in a stored state, which has other keys too; older runs lack some of these."""
@@ -233,7 +234,6 @@ class Interruption:
                 signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
         self.signal_number = number
         for each in SIGNALS:
             if signal.getsignal(each) is not signal.SIG_IGN:
@@ -282,5 +282,4 @@ def termination_interrupts() -> Iterator[None]:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    del frame
     raise Interrupted(f"Ended by {signal.Signals(number).name}.", number)

@@ -37,11 +37,6 @@ def computing_in(precision: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def loss_scale_for(precision: str) -> LossScale | None:
-    """Return a loss scale for float16; the other precisions have the range of float32."""
-    return LossScale() if precision == FLOAT16 else None
-
-
 def describe_precision(precision: str, scale: LossScale | None) -> dict[str, Any]:
     """Return the entry "precision" of summary.json."""
     return {

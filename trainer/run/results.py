@@ -88,14 +88,9 @@ def format_value(value: float | None) -> str:
 
 def format_metric(value: float | None, examples: int) -> str:
     """Return a metric of a split as text; a share of its examples with no more decimals than their number resolves."""
-    if value is None or not is_share_of(value, examples):
-        return format_value(value)
+    if value is None or not 0.0 <= value <= 1.0 or abs(value * examples - round(value * examples)) >= WHOLE:
+        return format_value(value)  # no whole number of examples out of all, which accuracy is
     return f"{value:.{min(4, max(1, math.ceil(math.log10(examples))))}f}"
-
-
-def is_share_of(value: float, examples: int) -> bool:
-    """Return whether a value is a whole number of examples out of all, as accuracy is."""
-    return 0.0 <= value <= 1.0 and abs(value * examples - round(value * examples)) < WHOLE
 
 
 def format_bytes(count: float) -> str:

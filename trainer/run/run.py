@@ -24,10 +24,8 @@ from hookline.trainer.run.control import Best, Cadence, Control, Interrupted, In
 from hookline.trainer.run.state import (
     Weights,
     assign_variables,
-    evaluation_keys,
     roll_back,
     run_state,
-    run_variables,
     trainer_variables,
     values_by_key,
     weights_reader,
@@ -87,13 +85,17 @@ class Run:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the section `trainer` of the config."""
-        settings: Mapping[str, Any] = self.config["trainer"]
-        return settings
+        return self.config["trainer"]
 
     @property
     def steps_per_epoch(self) -> float:
         """Return the steps of an epoch, perhaps a fraction."""
         return self.training.steps_per_epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no step is to come: all are made, or a hook has asked for the end."""
+        return self.step >= self.total_steps or self.control.stop_reason is not None
 
     @property
     def from_checkpoint(self) -> bool:
@@ -115,8 +117,8 @@ class Run:
 
     @cached_property
     def variables(self) -> dict[str, tf.Variable]:
-        """Return all variables that a checkpoint holds, by key."""
-        return run_variables(self.loop)
+        """Return every variable that the run depends on, by key: of the first replica, and what a report adds up."""
+        return {"accumulators": self.loop.accumulators.variable, **trainer_variables(self.trainer)}
 
     @cached_property
     def shipped(self) -> Callable[[int], Weights]:
@@ -141,7 +143,7 @@ class Run:
         interruption = interruption or Interruption(self.settings.get("max_seconds"))
         with interruption.listening():
             self._begin()
-            while self.step < self.total_steps and self.control.stop_reason is None:
+            while not self.is_over:
                 end = self.cadence.next_edge(self.step, self.host_hooks, self.times.seconds_per_step)
                 if self._train_to(end) and (reason := interruption.reason) is not None:
                     self._leave(reason, interruption.signal_number)
@@ -172,7 +174,7 @@ class Run:
         if "best" not in self._store.tags():
             return None
         best = self._store.load("best")
-        own = {key: self.variables[key] for key in evaluation_keys(self.variables)}
+        own = {key: each for key, each in self.variables.items() if key.startswith(("network/", "hook/"))}
         assign_variables(own, best.tensors, "the best checkpoint")
         return best.step
 

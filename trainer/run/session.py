@@ -24,12 +24,7 @@ from hookline.trainer.run.directory import choose_directory, config_text, enviro
 from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
 from hookline.trainer.run.results import is_complete, read_summary
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import (
-    changed_environment,
-    check_config,
-    restore_run,
-    values_by_key,
-)
+from hookline.trainer.run.state import changed_environment, check_config, restore_run, values_by_key
 from hookline.trainer.run.summary import build_summary, write_summary
 from hookline.trainer.run.times import Times
 from hookline.trainer.run.workers import ClusterWorkers, Workers, follow, join_workers
@@ -54,7 +49,7 @@ def execute(
     recipe: str,
     overrides: Sequence[str],
     *,
-    plan: PlanText | None = None,
+    plan: PlanText = lambda run: "",
     began: float | None = None,
 ) -> Outcome:
     """Run a validated config, or resume a run; `began` is when it was asked for, by `time.monotonic`.
@@ -141,7 +136,7 @@ def prepare(
     *,
     workers: Workers | None = None,
     begun: bool = False,
-    plan: PlanText | None = None,
+    plan: PlanText = lambda run: "",
     **given: Any,
 ) -> Run:
     """Open the data, build everything, trace and audit the step; nothing is written, nothing trained.
@@ -153,9 +148,7 @@ def prepare(
     _set_threads(settings["threads"])
     blueprint = replace(from_config(without_initial(config) if begun else config, recipe), config=config)
     run = build_run(blueprint, replicas=workers.replicas(settings), workers=workers, **given)
-    if plan is not None:
-        describe = plan
-        run.plan = estimated("The plan of the run", lambda: describe(run), "")
+    run.plan = estimated("The plan of the run", lambda: plan(run), "")
     return run
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,25 +16,15 @@ from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.stored import CONFIG_DIGEST, FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.files import read_json
-from hookline.trainer.hook import Bits, Hook
+from hookline.trainer.hook import Bits, Hook, Run
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.control import Journal
 from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.machine import estimated
-from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.stage import checked, in_stage
 from hookline.trainer.step.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.checkpoint_files import Checkpoint
-    from hookline.trainer.run.run import Run
-
-
-def run_variables(loop: ChunkLoop) -> dict[str, tf.Variable]:
-    """Return every variable that a run depends on, by key: those of its first replica, and "accumulators"."""
-    return {"accumulators": loop.accumulators.variable, **trainer_variables(loop.trainer)}
 
 
 def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
@@ -57,11 +48,6 @@ def share_variables(trainers: Sequence[Trainer]) -> None:
         first = trainer_variables(trainers[0])
         for key, variable in trainer_variables(each).items():
             variable.assign(first[key])
-
-
-def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
-    """Return the keys that an evaluation depends on: the variables of networks and the state of hooks."""
-    return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
 def values_by_key(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
@@ -123,11 +109,6 @@ def shipped_bits(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray
             _fewest([each.inputs for each in given], FLOAT),
         )
     return bits
-
-
-def stored_bits(trainer: Trainer, step: int) -> dict[str, Mapping[str, float]]:
-    """Return bits per entry in the shipped network, by network and variable, if they are not those of a float32."""
-    return {name: each.stored for name, each in shipped_bits(trainer, shipped_weights(trainer, step)).items()}
 
 
 def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
@@ -208,7 +189,7 @@ def _arrays(batch: Batch) -> dict[str, np.ndarray]:
 
 def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
-    own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
+    own = {"best": run.best.as_json(), **asdict(run.journal), **run.times.as_json()}
     return {**own, "data": run._fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
 
 

@@ -30,7 +30,6 @@ def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) 
     shipped = run.shipped(run.step)
     bits = shipped_bits(trainer, shipped)
     unknown: dict[str, Any] = {}
-    stored = {name: each.stored for name, each in bits.items()}
 
     def networks() -> dict[str, Any]:
         return {name: summarize_network(each, bits[name], shipped[name]) for name, each in run.networks.items()}
@@ -50,7 +49,7 @@ def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) 
         "final": dict(journal.final),
         "best": run.best.as_json(),
         "hooks": {hook.name: _of_hook(hook, run) for hook in run.hooks},
-        **measure_size(run.networks.values(), stored),
+        **measure_size(run.networks.values(), bits),
         "started_from": list(journal.started_from),
         "resumed_at": list(journal.resumed_at),
         "rolled_back": list(journal.rolled_back),
@@ -152,9 +151,9 @@ class LayerSize:
         return sum(math.prod(each.shape) for each in self.weights.values())
 
 
-def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def measure_size(networks: Iterable[Network], bits: Mapping[str, Bits]) -> dict[str, Any]:
     """Return "params" and "bytes" of networks together, as `summary.json` holds them."""
-    return _add_up([each for network in networks for each in layer_sizes(network, stored_bits.get(network.name, {}))])
+    return _add_up([each for network in networks for each in layer_sizes(network, bits[network.name].stored)])
 
 
 def _add_up(layers: Sequence[LayerSize]) -> dict[str, Any]:

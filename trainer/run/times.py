@@ -10,17 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.run.directory import usable_cores
 from hookline.trainer.run.results import format_bytes, format_share
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 COMMAND_FIELD, START_FIELD = ")", 19
 """In /proc/self/stat: the end of the command's name, and how many fields after it the start time is (proc(5))."""

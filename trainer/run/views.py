@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import Arrays, GraphHook
+from hookline.trainer.hook import Arrays, GraphHook, Report, Run
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Embedding, Shown, in_rows, sheet
+from hookline.trainer.objective import Shown, in_rows, sheet
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.stage import ask
 from hookline.trainer.step.trainer import Trainer
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 LATENT, FORWARD = "latent", "forward"
 BIAS = "/bias"  # of layers side by side, it has two dimensions
@@ -140,12 +136,17 @@ class Views:
         picture = training_sheet(self._run.training)
         return {} if picture is None else {TRAINING_EXAMPLES: picture}
 
-    def pictures(self, step: int, split: str) -> Arrays:
-        """Return the pictures of first layers, hooks and objectives by name."""
-        return self._shown(step, split).pictures
-
-    def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
-        return self._shown(step, split).embeddings
+    def shown(self, report: Report) -> Shown:
+        """Return what first layers, hooks and objectives show, made once for each evaluation."""
+        step, split = report.step, report.split
+        if self._latest is None or self._latest[0] != (step, split):
+            found = self._of_hooks(step, self._observer.run(step))
+            found.pictures = self._filters(step) | found.pictures
+            evaluation = self._run.held_out[split]
+            for objective in self._run.trainer.objectives:
+                found.add(objective.show(evaluation.collected(objective.name), evaluation.examples))
+            self._latest = ((step, split), found)
+        return self._latest[1]
 
     def distributions(self, step: int) -> Arrays:
         """Return arrays for histograms, of the weights and of hooks, by name."""
@@ -168,17 +169,6 @@ class Views:
             scope = f"{name}/" if len(networks) > 1 else ""
             found |= {scope + title: picture for title, picture in first_filters(networks[name], used[name]).items()}
         return found
-
-    def _shown(self, step: int, split: str) -> Shown:
-        """Return all that hooks and objectives show, made once for each evaluation."""
-        if self._latest is None or self._latest[0] != (step, split):
-            found = self._of_hooks(step, self._observer.run(step))
-            found.pictures = self._filters(step) | found.pictures
-            evaluation = self._run.held_out[split]
-            for objective in self._run.trainer.objectives:
-                found.add(objective.show(evaluation.collected(objective.name), evaluation.examples))
-            self._latest = ((step, split), found)
-        return self._latest[1]
 
     def _of_hooks(self, step: int, observed: Mapping[str, Arrays]) -> Shown:
         found = Shown()

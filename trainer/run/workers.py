@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,22 +21,13 @@ from tensorflow.python.eager import context
 from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.schema import check_parts, leaves
 from hookline.trainer.errors import WorkersError
+from hookline.trainer.hook import Run
 from hookline.trainer.replicas.cluster import Cluster, cluster_of, start_cluster
-from hookline.trainer.replicas.replica import (
-    Group,
-    Messages,
-    Replica,
-    local_replicas,
-    replicas_of,
-    share_of_devices,
-)
+from hookline.trainer.replicas.replica import Group, Messages, Replica, local_replicas, replicas_of, share_of_devices
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.control import Interrupted, Interruption
 from hookline.trainer.run.directory import environment
 from hookline.trainer.run.state import share_variables, trainer_variables, values_by_key
-
-if TYPE_CHECKING:
-    from hookline.trainer.run.run import Run
 
 OUT_OF_TIME = 1000
 """In place of a signal's number: the wall-clock budget is over."""
@@ -139,7 +130,6 @@ class Workers:
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
         """Let all workers begin a chunk."""
-        del step
         return None
 
     def move(self, step: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network, told_in_one_line
@@ -128,9 +128,7 @@ class Forward:
 
     def __call__(self, name: str, inputs: Any) -> Any:
         """Return the outputs of the network `name` for `inputs`."""
-        if name not in self.passes:
-            raise unknown_name("network", name, self.passes)
-        current = self.passes[name]
+        current = self.passes[check_choice("network", name, self.passes)]
         current.called = True
         network = current.context.network
         model = tapped_model(network)

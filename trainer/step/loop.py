@@ -33,11 +33,7 @@ class ChunkLoop:
     """
 
     def __init__(
-        self,
-        trainer: Trainer | Sequence[Trainer],
-        batch: BatchFunction | Sequence[BatchFunction],
-        *,
-        xla: bool,
+        self, trainer: Trainer | Sequence[Trainer], batch: BatchFunction | Sequence[BatchFunction], *, xla: bool
     ) -> None:
         self.trainers = [trainer] if isinstance(trainer, Trainer) else list(trainer)  # one for each replica
         self.trainer = self.trainers[0]  # its metrics are kept
@@ -100,11 +96,9 @@ class ChunkLoop:
         end = start + steps
 
         def go_on(step: tf.Tensor, flags: tf.Tensor, waited: tf.Tensor) -> tf.Tensor:
-            del waited
             return tf.logical_and(step < end, tf.logical_not(tf.reduce_any(flags)))
 
         def body(step: tf.Tensor, flags: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            del flags
             # Each op takes its turn among those that are ready, so these dependencies keep the clock before the work.
             asked = _time_after([waited])
             with tf.control_dependencies([asked]), named_scope("batch"):

@@ -152,4 +152,4 @@ def test_without_a_cache_a_damaged_image_is_named_when_its_batch_is_made(folder)
     assert_refused(f"'{within}' cannot be read as an image", data.train.source.gather, tf.constant([row], tf.int64))
     batches = TrainingBatches(data.train, batch_size=data.train.size, seed=0)
     with pytest.raises(UserError, match=f"'{within}' cannot be read as an image"), python_errors():
-        next(batches.iterator(0))
+        next(iter(batches.queued(0)))

@@ -99,7 +99,7 @@ def test_a_batch_has_the_same_bits_however_it_is_made():
     np.testing.assert_array_equal(eager["box"], eager["index"] * 2)
     np.testing.assert_array_equal(eager["targets"], LABELS[eager["index"]])
     assert_same_bits(traced_batches(batches, 0, 6), eager)
-    iterator = batches.iterator(2)
+    iterator = iter(batches.queued(2))
     prefetched = [next(iterator) for _ in range(4)]
     assert_same_bits({key: np.stack([each[key] for each in prefetched]) for key in eager}, eager_batches(batches, 2, 6))
 
@@ -109,7 +109,7 @@ def test_an_error_is_the_one_that_was_raised_wherever_the_batch_was_made():
     batches = TrainingBatches(split, batch_size=SIZE, seed=0)
     assert_refused(message, batches.batch, step_of(0))
     with pytest.raises(UserError, match=message), python_errors():
-        next(batches.iterator(0))
+        next(iter(batches.queued(0)))
     evaluation = EvaluationBatches(split, batch_size=8)
     with pytest.raises(UserError, match=message), python_errors():
         tf.function(evaluation.batch, autograph=False)(step_of(2))

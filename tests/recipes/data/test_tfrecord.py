@@ -221,7 +221,7 @@ def test_a_record_that_changes_after_it_was_indexed_stops_the_run(tmp_path):
     write(tmp_path / "a", [{**each, "image/encoded": other} for each in features])
     batches = TrainingBatches(data.train, batch_size=4, seed=0)
     with pytest.raises(UserError, match="changed since this run indexed it"), python_errors():
-        next(batches.iterator(0))
+        next(iter(batches.queued(0)))
 
 
 def test_settings_out_of_range_are_refused(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_every_way_to_draw_and_every_number_of_replicas_give_the_same_bits(order
     eager = eager_batches(made[0], 3, 9)  # crosses two epoch borders
     assert_same_bits(eager, traced_batches(made[0], 3, 9))
     parallel = tf.data.Dataset.range(3, 9).map(made[0].batch, num_parallel_calls=8, deterministic=True)
-    iterator = made[1].iterator(3)  # a resumed run begins at any step
+    iterator = iter(made[1].queued(3))  # a resumed run begins at any step
     for found in (list(parallel), [next(iterator) for _ in range(3, 9)]):
         assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
     traced = tf.function(lambda step, replica: made[0].batch(step, replica=replica, replicas=4), autograph=False)

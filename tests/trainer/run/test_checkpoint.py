@@ -109,7 +109,7 @@ def test_what_could_not_be_read_again_is_not_written(store):
     with pytest.raises(TypeError, match="not JSON serializable"):
         store.save({"last"}, 3, tensors(1.0), {"hooks": {"a": object()}})
     (problem,) = store.problems()
-    assert "'names' has the dtype object" in problem
+    assert "Unknown dtype of 'names' 'object'" in problem
     assert names(store) == ["1"]
 
 

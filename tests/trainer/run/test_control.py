@@ -84,6 +84,7 @@ def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own():
     assert cadence.next_edge(0, [], CHUNK_SECONDS / 10) == 10
     assert cadence.next_edge(0, [], 60.0) == 1
     assert [Cadence(25, 100.0, 1, 10).next_report(step) for step in (0, 9, 10, 20, 24)] == [10, 10, 20, 25, 25]
+    assert Cadence(1000, 1000 / 30, 1, None).next_evaluation(467) == 500  # 15 * (1000 / 30) is above 500
 
 
 def hook(name, network, objective="*"):

@@ -11,7 +11,7 @@ from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.report import csr_bytes
-from hookline.trainer.run.state import shipped_bits, shipped_weights, stored_bits
+from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
@@ -43,8 +43,12 @@ def trained(*hooks):
     return trainer
 
 
+def stored_bits(trainer):
+    return shipped_bits(trainer, shipped_weights(trainer, 12))["model"].stored
+
+
 def bits_of(*hooks):
-    return stored_bits(trained(*hooks), 12)["model"]
+    return stored_bits(trained(*hooks))
 
 
 def test_pruned_kernels_are_stored_sparse_or_dense_whichever_is_smaller():
@@ -64,7 +68,7 @@ def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit():
         assert (latent == 0).sum() == round(0.9 * latent.size)
         assert set(np.unique(shipped[name])) <= {-1.0, 1.0}
         assert (shipped[name][latent == 0] == 1).all()
-    assert stored_bits(trainer, 12)["model"] == dict.fromkeys(SHAPES, 1.0)
+    assert stored_bits(trainer) == dict.fromkeys(SHAPES, 1.0)
 
 
 class Later(StatelessHook):

@@ -15,6 +15,7 @@ from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.input.order import uniform
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
+from hookline.trainer.run.control import Report
 from hookline.trainer.run.views import DRAWS, GAP, PANEL_GAP, ROWS, HeldOut, Views, first_filters, training_sheet
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
@@ -67,7 +68,8 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated():
     given = {"trainer": trainer, "networks": trainer.networks, "hooks": trainer.hooks, "held_out": held_out}
     views = Views(SimpleNamespace(**given, data=data, settings=settings))
     for split, rows in OF_SPLIT.items():
-        made, found = views.pictures(1, split), views.embeddings(1, split)
+        every = views.shown(Report(1, split, {}))
+        made, found = every.pictures, every.embeddings
         assert made.keys() == {"probe/mean", "album_1/row", "album_2/row"}
         assert found.keys() == {"probe", "album_1", "album_2"}
         for number, network in enumerate((first, second), start=1):

@@ -15,7 +15,7 @@ from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
-from hookline.trainer.run.state import run_variables, values_by_key
+from hookline.trainer.run.state import trainer_variables, values_by_key
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.metrics import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
@@ -108,7 +108,7 @@ def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, obje
 
 def all_values(loop):
     """Return every variable that a checkpoint holds, but the scale's own."""
-    values = values_by_key(run_variables(loop))
+    values = values_by_key({"accumulators": loop.accumulators.variable, **trainer_variables(loop.trainer)})
     return {key: value for key, value in values.items() if not key.startswith("loss_scale/")}
 
 
