@@ -73,6 +73,11 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
     if classes is not None and (not is_whole_number(classes) or classes < 2):
         raise UserError(f"data.classes={classes} received. Expected 2 or more, null to count, or 0 for other targets.")
     for where, part in labels.items():
+        if classes is None and part.dtype.kind == "i" and part.size and part.min() < 0:
+            raise UserError(
+                f"{where}: a label is {part.min()}; expected classes from 0 on. Number them, or set data.classes=0 "
+                "where they are not classes."
+            )
         check_labels(part, MOST_CLASSES if classes is None else classes, where)
     if classes is not None:
         return classes

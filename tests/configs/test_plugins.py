@@ -62,7 +62,7 @@ def refusal(tree, *arguments):
 
 def test_an_installed_package_is_found_without_being_imported(install, tree):
     assert installed(tree) == {}
-    assert "Plugins" not in help_text(tree)
+    assert "Plugins" not in help_text()
     with pytest.raises(UserError, match=r"is not allowed.*If you trust it, add plugins=\[noisy\]"):
         check_path("noisy.Noise")
     install()
@@ -107,7 +107,7 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     found = job(tree, "+hooks=center_loss").config["hooks"]["center_loss"]
     assert found["_target_"] == "hookline.hooks.center_loss.CenterLoss"
     assert "Unknown hook 'noise'" in refusal(tree, "+hooks=noise")
-    assert "[noisy]" not in help_text(tree)
+    assert "[noisy]" not in help_text()
 
 
 def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import io
 import math
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +93,6 @@ def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind):
 
 NOBODY = "~no-such-user/x"
 LONG = "a" * 300
-NOW = datetime(2024, 1, 2)
 LOOKS = {
     "data.path of arrays": lambda path: find_arrays(path, None),
     "data.path of images": existing_folder,
@@ -102,7 +100,7 @@ LOOKS = {
     "init_from": initial_checkpoints,
     "config of a run": lambda path: read_stored(path, "resume"),
     "recipe of a run": lambda path: recipe_of(path, "resume"),
-    "--sweep": lambda path: open_sweep(parse_command(["-m", "--sweep", path]), NOW),
+    "--sweep": lambda path: open_sweep(parse_command(["-m", "--sweep", path])),
 }
 
 

@@ -43,7 +43,10 @@ class TrainingBatches:
     ) -> None:
         check_integer("batch_size", batch_size)
         if batch_size > split.size:
-            raise UserError(f"Received batch size {batch_size} for {split.name}; expected 1..{split.size} examples.")
+            raise UserError(
+                f"Received batch size {batch_size}, and {split.name} has {split.size} examples. Set batch_size (on the "
+                f"command line trainer.batch_size) to {split.size} at most."
+            )
         self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source

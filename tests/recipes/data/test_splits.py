@@ -47,7 +47,7 @@ def test_classes_are_counted_over_all_parts_and_every_label_is_checked():
     for classes, wrong, message in (
         (2, {}, "test: 1 labels lie outside 0..1, the first is 2 in row 0"),
         (1, {}, "data.classes=1"),
-        (None, {"train": np.array([0, -1])}, "train: 1 labels lie outside"),
+        (None, {"train": np.array([0, -1])}, "train: a label is -1; expected classes from 0 on"),
         (None, {"train": np.array([0.0])}, "train: labels of dtype float64"),
         (None, {"test": np.array([400])}, "test: a label is 400"),
         (None, {"train": np.array([0]), "test": np.array([0])}, "all labels are 0"),
