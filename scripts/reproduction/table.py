@@ -204,6 +204,10 @@ def points_of(rows: Sequence[Row], targets: Mapping[str, Target]) -> Iterator[Po
             yield row["data"], whole, accuracy, label
 
 
+LABEL_PLACES = ((5, -11), (5, 4), (5, -21), (5, 14))
+"""Of a label beside its point, in points of print: below, above, further below, further above."""
+
+
 def write_chart(points: Sequence[Point], path: Path) -> None:
     """Write a PNG file with a panel for each set of data: accuracy in percent against bytes, on a log scale."""
     panels = list(dict.fromkeys(panel for panel, *_ in points))
@@ -212,9 +216,6 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
         own = sorted(point[1:] for point in points if point[0] == panel)
         sizes, accuracies, _ = zip(*own, strict=True)
         axes.scatter(sizes, accuracies, color="#1f77b4", zorder=3)
-        for number, (size, accuracy, label) in enumerate(own):  # above and below by turns: neighbours do not overlap
-            offset = (5, 4 if number % 2 else -11)
-            axes.annotate(label, (size, accuracy), offset, textcoords="offset points", fontsize=8)
         axes.set_xscale("log")
         axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 4)  # labels are to the right of their points
         axes.margins(y=0.15)
@@ -226,4 +227,18 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
         axes.set_title(panel, loc="left", fontsize=10)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
+        taken: list[Any] = []
+        for size, accuracy, label in own:
+            taken.append(_label(axes, label, (size, accuracy), taken))
     figure.savefig(path, dpi=110)
+
+
+def _label(axes: Any, label: str, point: tuple[float, float], taken: Sequence[Any]) -> Any:
+    """Write a label beside its point where it overlaps no other one, and return its box."""
+    for offset in LABEL_PLACES:
+        text = axes.annotate(label, point, offset, textcoords="offset points", fontsize=8)
+        box = text.get_window_extent()
+        if offset == LABEL_PLACES[-1] or not any(box.overlaps(each) for each in taken):
+            break
+        text.remove()
+    return box
