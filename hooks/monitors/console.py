@@ -89,6 +89,8 @@ def open_console(mode: str = AUTO) -> Console:
 
 GAP = 2
 """Between columns."""
+NONE = "-"
+"""A cell without a value."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class TextTable:
 
 
 def show(console: Console, table: TextTable) -> None:
-    """Print a table: in a pipe whole, on a terminal in as many columns as fit; if too few would, a line for each value.
+    """Print a table: in a pipe whole, on a terminal in as many columns as fit; if too few would, a line for each cell.
 
     Args:
         console: what `open_console` returned.
@@ -127,11 +129,13 @@ def show(console: Console, table: TextTable) -> None:
         for line in lines:
             console.print((" " * GAP).join(line).rstrip(), soft_wrap=True)
     else:
+        columns = texts
         (_, *names), *lines = zip(*columns, strict=True)
         for first, *others in lines:
             console.print(first, soft_wrap=True)
-            for name, cell in zip(names, others, strict=True):
-                console.print(f"  {name} {cell}", soft_wrap=True)
+            for name, cell in zip(_padded(names, left=True), others, strict=True):
+                if cell != NONE:
+                    console.print(f"  {name}  {cell}", soft_wrap=True)
     if missing := [name for name, *_ in texts if name not in {shown for shown, *_ in columns}]:
         console.print(
             f"Not shown for lack of room: {', '.join(missing)}.", style="dim", soft_wrap=not console.is_terminal

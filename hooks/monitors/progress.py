@@ -179,8 +179,10 @@ BAR = 24  # most cells of the bar
 def draw(status: Status, width: int) -> Group:
     """Return a bar with position and speed beside it, and the metrics below; texts that are too long wrap."""
     run, table = status.run, Table.grid(padding=(0, 1))
-    bar = ProgressBar(max(1, run.total_steps), run.step, width=min(BAR, width // 4), finished_style="bar.complete")
-    table.add_row(bar, Text(", ".join(filter(None, (status.position(), status.speed())))))
+    text = ", ".join(filter(None, (status.position(), status.speed())))
+    cells = min(BAR, width // 4, max(width - len(text) - 1, width // 10))
+    bar = ProgressBar(max(1, run.total_steps), run.step, width=cells, finished_style="bar.complete")
+    table.add_row(bar, Text(text))
     return Group(table, Text(printable(status.metrics() or run.recipe), style="dim"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hookline.hooks.monitors.console import NONE
 from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of, nested
 from hookline.trainer.config.schema import NAMED, TARGET, show
 from hookline.trainer.config.stored import (
@@ -73,7 +74,7 @@ def shorten_keys(keys: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
 def show_setting(key: str, value: Any) -> str:
     """Return a value as a cell: a dash if it is missing, "on" for a hook that is present, the end of a target."""
     if value is MISSING:
-        return "-"
+        return NONE
     if key.endswith(TARGET):
         return str(value).rpartition(".")[2]
     if value is True and key.count(".") == 1 and key.partition(".")[0] in NAMED:
@@ -94,7 +95,7 @@ class Spread:
     def __str__(self) -> str:
         """Return it as a cell, such as "0.9806 ± 0.0048"; "(2 of 3)" behind it where values are missing."""
         if self.mean is None:
-            return "-"
+            return NONE
         deviation = "" if self.deviation is None else f" ± {format_value(self.deviation)}"
         missing = f" ({self.count} of {self.of})" if self.count < self.of else ""
         return f"{format_value(self.mean)}{deviation}{missing}"
@@ -105,7 +106,7 @@ def difference(reference: Mapping[int, float | None], other: Mapping[int, float 
     pairs = [(other[seed], value) for seed, value in reference.items() if seed in other]
     found = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     if not found:
-        return "-"
+        return NONE
     better = sum(each < 0 if direction == "min" else each > 0 for each in found)
     equal = f", equal in {found.count(0.0)}" if 0.0 in found else ""
     word = "higher" if direction is None else "better"
@@ -181,7 +182,7 @@ class Comparison:
     def label(self, group: Group) -> str:
         """Return a group's settings as text, such as "recipe=bnn learning_rate=0.001"; "all" of a lone group."""
         cells = zip(self.names, self.cells(group), strict=True)
-        return " ".join(f"{name}={cell}" for name, cell in cells) or "all"
+        return " ".join(f"{name}={cell}" for name, cell in cells if cell != NONE) or "all"
 
     def cells(self, group: Group) -> list[str]:
         """Return a group's settings as texts, one for each column."""

@@ -100,6 +100,7 @@ def test_out_of_time_is_no_error_and_without_a_checkpoint_a_run_starts_again(who
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=directory)
     assert error.value.signal_number is None
+    assert str(error.value).endswith("trainer.max_seconds=null")
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("paused", 1)
     shutil.rmtree(directory / "checkpoints")

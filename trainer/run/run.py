@@ -342,9 +342,9 @@ class Run:
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
-        raise Interrupted(
-            line + (unsaved or f"Resume with: python train.py {shlex.quote(f'resume={self.directory}')}"), signal_number
-        )
+        longer = " trainer.max_seconds=null" if signal_number is None else ""  # it would end there again
+        resume = f"Resume with: python train.py {shlex.quote(f'resume={self.directory}')}{longer}"
+        raise Interrupted(line + (unsaved or resume), signal_number)
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:

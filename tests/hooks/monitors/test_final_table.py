@@ -70,6 +70,8 @@ def test_a_table_has_fewer_columns_on_a_narrow_terminal_and_whole_numbers_on_any
                 text.count(cell) >= len(rows) for name, cell in zip(COLUMNS, row, strict=True) if name in shown[1:]
             )
             assert row[0] in text
+        show(console, TextTable("kept", ("name", "value", "x" * 300), [["one", "-", "2"]]))
+        assert not terminal or "value" not in stream.getvalue().partition("kept")[2]  # no line for nothing
 
 
 def test_a_run_that_did_not_complete_says_why(make_run, summary, capsys):

@@ -5,6 +5,7 @@ import threading
 from types import ModuleType
 
 import pytest
+from rich.console import Console
 
 from hookline.hooks.monitors import progress
 from hookline.hooks.monitors.progress import Progress, Status
@@ -52,6 +53,14 @@ def test_plain_lines_say_position_speed_time_left_and_metrics(make_run, capsys, 
     assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 examples/s, 0:0")
     assert "left, train loss 0.0500 accuracy 0.5000, validation loss 0.1000 accuracy 0.9000" in line
     assert line.endswith("best accuracy 0.9000 at step 20")
+
+
+def test_the_bar_leaves_room_for_its_text(make_run, monkeypatch):
+    monkeypatch.setattr(Status, "speed", lambda self: "7,715 examples/s, waiting for data 7 %, 0:27 left")
+    console = Console(file=io.StringIO(), width=90)
+    with console.capture() as captured:
+        console.print(progress.draw(Status(make_run()), 90))
+    assert captured.get().splitlines()[0].rstrip().endswith(" left")
 
 
 def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
