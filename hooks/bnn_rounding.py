@@ -46,7 +46,7 @@ class BnnRounding(GraphHook):
     Equation:
         forward:   w_b = c Q(w / c)   in place of each latent kernel w, with c = clip
                    x_b = Q_in(x)      in place of the input of each of these layers
-        backward:  dL/dw = dL/dw_b * Q'(w / c), Q' the gradient of the surrogate (b: the quantizer's argument beta, 5)
+        backward:  dL/dw = dL/dw_b * Q'(w / c), Q' the gradient of the surrogate (b: the argument beta, by default 5)
                    ste_sign      Q(x) = +1 where x >= 0, else -1;   Q'(x) = 1 where |x| <= 1, else 0
                    approx_sign   the same Q;                        Q'(x) = 2 - 2 |x| where |x| <= 1, else 0
                    swish_sign    the same Q;                        Q'(x) = b (2 - b x tanh(b x / 2)) / (1 + cosh(b x))

@@ -22,7 +22,7 @@ class Bop(GraphHook):
     """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
 
     The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
-    trains all other weights only. The gradients are those with respect to the binary weights, whatever the kernel
+    trains only the other weights. The gradients are those with respect to the binary weights, whatever the kernel
     quantizer of `bnn_rounding` is. In a BNN, that hook rounds the inputs.
 
     Group: technique

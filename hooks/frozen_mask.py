@@ -56,8 +56,8 @@ class FrozenMask(GraphHook):
         masks=magnitude:       masked: the round(fraction * n) smallest |w| of each kernel
 
     State:
-        mask/<variable>: True where an entry trains: where the mask is True or, with freeze=survivors, where it is
-            False. Absent with masks=hook.
+        mask/<variable>: True where an entry trains: the mask itself or, with freeze=survivors, its inverse. Absent with
+            masks=hook.
 
     Scalars:
         frozen_mask/share: share of entries that are frozen.

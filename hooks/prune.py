@@ -31,7 +31,7 @@ class Prune(GraphHook):
     and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
     Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" too, but its masks count as final only at
+    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" too, but evaluations count as the best only after
     `end_epoch`; "polynomial" goes from `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and
     trains the survivors in between. "splicing" follows the same polynomial, but until `end_epoch` only the forward pass
     sees the zeros: latent values keep training, with the gradient of the masked network, and entries may return.
@@ -42,14 +42,14 @@ class Prune(GraphHook):
     stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With
     splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values, unless its
     kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with masks=hook and
-    hook=prune; with splicing, its begin_epoch must be the end_epoch of this hook.
+    hook=prune; with splicing, its begin_epoch must not be before the end_epoch of this hook.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
     become longer, so it does not reach the end of that schedule: use `schedule=constant`, or `schedule=step` with
-    milestones that the steps left, counted from `rewind_epoch`, still reach. Random draws, the order of examples and
-    other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
+    milestones that are still reached if it continues from `rewind_epoch` for the remaining steps only. Random draws,
+    the order of examples and other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
 
     Group: technique
 

@@ -64,9 +64,9 @@ class QuantizationAwareTraining(GraphHook):
     From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor the range
     averages change: the network trains as it ships.
 
-    In a subclassed model only weights are rounded. Pruned networks stay pruned. The kernels of `weight_clustering` get
-    more values: each centroid is rounded to the steps of each channel. Biases and other weights, such as those of
-    recurrent layers, stay float.
+    In a subclassed model only weights are rounded. Pruned networks stay pruned. Clustered kernels of convolutions, and
+    of dense layers before batch norm, get more values: each centroid is rounded to the steps of each channel. Biases
+    and other weights, such as those of recurrent layers, stay float.
 
     Group: technique
 

@@ -21,10 +21,10 @@ class Sam(GraphHook):
     statistics of batch norm come from the first pass.
 
     The climb uses the gradient of the whole batch, even with micro batches and replicas; in the paper each replica
-    climbs on its own. Weights that `prune`, `frozen_mask` or `freeze_layers` holds do not climb, with splicing once the
-    masks are final. The kernels of `bop` do, and so do entries that `incremental_quantization` has quantized, unless
-    `frozen_mask` follows it; with `bnn_rounding` the latent weights climb. A layer that writes TensorFlow variables in
-    its call writes them twice a step.
+    climbs on its own. Weights that `prune` (with splicing only once the masks are final), `frozen_mask` or
+    `freeze_layers` holds do not climb. The kernels of `bop` do climb. So do entries that `incremental_quantization` has
+    quantized, unless a `frozen_mask` follows its masks; with `bnn_rounding` the latent weights climb. A layer that
+    writes TensorFlow variables in its call writes them twice a step.
 
     Group: optimization
 

@@ -31,8 +31,9 @@ class WeightClustering(GraphHook):
     such as those of `init_from`.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`; with its
-    schedule=splicing, clustering must begin at its end_epoch, or entries that may return move other centroids.
+    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`. With its
+    schedule=splicing, do not begin before its end_epoch: until then the gradient of a pruned entry moves a centroid
+    that the forward pass does not use for it.
 
     Group: technique
 
