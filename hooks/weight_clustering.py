@@ -25,10 +25,10 @@ LLOYD_STEPS = 50
 class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
-    From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. Latent weights
-    train through a straight-through estimator, so an entry can move to another cluster. Centroids train by plain
-    gradient descent at the optimizer's learning rate. With begin_epoch=0 they are computed from the initial weights,
-    such as those of `init_from`.
+    Centroids are computed after the step that reaches `begin_epoch`; with begin_epoch=0, before the first step, from
+    the initial weights, such as those of `init_from`. From then on the forward pass uses the nearest centroid in place
+    of each latent weight. Latent weights train through a straight-through estimator, so an entry can move to another
+    cluster. Centroids train by plain gradient descent at the optimizer's learning rate.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
     "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`. With its

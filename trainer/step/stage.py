@@ -22,6 +22,8 @@ from hookline.trainer.objective import Batch, Embedding, Shown
 from hookline.trainer.step.context import StepContext, named_scope
 
 AnyHook = TypeVar("AnyHook", bound=Hook)
+UPDATE_OPS = "UPDATE_OPS"
+RAISED = re.compile(rf"\b{UserError.__name__}: (.+)")
 
 
 def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
@@ -102,12 +104,6 @@ def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
             for name in instances.get(earlier, ()):
                 followers[name].add(hook.name)
     return followers
-
-
-UPDATE_OPS = "UPDATE_OPS"
-
-
-RAISED = re.compile(rf"\b{UserError.__name__}: (.+)")
 
 
 @contextmanager
