@@ -67,7 +67,7 @@ class Trainer:
             init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from.
             loss_weights: factors of the losses of several outputs, by name or in a list.
             networks: several models by name, in the place of `model`.
-            objectives: what a step minimises, in the place of `loss`.
+            objectives: what a step minimizes, in the place of `loss`.
             **settings: of the section `trainer` of a config, such as accumulation_steps=4.
 
         Raises:
@@ -385,7 +385,7 @@ def _check_given(
         received = "No loss" if loss is None else "loss and objectives"
         raise UserError(f"{received} received. Expected loss= or objectives=.")
     if networks is not None and loss is not None:
-        raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+        raise UserError("networks and loss received. Expected objectives=, which say what each network minimizes.")
     check_integer("seed", seed, 0, 2**31 - 1)
     if init_from is not None:
         check_initial(str(init_from))

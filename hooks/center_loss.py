@@ -35,9 +35,9 @@ class CenterLoss(GraphHook):
     and move even while the weight is still 0, so that they are near their features when it rises.
 
     `weight` is the paper's lambda. In the paper both losses are sums over the batch; here both are means. To match code
-    that adds a sum to a mean, set `weight` to lambda times the batch size; to match code that takes a mean over batch
-    and dimensions, to 2 lambda / d, with d the number of dimensions. weight=0 still reports everything: use it as the
-    baseline.
+    that adds a summed center loss to a mean cross-entropy, set `weight` to lambda times the batch size; to match code
+    that averages the squared distance over batch and d dimensions, to 2 lambda / d. weight=0 still reports everything:
+    use it as the baseline.
 
     A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. If
     the hook has another name, its reports have that name in place of "center".
@@ -274,7 +274,7 @@ MOST_NUMBERED, MOST_LISTED = 30, 20  # with more centers they are not numbered, 
 
 
 def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, title: str) -> np.ndarray:
-    """Return a picture of points in the colours of their classes, with the centers as numbered rings."""
+    """Return a picture of points in the colors of their classes, with the centers as numbered rings."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

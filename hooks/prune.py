@@ -31,10 +31,11 @@ class Prune(GraphHook):
     and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
     Biases and batch norm are not pruned.
 
-    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" too, but evaluations count as the best only after
-    `end_epoch`; "polynomial" goes from `initial_sparsity` to the final one; "iterative" prunes to each of `stages` and
-    trains the survivors in between. "splicing" follows the same polynomial, but until `end_epoch` only the forward pass
-    sees the zeros: latent values keep training, with the gradient of the masked network, and entries may return.
+    Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" does the same, but only evaluations after
+    `end_epoch` can count as the best; "polynomial" goes from `initial_sparsity` to the final one; "iterative" prunes to
+    each of `stages` and trains the survivors in between. "splicing" follows the same polynomial, but until `end_epoch`
+    only the forward pass sees the zeros: latent values keep training, with the gradient of the masked network, and
+    entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
     the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
@@ -47,9 +48,9 @@ class Prune(GraphHook):
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
-    become longer, so it does not reach the end of that schedule: use `schedule=constant`, or `schedule=step` with
-    milestones that are still reached if it continues from `rewind_epoch` for the remaining steps only. Random draws,
-    the order of examples and other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
+    become longer, so the schedule does not reach its end: use `schedule=constant`, or `schedule=step` with milestones
+    that are still reached in the steps that remain, counted from `rewind_epoch`. Random draws, the order of examples
+    and other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
 
     Group: technique
 

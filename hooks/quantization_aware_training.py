@@ -89,7 +89,7 @@ class QuantizationAwareTraining(GraphHook):
             ranges=learned only those of the network's inputs still move, and the state `steps` has the initial step
             sizes of kernels. The network's layer `step_sizes` has trained factors, 1 at first, that multiply these step
             sizes and all ranges but those of inputs, tanh, sigmoid and softmax.
-        active: whether the network is quantized; true from the step after `begin_epoch` on.
+        active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:
         quantization_aware_training/distance: root mean square of w_q - w, divided by that of w.

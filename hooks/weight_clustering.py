@@ -25,15 +25,16 @@ LLOYD_STEPS = 50
 class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
-    Centroids are computed after the step that reaches `begin_epoch`; with begin_epoch=0, before the first step, from
-    the initial weights, such as those of `init_from`. From then on the forward pass uses the nearest centroid in place
-    of each latent weight. Latent weights train through a straight-through estimator, so an entry can move to another
-    cluster. Centroids train by plain gradient descent at the optimizer's learning rate.
+    Centroids are computed in the first step after `begin_epoch`, from the weights at its start; with begin_epoch=0,
+    before the first step, from the initial weights, such as those of `init_from`. From the next step on the forward
+    pass uses the nearest centroid in place of each latent weight. Latent weights train through a straight-through
+    estimator, so an entry can move to another cluster. Centroids train by plain gradient descent at the optimizer's
+    learning rate.
 
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
-    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`. With its
-    schedule=splicing, do not begin before its end_epoch: until then the gradient of a pruned entry moves a centroid
-    that the forward pass does not use for it.
+    "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`. After
+    `prune` with schedule=splicing, set `begin_epoch` no earlier than the end_epoch of `prune`: until then the gradient
+    of a pruned entry moves a centroid that the forward pass does not use for it.
 
     Group: technique
 

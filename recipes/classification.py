@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Classification(Objective):
-    """Minimise the softmax cross-entropy of a network's logits."""
+    """Minimize the softmax cross-entropy of a network's logits."""
 
     name = "classification"
     trains = ("model",)

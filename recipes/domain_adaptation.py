@@ -30,7 +30,7 @@ PROJECTED_PAIRS = 500
 class DomainAdaptation(Objective):
     """Classify the source, and tell the two domains apart.
 
-    Minimises the softmax cross-entropy of the source's classes plus the weighted sigmoid cross-entropy of the domain,
+    Minimizes the softmax cross-entropy of the source's classes plus the weighted sigmoid cross-entropy of the domain,
     the mean of both. Whether the features learn to separate the domains or to confuse them is not decided here: a hook
     that reverses the gradient before the domain head makes the body work against the second loss (Ganin et al. 2016,
     "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equation 9).

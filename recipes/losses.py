@@ -24,7 +24,7 @@ ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}  # the activat
 
 
 class Loss:
-    """What is minimised; its `kind` is SPARSE, ONE_HOT or BINARY if it can be computed from logits, otherwise None."""
+    """What is minimized; its `kind` is SPARSE, ONE_HOT or BINARY if it can be computed from logits, otherwise None."""
 
     def __init__(self, given: Any) -> None:
         """Resolve a name, a `keras.losses.Loss`, or a function (y_true, y_pred)."""

@@ -1,4 +1,4 @@
-"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours.
+"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbors.
 
 Embeddings have length 1. The triplet loss brings an example (the anchor) nearer to one of its class (the positive)
 than to one of another class (the negative); triplets are chosen within each batch.
@@ -43,7 +43,7 @@ class Retrieval(Objective):
     The network's outputs are scaled to length 1, so distances lie in [0, 2] and the network cannot lower the loss by
     growing or shrinking all embeddings.
 
-    An evaluation searches neighbours in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
+    An evaluation searches neighbors in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
     metrics are of batches in the order of the split: compare them between evaluations, not with training.
     """
 
@@ -83,7 +83,7 @@ class Retrieval(Objective):
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return some queries with their nearest neighbours, and embeddings, evenly thinned out, with thumbnails."""
+        """Return some queries with their nearest neighbors, and embeddings, evenly thinned out, with thumbnails."""
         if not collected:
             return Shown()
         targets = collected["target"]
@@ -94,10 +94,10 @@ class Retrieval(Objective):
             images = thumbnails(tf.constant(inputs)).numpy()
             half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
             queries = sorted({round(place) for place in np.linspace(0, count - 1, PICTURED_QUERIES)})
-            found = nearest_neighbours(collected["embedding"], half, queries)
+            found = nearest_neighbors(collected["embedding"], half, queries)
             nearest = [examples(positions.tolist())["inputs"] for positions in found]
             correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
-            pictures["nearest_neighbours"] = neighbour_sheet(examples(queries)["inputs"], nearest, correct)
+            pictures["nearest_neighbours"] = neighbor_sheet(examples(queries)["inputs"], nearest, correct)
         return Shown(pictures, {"embedding": Embedding(collected["embedding"][rows], {"class": targets[rows]}, images)})
 
 
@@ -273,34 +273,34 @@ def _gap(triplets: Triplets) -> tf.Tensor:
     return tf.where(triplets.valid, triplets.positive - triplets.negative, 0.0)
 
 
-NEIGHBOURS = 5
+NEIGHBORS = 5
 SMALLEST = 48  # pixels a side: smaller images are enlarged to at least this
 FRAME, GAP = 3, 4  # pixels
 PAPER, RIGHT, WRONG = (1.0, 1.0, 1.0), (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
 
 
-def nearest_neighbours(embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int]) -> list[np.ndarray]:
+def nearest_neighbors(embeddings: np.ndarray, half: np.ndarray, queries: Sequence[int]) -> list[np.ndarray]:
     """Return the positions of the nearest examples in the other half, nearest first, for each query."""
     found = []
     for query in queries:
         gallery = np.flatnonzero(half != half[query])
         similarity = embeddings[gallery] @ embeddings[query]
-        found.append(gallery[np.argsort(-similarity, kind="stable")[:NEIGHBOURS]])
+        found.append(gallery[np.argsort(-similarity, kind="stable")[:NEIGHBORS]])
     return found
 
 
-def neighbour_sheet(
-    queries: np.ndarray, neighbours: Sequence[np.ndarray], correct: Sequence[Sequence[bool]]
+def neighbor_sheet(
+    queries: np.ndarray, neighbors: Sequence[np.ndarray], correct: Sequence[Sequence[bool]]
 ) -> np.ndarray:
-    """Return a picture: a row for each query, with the query to the left of its neighbours."""
-    columns = 1 + max(len(images) for images in neighbours)
+    """Return a picture: a row for each query, with the query to the left of its neighbors."""
+    columns = 1 + max(len(images) for images in neighbors)
     rows = []
-    for query, images, right in zip(queries, neighbours, correct, strict=True):
+    for query, images, right in zip(queries, neighbors, correct, strict=True):
         tiles = enlarged(np.concatenate([query[np.newaxis], images]), SMALLEST)
-        colours = np.array([PAPER, *(RIGHT if good else WRONG for good in right)], np.float32)
+        colors = np.array([PAPER, *(RIGHT if good else WRONG for good in right)], np.float32)
         count, height, width, _ = tiles.shape
         framed = np.ones((columns, height + 2 * FRAME, width + 2 * FRAME, 3), np.float32)
-        framed[:count] = colours[:, np.newaxis, np.newaxis]
+        framed[:count] = colors[:, np.newaxis, np.newaxis]
         framed[:count, FRAME:-FRAME, FRAME:-FRAME] = tiles
         rows.append(framed)
     return sheet(rows, GAP)

@@ -40,7 +40,7 @@ INPUTS, TARGETS = "inputs", "targets"
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What is minimised and measured of one output."""
+    """What is minimized and measured of one output."""
 
     loss: Loss | None  # None for metrics alone
     measures: Measures
@@ -49,7 +49,7 @@ class Head:
 
 
 class KerasLoss(Objective):
-    """Minimise losses of Keras or of the user's, each of an output of one network."""
+    """Minimize losses of Keras or of the user's, each of an output of one network."""
 
     name = "keras_loss"
     trains = (MODEL,)

@@ -174,7 +174,7 @@ def write_chart(rows: Sequence[Row], path: Path) -> None:
     for axes, own in zip(panels[:, 0], cases, strict=True):
         places, medians = range(len(own)), [row["median"] for row in own]
         spread = [[row["median"] - row["lowest"] for row in own], [row["highest"] - row["median"] for row in own]]
-        axes.barh(places, medians, height=0.7, color=[_colour(row) for row in own])
+        axes.barh(places, medians, height=0.7, color=[_color(row) for row in own])
         axes.errorbar(medians, places, xerr=spread, fmt="none", ecolor="#333333", elinewidth=1, capsize=2)
         for place, row in enumerate(own):
             axes.text(row["highest"], place, f"  {row['median']:,.1f}  ({row['ratio']:.2f})", va="center", fontsize=8)
@@ -187,7 +187,7 @@ def write_chart(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _colour(row: Row) -> str:
+def _color(row: Row) -> str:
     if row["limit"] or row["baseline"]:
         return "#f2c14e" if row["limit"] else "#d1495b"
     return "#1b6ca8" if row["contender"].startswith("hookline") else "#a9b4c2"

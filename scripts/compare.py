@@ -239,7 +239,7 @@ def average(curves: Sequence[dict[int, float]]) -> tuple[np.ndarray, np.ndarray,
     return np.array(steps, dtype=int), values.mean(axis=0), deviation
 
 
-COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
+COLORS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
 """One for each group that is drawn; more would be indistinguishable."""
 STYLES = {"validation": "-", "train": "--"}
 WIDTH, HEIGHT = 10.0, 4.2
@@ -251,7 +251,7 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
 
     A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
     """
-    groups = comparison.groups[: len(COLOURS)]
+    groups = comparison.groups[: len(COLORS)]
     compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
     names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
     curves, notes = {}, []
@@ -265,9 +265,9 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
     figure = new_figure(WIDTH, HEIGHT * len(names))
     panels = figure.subplots(len(names), 1, squeeze=False)[:, 0]
     for axes, name in zip(panels, names, strict=True):
-        for colour, group in zip(COLOURS, groups, strict=False):
+        for color, group in zip(COLORS, groups, strict=False):
             found = [curves[run.name] for run in group.runs if run.name in curves]
-            _draw(axes, name, comparison.label(group), found, colour)
+            _draw(axes, name, comparison.label(group), found, color)
         axes.set_title(f"{short_name(name)}: solid validation, dashed training", loc="left", fontsize=10)
         axes.set_xlabel("step", fontsize=8)
         lines = [line.get_ydata() for line in axes.get_lines()]
@@ -282,7 +282,7 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
     return notes
 
 
-def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str) -> None:
+def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], color: str) -> None:
     for split, style in STYLES.items():
         curves = [run[split, name] for run in runs if (split, name) in run]
         if not curves:
@@ -290,12 +290,12 @@ def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], colour: str)
         steps, mean, deviation = average(curves)
         marker = "o" if len(steps) == 1 else None
         text = f"{label} (n={len(curves)})" if split == "validation" else None
-        axes.plot(steps, mean, style, color=colour, linewidth=1.6, marker=marker, label=text)
-        axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(steps, mean, style, color=color, linewidth=1.6, marker=marker, label=text)
+        axes.fill_between(steps, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
         for curve in curves:  # those that go on beyond the mean
             rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
             if len(rest) > 1:
-                axes.plot([*rest], [*rest.values()], style, color=colour, linewidth=0.6)
+                axes.plot([*rest], [*rest.values()], style, color=color, linewidth=0.6)
 
 
 main = make_main(__doc__, parse, _command)

@@ -233,7 +233,7 @@ LONGEST_NAME = 18
 
 
 def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
-    """Write a PNG file: a row for each true class, coloured by the share that goes to each predicted class."""
+    """Write a PNG file: a row for each true class, colored by the share that goes to each predicted class."""
     side = min(max(LEAST, CELL * len(names) + 2.0), LARGEST)
     figure = new_figure(side + 0.8, side)
     small = 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
@@ -244,8 +244,8 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
     if len(names) <= MOST_NUMBERED:
         for (row, column), count in np.ndenumerate(confusion):
             if count:
-                colour = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=small)
+                color = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=small)
     ticks = range(len(names)) if len(names) <= MOST_NAMED else ()
     shown = [_short(names[each]) for each in ticks]
     long = max(map(len, shown), default=0) > 3

@@ -189,7 +189,7 @@ SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 """What TensorFlow takes as the name of a scope, which every layer opens."""
 LONGEST_REASON = 300
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
-"""Keras's colours, and positions in TensorFlow's graphs."""
+"""Keras's colors, and positions in TensorFlow's graphs."""
 
 
 @contextmanager

@@ -124,8 +124,8 @@ class ObjectiveOutput:
     """Hold the results of an objective for one batch.
 
     Attributes:
-        losses: name to tensor of shape [batch] (one loss per example) or [] (a mean already). Their sum is minimised.
-        metrics: name to tensor of shape [batch] or []; averaged over examples, never minimised.
+        losses: name to tensor of shape [batch] (one loss per example) or [] (a mean already). Their sum is minimized.
+        metrics: name to tensor of shape [batch] or []; averaged over examples, never minimized.
         outputs: what hooks see as the outputs, such as logits [batch, classes].
         collected: tensors [batch, ...] by name that an evaluation keeps for the whole split; training ignores them.
         counts: how many values each example's loss or metric is a mean of, float32 [batch] by "loss/<name>" or

@@ -189,7 +189,7 @@ def draw(status: Status, width: int) -> Group:
 class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
 
-    In a notebook this is a bar, and on a terminal unless CI or NO_COLOR is set. Elsewhere it is a plain line and at
+    This is a bar in a notebook, and on a terminal unless CI or NO_COLOR is set. Elsewhere it is one plain line and at
     most `lines` more, without control characters. If the reader of standard output exits, training continues.
 
     Group: monitor

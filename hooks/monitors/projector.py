@@ -27,7 +27,7 @@ class Projector(HostHook):
 
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
     (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`),
-    where grey images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
+    where gray images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
     Vectors with fewer than three dimensions are padded with zeros.
 
     Group: monitor
@@ -117,7 +117,7 @@ COLORS = np.array([colorsys.hsv_to_rgb(0.618 * number % 1.0, 0.7, 1.0) for numbe
 
 
 def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-    """Return one picture of all images, row by row, their range scaled to [0, 1]; grey ones in the color of a class."""
+    """Return one picture of all images, row by row, their range scaled to [0, 1]; gray ones in the color of a class."""
     low, high = float(images.min()), float(images.max())
     images = (images - low) / ((high - low) or 1.0)
     if images.shape[-1] == 1 and labels:

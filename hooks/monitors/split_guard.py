@@ -44,7 +44,7 @@ class SplitGuard(HostHook):
 
     Exact copies give the network inputs with the same bits, without augmentation. Near copies are images that look the
     same, unlike images that are similar by nature, such as digits. On CIFAR-10 and photographs of clothing it finds
-    nearly all copies that were saved again as JPEG of quality 30 or more, made darker, grey, noisy, or smaller by a
+    nearly all copies that were saved again as JPEG of quality 30 or more, made darker, gray, noisy, or smaller by a
     quarter. It finds few or none that were moved by a pixel, cropped, mirrored or rotated.
 
     An example is compared with the splits before its own: validation with train, test with both. `split_guard.csv` in
@@ -199,9 +199,9 @@ def is_image(inputs: tf.Tensor) -> bool:
 
 
 def waves(images: tf.Tensor) -> tf.Tensor:
-    """Return the lowest waves of the cosine transform of grey images: float32 [n, vertical, horizontal], 16 at most."""
-    grey = tf.reduce_mean(tf.cast(images, tf.float32), axis=-1)
-    horizontal = tf.signal.dct(grey, norm="ortho")[..., :WAVES]
+    """Return the lowest waves of the cosine transform of gray images: float32 [n, vertical, horizontal], 16 at most."""
+    gray = tf.reduce_mean(tf.cast(images, tf.float32), axis=-1)
+    horizontal = tf.signal.dct(gray, norm="ortho")[..., :WAVES]
     vertical = tf.signal.dct(tf.linalg.matrix_transpose(horizontal), norm="ortho")[..., :WAVES]
     return tf.linalg.matrix_transpose(vertical)
 
@@ -225,7 +225,7 @@ saved as JPEG of quality 50, made smaller, darker or noisy differ in at most 8 b
 LEAST, SAME = 0.9, 0.999
 """Images with a correlation below the first are not copies; those above the second are in any case. The most similar
 test and training images of MNIST, which are not copies, have 0.995."""
-NEIGHBOURS = 10
+NEIGHBORS = 10
 PAIRS = 2**24  # compared at once
 
 
@@ -247,7 +247,7 @@ def near_copies(looks: Looks, start: int, stop: int, *, nearer: float) -> tuple[
         earlier = np.where(alike, products[:, :start], -1.0)
         originals, correlations = earlier.argmax(axis=1), earlier.max(axis=1)
         as_near = np.count_nonzero(products > 1.0 - (1.0 - correlations[:, None]) / nearer**2, axis=1)  # and itself
-        stands_out = (as_near <= NEIGHBOURS) & (len(all_waves) > NEIGHBOURS)
+        stands_out = (as_near <= NEIGHBORS) & (len(all_waves) > NEIGHBORS)
         copies = (correlations >= SAME) | ((correlations >= LEAST) & stands_out)
         found.append((rows[copies], originals[copies], correlations[copies]))
     copies, originals, correlations = (np.concatenate(each) for each in zip(*found, strict=True))

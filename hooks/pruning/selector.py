@@ -135,7 +135,7 @@ class MaskSelector:
     in every group."""
     structure: Structure
     criterion: str
-    hysteresis: float | None  # how much kept entries are favoured; None if nothing comes back
+    hysteresis: float | None  # how much kept entries are favored; None if nothing comes back
 
     def __call__(
         self, latent: Mapping[str, tf.Tensor], masks: Mapping[str, tf.Tensor], update: tf.Tensor

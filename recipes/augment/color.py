@@ -9,14 +9,14 @@ from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.input.order import normal, uniform
 from hookline.trainer.objective import Batch
 
-GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
+GRAY = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 
 
 class Color(ImageAugment):
     """Change the colors of images, and clip the result to the range from black to white.
 
     In the order of the options, with black as 0 and white as 1: all pixels times a factor; the difference of each to
-    the image's mean grey times a factor; the difference of each to its own grey times a factor; the hue moved along its
+    the image's mean gray times a factor; the difference of each to its own gray times a factor; the hue moved along its
     circle. Factors are uniform in [1 - option, 1 + option]. An option of 0 leaves its property as it is.
     """
 
@@ -51,10 +51,10 @@ class Color(ImageAugment):
         if self.brightness:
             pixels = tf.clip_by_value(pixels * _factors(seeds, "brightness", self.brightness), 0.0, 1.0)
         if self.contrast:
-            mean = tf.reduce_mean(_grey(pixels), axis=[1, 2], keepdims=True)
+            mean = tf.reduce_mean(_gray(pixels), axis=[1, 2], keepdims=True)
             pixels = _blended(pixels, mean, _factors(seeds, "contrast", self.contrast))
         if self.saturation:
-            pixels = _blended(pixels, _grey(pixels), _factors(seeds, "saturation", self.saturation))
+            pixels = _blended(pixels, _gray(pixels), _factors(seeds, "saturation", self.saturation))
         if self.hue:
             turn = uniform(seeds, "hue", low=-self.hue, high=self.hue)[:, None, None]
             hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
@@ -66,15 +66,15 @@ def _factors(seeds: tf.Tensor, salt: str, spread: float) -> tf.Tensor:
     return uniform(seeds, salt, [1, 1, 1], low=1.0 - spread, high=1.0 + spread)
 
 
-def _grey(pixels: tf.Tensor) -> tf.Tensor:
-    """Return the grey of each pixel, one channel; the mean where there are not 3."""
+def _gray(pixels: tf.Tensor) -> tf.Tensor:
+    """Return the gray of each pixel, one channel; the mean where there are not 3."""
     if pixels.shape[-1] == 3:
-        return tf.reduce_sum(pixels * tf.constant(GREY, pixels.dtype), axis=-1, keepdims=True)
+        return tf.reduce_sum(pixels * tf.constant(GRAY, pixels.dtype), axis=-1, keepdims=True)
     return tf.reduce_mean(pixels, axis=-1, keepdims=True)
 
 
-def _blended(pixels: tf.Tensor, grey: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    return tf.clip_by_value(grey + factors * (pixels - grey), 0.0, 1.0)
+def _blended(pixels: tf.Tensor, gray: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(gray + factors * (pixels - gray), 0.0, 1.0)
 
 
 class Noise(FloatAugment):

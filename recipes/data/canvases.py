@@ -20,7 +20,7 @@ from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_pr
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 
-PEAKS = {"digits": small.PEAK, "mnist": PIXEL_PEAK}  # the brightest grey value of each set
+PEAKS = {"digits": small.PEAK, "mnist": PIXEL_PEAK}  # the brightest gray value of each set
 AUTO = "auto"
 TARGETS = CLASS, MASK = "class", "mask"
 TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
@@ -96,7 +96,7 @@ def cluttered(
     every class; if more, images repeat, at other places and among other fragments.
 
     Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
-    than half of the brightest grey value.
+    than half of the brightest gray value.
     """
     originals = Originals(source, dict(locals()), {"digits": (20, 3), "mnist": (60, 8)})
     check_choice("data.targets", targets, TARGETS)
@@ -118,7 +118,7 @@ def _cluttered(
     if rest:
         rows = np.concatenate([rows, split_indices(size, {"chosen": rest / size}, seeds[0], labels)["chosen"]])
     pool, places = np.unique(rows, return_inverse=True)
-    images = grey_values(split, pool, peak)
+    images = gray_values(split, pool, peak)
     canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
     arrays, transform = {"inputs": canvases}, transform_of(_form(clutter.canvas, peak))
     if targets == MASK:
@@ -190,7 +190,7 @@ def pair_domains(
     halves = order[:half], order[half : 2 * half]
     canvases = []
     for number, (own, look) in enumerate(zip(halves, looks, strict=True), start=1):
-        images = grey_values(split, own[: rows.max() + 1], peak)  # fragments come only from those that appear
+        images = gray_values(split, own[: rows.max() + 1], peak)  # fragments come only from those that appear
         made, _ = place_on_canvases(images, rows, look, seed, stream + number)
         canvases.append(peak - made if look.inverted else made)
     arrays = {"inputs": canvases[0], "targets": split.labels[halves[0][rows]], TARGET_IMAGES: canvases[1]}
@@ -229,7 +229,7 @@ def several_digits(
 
 def _composed(split: Split, count: int, most: int, seeds: tuple[int, int], form: Preparation) -> Split:
     """Return a split of canvases, made from the images of another; pure: only raw bits and whole numbers."""
-    side, images, labels = small.SIDE, grey_values(split, np.arange(split.size), small.PEAK), split.labels
+    side, images, labels = small.SIDE, gray_values(split, np.arange(split.size), small.PEAK), split.labels
     bits = np.random.PCG64(np.random.SeedSequence(seeds))
     present = 1 + _below(most, count, bits)
     cells = np.argsort(bits.random_raw(count * CELLS**2).reshape(count, -1), axis=1, kind="stable")
@@ -272,7 +272,7 @@ def place_on_canvases(
     return canvases, np.stack([top, left, extent, extent], axis=1)
 
 
-def grey_values(split: Split, positions: np.ndarray, peak: int) -> np.ndarray:
+def gray_values(split: Split, positions: np.ndarray, peak: int) -> np.ndarray:
     """Return images as they were before their set scaled them: uint8 [n, side, side]."""
     scaled = split.source.gather(tf.constant(split.indices[positions]))["inputs"].numpy()
     return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)

@@ -20,8 +20,8 @@ from hookline.trainer.input.data import Data
 
 SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
 SPLITS = ("auto", "stratified", "random")
-GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
-"""Modes of Pillow: grey, and numbers that are not pixels from 0 to 255."""
+GRAY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
+"""Modes of Pillow: gray, and numbers that are not pixels from 0 to 255."""
 INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
 
 
@@ -155,7 +155,7 @@ class _Examples:
             if self._mode != "auto":
                 values = values.convert(self._mode)
             elif values.mode not in NUMBERS:
-                values = values.convert("L" if values.mode in GREY else "RGB")
+                values = values.convert("L" if values.mode in GRAY else "RGB")
             pixels = np.asarray(values)
             values = pixels[..., None] if pixels.ndim == 2 else pixels
         values = np.asarray(values)
@@ -182,7 +182,7 @@ def _read_set(
         raise UserError(f"The set '{name}' is used with {', '.join(parts) or 'no split'}; expected train among them.")
     for option in ("inputs", "targets"):
         check_choice(f"data.{option}", options[option], columns)
-    alike = "Set data.image_size to bring all to one size" + ", or data.mode for one colour mode" * ("mode" in options)
+    alike = "Set data.image_size to bring all to one size" + ", or data.mode for one color mode" * ("mode" in options)
     readers = {
         part: ExampleReader(make(part), name=f"{name}, {part}", threads=options["threads"], alike=f"{alike}.")
         for part in there

@@ -40,7 +40,7 @@ def image_form(image_size: Any, fit: Any, channels: Any) -> Preparation:
     height, width = sides_of(image_size)
     check_choice("data.fit", fit, FITS)
     if channels not in (1, 3):
-        raise UserError(f"data.channels={channels!r} received. Expected 3 for colour or 1 for grey.")
+        raise UserError(f"data.channels={channels!r} received. Expected 3 for color or 1 for gray.")
     return pixel_preparation((height, width, channels), PIXEL_PEAK, fit=fit)
 
 
@@ -145,7 +145,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _of_16_bits(data: bytes) -> Image.Image:
     """Return a 16-bit PNG as 8 bits per value: the nearest value, where Pillow and TensorFlow cut low bits off."""
-    import tensorflow as tf  # Pillow truncates 16-bit colours to 8. Predictions of other images start without it.
+    import tensorflow as tf  # Pillow truncates 16-bit colors to 8. Predictions of other images start without it.
 
     with tf.init_scope(), tf.device("CPU:0"):
         values = tf.io.decode_png(data, dtype=tf.uint16).numpy()
@@ -153,5 +153,5 @@ def _of_16_bits(data: bytes) -> Image.Image:
 
 
 def _image(pixels: np.ndarray) -> Image.Image:
-    colour = pixels.shape[2] >= 3
-    return Image.fromarray(np.ascontiguousarray(pixels[..., :3] if colour else pixels[..., 0]))
+    color = pixels.shape[2] >= 3
+    return Image.fromarray(np.ascontiguousarray(pixels[..., :3] if color else pixels[..., 0]))

@@ -90,7 +90,7 @@ def check_rows(form: Preparation, inputs: np.ndarray, rows: np.ndarray, where: s
         _refuse_rows(~np.isfinite(flat), rows, where, "NaN or infinite values; expected finite numbers")
     if form.peak is not None and inputs.dtype != np.uint8:
         outside = (flat < 0) | (flat > PIXEL_PEAK)
-        _refuse_rows(outside, rows, where, "values outside 0..255; expected grey values, or data.scale=none")
+        _refuse_rows(outside, rows, where, "values outside 0..255; expected gray values, or data.scale=none")
 
 
 def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:

@@ -27,8 +27,8 @@ def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[
     Integers [size] or [size, 1] are labels, int64 [size]. Other numbers [size, ...] are targets without classes, which
     are then 0: float32, or int64 where they are whole; so are all where `classes` is 0.
     """
-    labelled = classes != 0 and (classes is not None or all(are_labels(each) for each in found.values()))
-    if labelled:
+    labeled = classes != 0 and (classes is not None or all(are_labels(each) for each in found.values()))
+    if labeled:
         labels = {where: as_labels(each, where) for where, each in found.items()}
         return labels, count_classes(labels, classes)
     targets = {where: as_numbers(each, where) for where, each in found.items()}

@@ -35,7 +35,7 @@ def application(
     """Return a network of keras.applications without its top, behind its own preprocessing, with a new dense head.
 
     The data's values become what the network's `preprocess_input` makes of pixels from 0 to 255, by layers of the
-    graph, which exports have as well. Grey images are repeated in 3 channels. `preparation` is the data's.
+    graph, which exports have as well. Gray images are repeated in 3 channels. `preparation` is the data's.
     """
     known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
     check_choice("name of keras.applications", name, known)

@@ -26,7 +26,7 @@ PRUNED, PRUNED_AT, MASKS_EVERY, POWER = 0.9, TOTAL // 2, 100, 3
 """Of the pruning: final sparsity, the step of it, steps between updates of the masks, power of the polynomial."""
 GENERATED, HELD_OUT = 20_000, 1_000
 """Images for training and for the test, where there is no file with images of that size."""
-DIGITS, COLOURED = (28, 28, 1), (32, 32, 3)
+DIGITS, COLORED = (28, 28, 1), (32, 32, 3)
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -44,7 +44,7 @@ BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "
 """Larq's tutorial to the letter: no activation before its quantizers, no scale in its last batch norm."""
 LENET_300_100 = Case("lenet_300_100", many=100)
 LENET_5 = Case("lenet_5")
-CNN = Case("plain_cnn", images=COLOURED, many=5)
+CNN = Case("plain_cnn", images=COLORED, many=5)
 BNN = Case("larq_tutorial_cnn", batch_size=64)
 
 
@@ -161,7 +161,7 @@ def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     }
     own = {override.partition("=")[0] for override in overrides}
     if "data" not in own:
-        given |= {"data": "keras_dataset", "data.name": "cifar10" if case.images == COLOURED else "mnist"}
+        given |= {"data": "keras_dataset", "data.name": "cifar10" if case.images == COLORED else "mnist"}
         given |= {"data.path": quoted(data_file(settings, case.images)), "data.validation_size": HELD_OUT}
     (job,) = check([*(f"{key}={value}" for key, value in given.items() if key not in own), *overrides])
     return job

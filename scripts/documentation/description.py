@@ -204,11 +204,12 @@ python train.py recipe=baseline hooks.<name>=null                          # tak
 ```
 
 Hooks with a star run by default on the command line; [hookline/README.md](../hookline/README.md) lists those of
-`hookline.Trainer`. A hook may run several times, under names of your choice: `+hooks.<name>._target_=...`, in Python
-`{{"<name>": Prune(...)}}`. [trainer/hook.py](../trainer/hook.py) explains the stages. What a hook writes, projects,
-freezes and saves is listed for its default options, on a small network with the layers {", ".join(LAYERS)};
-`<variable>` stands for each variable that the hook works on. "0.9 of the speed" means 0.9 times the steps per second of
-a run without the hook, on 2 cores; times were measured there too. A hook without "State saved" keeps no state.
+`hookline.Trainer`. A run may have several instances of a hook, under names of your choice:
+`+hooks.<name>._target_=hookline.hooks.prune.Prune +hooks.<name>.<key>=<value>`, in Python `{{"<name>": Prune(...)}}`.
+[trainer/hook.py](../trainer/hook.py) explains the stages. What a hook writes, projects, freezes and saves is listed for
+its default options, on a small network with the layers {", ".join(LAYERS)}; `<variable>` stands for each variable that
+the hook works on. "0.9 of the speed" means 0.9 times the steps per second of a run without the hook, on 2 cores; times
+were measured there too. A hook without "State saved" keeps no state.
 
 *Latent weights* are the float variables that train while the forward pass uses rounded or masked values in their place.
 *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. The *moving average* of a weight

@@ -19,7 +19,7 @@ KINDS = {
     UPDATE: ("box", "filled", "#fde7c8", "[", "]"),
     APPLY: ("box", "filled,bold", "#d9efd6", "[[", "]]"),
 }
-"""Kinds of boxes: shape and style in DOT, the colour, and what stands around a label in Mermaid."""
+"""Kinds of boxes: shape and style in DOT, the color, and what stands around a label in Mermaid."""
 ORDERS = CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
 """Labels of arrows that carry no data: they only order, as a control dependency does."""
 DOT, MERMAID = "dot", "mermaid"
@@ -35,8 +35,8 @@ class Chart:
 
     def box(self, key: str, kind: str, lines: Sequence[str], after: Iterable[str] = (), label: str = "") -> str:
         """Add a box with arrows from others, and return its key; its lines are free text."""
-        shape, style, colour, left, right = KINDS[kind]
-        look = f'shape={shape}, style="{style}", fillcolor="{colour}"'
+        shape, style, color, left, right = KINDS[kind]
+        look = f'shape={shape}, style="{style}", fillcolor="{color}"'
         self.boxes[DOT].append(f"{key} [label={_quoted(lines)}, {look}];")
         self.boxes[MERMAID].append(f"{key}{left}{_entities(lines)}{right}:::{kind}")
         self.keys.append(key)

@@ -153,7 +153,7 @@ def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
         "measure": goal["measure"],
         "relation": relation.replace("_", " "),
         "figure": figure,
-        "source": goal.get("source") or (f"our {given}" if named else ""),
+        "source": goal.get("source") or (f"ours, {given}" if named else ""),
         "reached": ours >= figure if relation == "at_least" else ours <= figure,
     }
 

@@ -28,7 +28,8 @@ ORDER = """\
 Run the commands from top to bottom: several targets may start from one run, which the first of them makes. Rows with 1
 thread were measured with `trainer.threads=1`; add it to the commands to get the same results. Commands with
 `trainer.precision=bfloat16` need a processor with AMX or avx512_bf16, or a GPU that computes in bfloat16; elsewhere add
-`trainer.allow_slow_precision=true`."""
+`trainer.allow_slow_precision=true`. [scripts/README.md](../scripts/README.md#reproduce) says what the folders `cifar10`
+and `clothing` hold and what to install; `mnist.npz` is the file that `keras.datasets.mnist` downloads."""
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -112,7 +113,7 @@ def figure(value: float, measure: Row, *, unit: bool = True) -> str:
 def _goal(goal: Row, measures: Sequence[Row]) -> str:
     measure = next(each for each in measures if each["name"] == goal["measure"])
     given = len(f"{goal['figure']:g}".partition(".")[2])
-    own = given > 2 or goal["source"].startswith("our ")  # a mean of seeds, with more decimals than a paper gives
+    own = given > 2 or goal["source"].startswith("ours, ")  # a mean of seeds, with more decimals than a paper gives
     decimals = measure["decimals"] if own else given
     name = "" if measure is measures[0] else f"{goal['measure']} "
     return f"{name}{goal['relation']} {figure(goal['figure'], {**measure, 'decimals': decimals})}: {goal['source']}"

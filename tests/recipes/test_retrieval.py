@@ -1,4 +1,4 @@
-"""Retrieval: distances and triplets by the definition, neighbours against a search in loops, and that it learns."""
+"""Retrieval: distances and triplets by the definition, neighbors against a search in loops, and that it learns."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ from hookline.recipes.retrieval import (
     Retrieval,
     active_triplets,
     class_pairs,
-    nearest_neighbours,
+    nearest_neighbors,
     pairwise_distances,
     retrieval,
     retrieval_metrics,
@@ -216,11 +216,11 @@ def test_measures_are_those_of_a_search_by_hand_over_several_blocks(monkeypatch)
     traced_metrics.cache_clear()
 
 
-def test_neighbours_are_of_the_other_half_nearest_first():
+def test_neighbors_are_of_the_other_half_nearest_first():
     angles = np.array([0.0, 0.1, 0.3, 0.2, 0.1, 0.1])
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     half = np.array([0, 1, 1, 1, 0, 1])
-    found = nearest_neighbours(points, half, [0, 1])
+    found = nearest_neighbors(points, half, [0, 1])
     assert [each.tolist() for each in found] == [[1, 5, 3, 2], [4, 0]]
 
 

@@ -186,7 +186,7 @@ def check_some_weight(weights: np.ndarray, rows: Mapping[str, np.ndarray], where
 
 
 def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return grey values of any dtype as uint8 without changing any.
+    """Return gray values of any dtype as uint8 without changing any.
 
     Images that were scaled already would turn almost black without notice, so they are refused.
     """
@@ -194,7 +194,7 @@ def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))
     if low < 0 or high > 255 or high <= 1 or not whole:
         kind = "whole values" if whole else "values with fractions"
-        raise UserError(f"{where}: {kind} within {low:g}..{high:g}; expected whole grey values 0..255, unscaled.")
+        raise UserError(f"{where}: {kind} within {low:g}..{high:g}; expected whole gray values 0..255, unscaled.")
     return inputs.astype(np.uint8)
 
 

@@ -17,8 +17,8 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.data import HOST
 
 ROUNDS = 8
-"""Rounds of the cipher. With TensorFlow's default of 4, neighbours in an epoch of 55,000 stay correlated; from 8 on,
-neighbours, epochs and seeds look like independent permutations."""
+"""Rounds of the cipher. With TensorFlow's default of 4, neighbors in an epoch of 55,000 stay correlated; from 8 on,
+neighbors, epochs and seeds look like independent permutations."""
 
 
 def epoch_permutation(position: tf.Tensor, size: int, seed: int) -> tf.Tensor:
@@ -43,7 +43,7 @@ def signed_seed(seed: int) -> int:
 
 
 def hashed_key(*words: tf.Tensor) -> tf.Tensor:
-    """Return keys that differ unrecognisably where any word differs: int64 [n]."""
+    """Return keys that differ unrecognizably where any word differs: int64 [n]."""
     return tf.bitcast(tf.fingerprint(tf.stack(words, axis=1)), tf.int64)
 
 

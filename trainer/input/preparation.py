@@ -77,5 +77,5 @@ class Preparation:
 
 
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = FITS[0], axes: str | None = None) -> Preparation:
-    """Return the preparation of pixels 0 .. peak to [-1, 1]; raw arrays of grey images lack the axis of channels."""
+    """Return the preparation of pixels 0 .. peak to [-1, 1]; raw arrays of gray images lack the axis of channels."""
     return Preparation(shape, 2.0 / peak, -1.0, peak=peak, fit=fit, axes=axes or ("new" if shape[-1] == 1 else "last"))

@@ -11,7 +11,7 @@ from typing import Any
 from hookline.trainer.files import read_json
 
 TRAINERS = {
-    "loss": "what training minimises: each term, and their sum, loss/total",
+    "loss": "what training minimizes: each term, and their sum, loss/total",
     "metric": "how good the networks are: averages over examples, or values of a whole split",
     "grad_norm": "L2 norm of all gradients of a network: before the hooks, after each that may change them, at the end",
     "opt": "of the optimizer: the learning rate, and in float16 the scale of the loss",

@@ -5,7 +5,7 @@ import colorsys
 import numpy as np
 import pytest
 
-from hookline.recipes.augment.color import GREY, Color, Noise
+from hookline.recipes.augment.color import GRAY, Color, Noise
 from hookline.recipes.augment.geometric import Rotate
 from hookline.recipes.augment.mixing import Cutout
 from hookline.recipes.augment.translation import Shift
@@ -43,20 +43,20 @@ def test_brightness_is_one_factor_an_image(change):
     assert per_image[:, 0].mean() == pytest.approx(1.0, abs=0.03)
 
 
-def test_contrast_keeps_the_mean_grey(change):
+def test_contrast_keeps_the_mean_gray(change):
     images = pictures(200, low=-0.3, high=0.3)
     changed = in_unit(change(Color(**OFF | {"contrast": 0.4}), inputs=images)["inputs"])
-    before, after = ((each @ np.array(GREY)).mean((1, 2)) for each in (in_unit(images), changed))
+    before, after = ((each @ np.array(GRAY)).mean((1, 2)) for each in (in_unit(images), changed))
     np.testing.assert_allclose(after, before, rtol=1e-4)
     stretched = changed.reshape(200, -1).std(1) / in_unit(images).reshape(200, -1).std(1)
     assert 0.6 - 1e-3 <= stretched.min() < 0.63
     assert 1.37 < stretched.max() <= 1.4 + 1e-3
 
 
-def test_saturation_keeps_the_grey_of_every_pixel(change):
+def test_saturation_keeps_the_gray_of_every_pixel(change):
     images = pictures(100, low=-0.3, high=0.3)
     changed = in_unit(change(Color(**OFF | {"saturation": 0.5}), inputs=images)["inputs"])
-    np.testing.assert_allclose(changed @ np.array(GREY), in_unit(images) @ np.array(GREY), rtol=1e-3)
+    np.testing.assert_allclose(changed @ np.array(GRAY), in_unit(images) @ np.array(GRAY), rtol=1e-3)
     spread = np.ptp(changed, axis=-1) / np.ptp(in_unit(images), axis=-1)
     assert 0.49 < spread.min() < 0.55
     assert 1.45 < spread.max() < 1.51

@@ -66,8 +66,8 @@ def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
     for values, scale, message in (
         ([[1.0, np.nan]], "auto", "1 values are NaN or infinite, the first in row 0"),
         ([[1.0, 1e300]], "auto", "1 values are NaN or infinite"),
-        ([[0.0, 1.0]], "pixels", "expected whole grey values"),
-        ([[0.0, 256.0]], "pixels", "expected whole grey values"),
+        ([[0.0, 1.0]], "pixels", "expected whole gray values"),
+        ([[0.0, 256.0]], "pixels", "expected whole gray values"),
     ):
         assert_refused(message, in_memory, form((2,), "float64", scale=scale), np.array(values), "x")
     for bad, scale in ((np.inf, "auto"), (300.0, "pixels")):  # rows that were just read

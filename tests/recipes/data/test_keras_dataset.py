@@ -54,7 +54,7 @@ def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
     assert not np.array_equal(again, other)
 
 
-def colour_arrays(train=240, test=40, classes=10):
+def color_arrays(train=240, test=40, classes=10):
     generator = np.random.default_rng(0)
     arrays = {}
     for part, size in (("train", train), ("test", test)):
@@ -74,7 +74,7 @@ def colour_arrays(train=240, test=40, classes=10):
     ],
 )
 def test_every_set_has_its_shape_and_its_classes(monkeypatch, name, module, options, classes, named):
-    arrays = make_arrays() if name.endswith("mnist") else colour_arrays(classes=classes)
+    arrays = make_arrays() if name.endswith("mnist") else color_arrays(classes=classes)
     pairs = tuple((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
     calls, checked = [], {}
     monkeypatch.setattr(getattr(keras.datasets, module), "load_data", lambda **given: calls.append(given) or pairs)
@@ -108,7 +108,7 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
     for changes, message in (
         ({"x_train": np.zeros((120, 32, 32), np.uint8)}, "x_train and y_train: inputs of shape [32, 32]"),
         ({"x_train": nan}, "1 values are NaN or infinite, the first in row 17"),
-        ({"x_train": make_arrays()["x_train"] / 255}, "whole grey values"),
+        ({"x_train": make_arrays()["x_train"] / 255}, "whole gray values"),
         ({"y_train": np.full(120, 10)}, "120 labels lie outside 0..9"),
         ({"y_test": np.zeros(39, np.uint8)}, "40 inputs but 39 labels"),
         ({"y_train": None, "y_test": None}, "Add y_train, y_test."),

@@ -19,9 +19,10 @@ class WeightNoise(GraphHook):
         if not context.training:
             return weights
         noisy = {
-            key: weight + self.stddev * tf.random.stateless_normal(weight.shape, context.stateless_seed(key))
-            for key, weight in weights.items()
-            if key.endswith("kernel")
+            name: weight
+            + self.stddev * tf.random.stateless_normal(weight.shape, context.stateless_seed(f"noise/{name}"))
+            for name, weight in weights.items()
+            if name.endswith("kernel")
         }
         return {**weights, **noisy}
 
