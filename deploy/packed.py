@@ -61,9 +61,8 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
     ]
     notes = (
         f"data {data:,} bytes ({format_bytes(data)}), header {container_sizes(path)[0]:,} bytes",
-        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats per "
-        "channel of batch norm, where a threshold takes less, without the values of codebooks, and with pruned "
-        "weights in their sparse form, which format=sparse has",
+        f"the run's summary counts {deployed:,} bytes ({format_bytes(deployed)}): batch norm as two floats a channel "
+        "(thresholds take less), codebooks without their values, pruned weights as format=sparse stores them",
     )
     return Contents(COLUMNS, tuple(rows), notes, lossy=options.float16)
 

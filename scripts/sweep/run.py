@@ -201,7 +201,8 @@ class SweepRun:
         elif status == INTERRUPTED:
             self._line(job, status, f" after {took}")
         else:
-            self._line(job, status, f": {describe_best(summary)}{took}")
+            reason = str(summary.get("stop_reason") or "").partition(":")[0]  # such as "early stopping"
+            self._line(job, status, f"{reason and f' by {reason}'}: {describe_best(summary)}{took}")
         self.ended(job)
 
     def _change(self, job: SweepJob, status: str, code: int | None) -> None:
