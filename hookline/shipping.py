@@ -38,7 +38,7 @@ class Feed:
         self.batches = batches
         self._like = batches.batch(tf.constant(0, tf.int64))
         specs = tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), self._like)
-        self.key = f"{batches.count} {specs}"
+        self.key = f"{batches.split.size} {specs}"
 
     def batch(self, index: tf.Tensor) -> Batch:
         """Return one batch, read by Python."""

@@ -194,6 +194,8 @@ class Measures:
         names: set[str] = set()
         for each in given:
             metric = resolve(each, kind)
+            if isinstance(metric, keras.metrics.IoU):  # Keras counts in whole numbers: weights below 1 would be 0
+                metric = type(metric).from_config({**metric.get_config(), "dtype": "float64"})
             name = prefix + (each if isinstance(each, str) else metric.name)
             if name in names:
                 raise UserError(f"metrics has two of the name '{name}'. Expected names that differ: give name=.")
@@ -235,7 +237,8 @@ class Measures:
         for name, metric in self._of_split.items():
             targets, outputs = (collected[self._prefix + each] for each in (TARGETS, OUTPUTS))
             weights = collected.get(self._prefix + WEIGHTS)
-            if weights is not None and (outputs.shape.rank or 0) > 2:  # what IoU counts are pixels
+            counts = isinstance(metric, keras.metrics.IoU)  # pixels or labels, each with a weight
+            if weights is not None and (outputs.shape.rank or 0) > (1 if counts else 2):
                 weights = tf.broadcast_to(_beside_axes(weights, outputs.shape.rank), tf.shape(outputs))
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
             state = metric.stateless_update_state(state, targets, outputs, sample_weight=weights)

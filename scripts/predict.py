@@ -11,7 +11,8 @@ the run's data was: size, channels, range of values.
   array        name of the array in an npz file; without it inputs, x_test, or the only one
   top          how many classes to list of each example, the likeliest first (3)
   outputs      true lists the network's outputs, such as logits or embeddings, in place of classes
-  class_names  names in place of those that the export carries: [cat,dog], or a text file with one per line
+  class_names  names in place of those that the export carries: [cat,dog], or a text file with one per line; with
+               outputs=true, names of the outputs
   output       file that ends with .csv or .json; - prints CSV; without it a table
   overwrite    true writes over an output that exists
   batch_size   examples at a time (64)
@@ -142,12 +143,12 @@ def predict(model: Predictor, card: Card, examples: Batches, options: Options) -
     classes: tuple[str, ...] = ()
     for called, inputs in examples:
         outputs, columns_of = joined(model(inputs), len(called))
-        if not options.outputs and not parts:
-            if not card.classes and not options.class_names:
-                raise UserError(
-                    f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs "
-                    "as they are, or class_names=<names>."
-                )
+        if not options.outputs and not card.classes:
+            raise UserError(
+                f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs as "
+                "they are; class_names=<names> then names them."
+            )
+        if not parts and (options.class_names or not options.outputs):
             classes = name_classes(outputs.shape[1], card.classes, options.class_names)
         names += called
         parts.append((outputs,) if options.outputs else rank(as_logits(outputs, card.activation), options.top))

@@ -94,17 +94,27 @@ class Inserter:
             operation = node.operation
             if is_graph(operation):
                 if id(operation) not in self._inner:
+                    if sum(each.operation is operation for each in nodes_in_order(graph)) == 1:
+                        self._carry(node.input_tensors, as_functional(operation).inputs)
                     self._inner[id(operation)] = self.rebuilt(operation, outer=False)
                 operation = self._inner[id(operation)]
             args, kwargs = node.arguments.fill_in({id(each): new.get(id(each), each) for each in node.input_tensors})
             made = keras.tree.flatten(self._called(operation, args, kwargs))
             for old, tensor in zip(node.output_tensors, made, strict=True):
                 new[id(old)] = self._placed(node, old, tensor)
+            if is_graph(node.operation):
+                self._carry(as_functional(node.operation).outputs, node.output_tensors)
         outputs = [new.get(id(tensor), tensor) for tensor in graph.outputs]
         packed = keras.tree.pack_sequence_as(graph._outputs_struct, outputs)
         if outer:
             self._number()
         return keras.Model(graph._inputs_struct, packed, name=model.name)
+
+    def _carry(self, given: Sequence[Any], taken: Sequence[Any]) -> None:
+        """Give tensors inside or behind a model within the model the ranges that the same values have already."""
+        for before, after in zip(given, taken, strict=True):
+            if id(before) in self._points:
+                self._points[id(after)] = self._points[id(before)]
 
     def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operation: in parts, with quantizers between them, where runtimes compute it so."""

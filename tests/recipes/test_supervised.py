@@ -116,7 +116,9 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
     *_, build, options = KINDS[kind]
     model = build()
     weights = {} if "loss_weights" not in options else {"loss_weights": {"sign": 1.0, **options["loss_weights"]}}
-    model.compile(keras.optimizers.SGD(RATE), options["loss"], weighted_metrics=options["metrics"], **weights)
+    iou = keras.metrics.BinaryIoU(name="iou", dtype="float32")  # by default Keras cuts weights to whole numbers
+    metrics = ["binary_accuracy", iou] if kind == "maps" else options["metrics"]
+    model.compile(keras.optimizers.SGD(RATE), options["loss"], weighted_metrics=metrics, **weights)
     batches, losses = TrainingBatches(data.train, batch_size=BATCH, seed=0), []
     for step in range(STEPS):
         batch = batches.batch(tf.constant(step, tf.int64))
@@ -134,8 +136,7 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
 )
 def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     inputs, targets, build, options = KINDS[kind]
-    weights = np.ones_like(WEIGHTS) if kind == "maps" else WEIGHTS  # Keras counts pixels in whole numbers for an IoU
-    data = data_of(inputs, targets, weights)
+    data = data_of(inputs, targets, WEIGHTS)
     recipe = supervised(parts=parts_of(data, model=build, optimizer=keras.optimizers.SGD), **options)
     recipe.networks[0].optimizer.learning_rate = RATE
     loop = loop_of(recipe, data, batch_size=BATCH)
@@ -150,7 +151,7 @@ def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     found = evaluator_of(recipe, data).run(STEPS)
     rows = np.arange(90, 120)
     chosen = tf.nest.map_structure(lambda each: each[rows], targets)
-    own = for_keras(weights[rows], kind)
+    own = for_keras(WEIGHTS[rows], kind)
     expected = model.evaluate(inputs[rows], chosen, sample_weight=own, verbose=0, return_dict=True)
     names = {name.removeprefix("metric/"): value for name, value in found.items() if name.startswith("metric/")}
     names = {name: value for name, value in names.items() if not name.endswith("_loss")}

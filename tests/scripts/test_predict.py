@@ -97,7 +97,9 @@ def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, i
     bare.write_bytes(export.read_bytes())
     write_card(bare, Card("model", "best", 1, (2, 2, 1), (), PIXELS))
     assert main([f"model={bare}", *given]) == 2  # outputs without classes are not called classes
-    assert main([f"model={bare}", *given, "class_names=[a,b,c]"]) == 0
+    assert main([f"model={bare}", *given, "class_names=[a,b,c]"]) == 2  # nor probabilities of classes
+    assert main([f"model={bare}", *given, "class_names=[a,b,c]", "outputs=true", "output=-"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split(",")[-3:] == ["a", "b", "c"]
     (tmp_path / "bare.keras.json").unlink()
     assert main([f"model={bare}", *given]) == 2
     assert "bare.keras.json" in capsys.readouterr().err

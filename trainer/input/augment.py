@@ -26,7 +26,8 @@ class Augment(ABC):
 
     Attributes:
         name: the key under `augment` in the config; set by the builder, unique in a run.
-        black_and_white: the values of the darkest and the brightest pixel; set from the data.
+        black_and_white: the values of the darkest and the brightest pixel; set from the data. If its values are not
+            pixels 0 to 255: 0 and 1 if the examples that are checked lie within, otherwise -1 and 1.
         priority: 0 (first) to 100 (last).
         probability: how likely it changes an example at all.
         mixes: whether it mixes examples with one another. It then finds "target_shares", float32 [batch, classes], in
@@ -65,11 +66,16 @@ class Augmentation:
     def __init__(self, augments: Sequence[Augment], *, classes: int, preparation: Preparation | None = None) -> None:
         self.augments = sorted(augments, key=lambda each: (each.priority, each.name))
         self.classes = classes
+        self._knows_black = preparation is not None and preparation.peak is not None
         for augment in augments:
             if preparation is not None:
                 augment.black_and_white = preparation.black_and_white
 
     def check(self, batch: Batch) -> None:
+        inputs = batch["inputs"]
+        if not self._knows_black and inputs.dtype.is_floating and _are_within(inputs, 0.0, 1.0):
+            for augment in self.augments:
+                augment.black_and_white = (0.0, 1.0)
         for augment in self.augments:
             with _named(augment):
                 if augment.mixes and not self.classes:
@@ -108,6 +114,10 @@ def _named(augment: Augment) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"in augment.{augment.name}")
         raise
+
+
+def _are_within(values: tf.Tensor, low: float, high: float) -> bool:
+    return bool(tf.reduce_min(values) >= low) and bool(tf.reduce_max(values) <= high)
 
 
 def targets_are_map(batch: Batch) -> bool:

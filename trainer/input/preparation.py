@@ -55,7 +55,8 @@ class Preparation:
             raise UserError(f"Received examples of shape {list(raw.shape[1:])}. Expected {shapes} for each.")
         if raw.dtype.kind == "f" and not np.isfinite(raw).all():
             raise UserError("Received examples with NaN or infinite values. Expected finite numbers.")
-        if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak):
+        scaled_already = raw.dtype.kind == "f" and raw.size and 0 < raw.max() <= 1
+        if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak or scaled_already):
             raise UserError(
                 f"Received values from {raw.min():g} to {raw.max():g}. Expected pixels from 0 to {self.peak:g}, as "
                 "the network's data has them; it scales them itself."

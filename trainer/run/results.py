@@ -33,7 +33,11 @@ NAMESPACES = {**TRAINERS, **TECHNIQUES}
 
 AUTO = "auto"
 ACCURACY = "metric/accuracy"
-LOWER = re.compile(r"loss|error|entropy|distance|divergence|^metric/(.*_)?(mae|mse|mape|msle|rmse)$", re.IGNORECASE)
+LOWER = re.compile(
+    r"loss|error|entropy|distance|divergence|hinge|poisson|huber|log_?cosh|false_?(posi|nega)tives"
+    r"|^metric/(.*_)?(mae|mse|mape|msle|rmse)$",
+    re.IGNORECASE,
+)
 """Names of metrics of which a lower value is better."""
 
 

@@ -14,7 +14,7 @@ from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch, ObjectiveOutput
 from hookline.trainer.step.forward import Forward
-from hookline.trainer.step.means import average_output, example_weights, sample_weights
+from hookline.trainer.step.means import any_of_batch, average_output, example_weights, sample_weights
 from hookline.trainer.step.stage import ask, checked, in_stage, python_errors, refuse_repeated, takes_part, taking_part
 from hookline.trainer.step.trainer import Trainer
 
@@ -68,6 +68,11 @@ def _spread(split: Split, limit: int) -> Split:
     return Split(split.name, split.source, split.indices[rows])
 
 
+def _first_rows(batch: Batch, rows: int) -> Batch:
+    size = batch["weights"].shape[0]
+    return tf.nest.map_structure(lambda each: each[:rows] if each.shape.rank and each.shape[0] == size else each, batch)
+
+
 Collected = dict[str, dict[str, tf.Tensor]]
 SplitMetrics = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 HOOK = "hook/"  # before the names of hooks, beside those of objectives
@@ -81,6 +86,7 @@ class Evaluator:
         self.names: list[str] = []  # of the values that a run returns
         self._collected: Collected = {}
         self._of_split: dict[str, tuple[GraphHook, SplitMetrics | None]] = {}
+        self._of_batch = False  # whether a value is one number for a batch, which padding would change
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
     @property
@@ -107,13 +113,23 @@ class Evaluator:
         untouched = forward.apart()  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
 
-        @tf.function(autograph=False)  # traced once, for the first batch and for the loop over the others
-        def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
-            batch = self.batch(index)
+        def sums_of(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, Collected]:
             values, sizes, collected = self._values(forward, batch)
             names[:] = list(values)
             sizes = tf.stack([tf.reduce_sum(example_weights(batch)), *(sizes[name] for name in names)])
             return tf.stack(list(values.values())) * sizes[1:], sizes, collected
+
+        @tf.function(autograph=False)  # traced once, for the first batch and for the loop over the others
+        def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
+            return sums_of(self.batch(index))
+
+        @tf.function(autograph=False)
+        def run_last(rows: int) -> tuple[tf.Tensor, tf.Tensor, Collected]:
+            batch = self.batch(tf.constant(self._count - 1, tf.int64))
+            size = batch["weights"].shape[0]
+            more, sizes, collected = sums_of(_first_rows(batch, rows))
+            padded = tf.minimum(tf.range(size), rows - 1)
+            return more, sizes, tf.nest.map_structure(lambda tensor: tf.gather(tensor, padded), collected)
 
         def body(index: tf.Tensor, sums: tf.Tensor, sizes: tf.Tensor, kept: dict) -> tuple:
             more, more_sizes, collected = run_batch(index)
@@ -126,9 +142,15 @@ class Evaluator:
         kept = tf.nest.map_structure(
             lambda tensor: tf.TensorArray(tensor.dtype, self._count).write(0, tensor), collected
         )
+        rows = self._rows_of_last() if self._of_batch else None
+        whole_batches = self._count - (rows is not None)
         _, sums, sizes, kept = tf.while_loop(
-            lambda index, *_: index < self._count, body, [tf.constant(1, tf.int64), sums, sizes, kept]
+            lambda index, *_: index < whole_batches, body, [tf.constant(1, tf.int64), sums, sizes, kept]
         )
+        if rows is not None:
+            more, more_sizes, collected = run_last(rows)
+            sums, sizes = sums + more, sizes + more_sizes
+            kept = tf.nest.map_structure(lambda array, tensor: array.write(whole_batches, tensor), kept, collected)
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(sizes[0], tf.int64)], kept)
         for objective in self.trainer.objectives:
             sampled, own = objective.sample(untouched.apart()), whole[objective.name]
@@ -139,6 +161,13 @@ class Evaluator:
         means |= self._split_metrics(whole, means)
         self.names = list(means)
         return tf.stack(list(means.values())), whole
+
+    def _rows_of_last(self) -> int | None:
+        """Return how many examples of the last batch are real; None if it is full."""
+        with tf.init_scope():
+            weights = self.batch(tf.constant(self._count - 1, tf.int64)).get("weights")
+            real = None if weights is None else int(tf.math.count_nonzero(weights))
+        return None if weights is None or self._count == 1 or real == weights.shape[0] else real
 
     def _with_totals(self, means: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return means with sums of losses that are means over different numbers of values."""
@@ -160,12 +189,14 @@ class Evaluator:
             prefix = self._prefix(objective.name)
             computed = self.trainer.losses(objective, forward, batch)
             collected[objective.name] = computed.collected
+            self._of_batch = self._of_batch or computed.of_batch
             for hook, context in taking_part(self.trainer.hooks, forward.contexts(objective)):
                 with in_stage(hook, "evaluate"):
                     found = checked(hook, "evaluate", hook.evaluate(context), batch=batch)
                     added = {hook.scope + name: value for name, value in found.metrics.items()}
                     refuse_repeated(hook, "metrics", added, computed.metrics)
                     computed.metrics.update(average_output(ObjectiveOutput({}, added), batch)[1])
+                    self._of_batch = self._of_batch or any_of_batch(added)
                 if HOOK + hook.name not in collected:  # of the first objective that it takes part in
                     collected[HOOK + hook.name] = dict(found.collected)
                     self._of_split[HOOK + hook.name] = (hook, found.split_metrics)

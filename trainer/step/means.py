@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
@@ -64,6 +66,11 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     if value.shape.rank != 1:
         raise ValueError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
     return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
+
+
+def any_of_batch(values: Mapping[str, tf.Tensor]) -> bool:
+    """Return whether a loss or metric is one number for the batch."""
+    return any(tf.convert_to_tensor(value).shape.rank == 0 for value in values.values())
 
 
 def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:

@@ -29,6 +29,7 @@ class Computed:
     metrics: dict[str, tf.Tensor]  # scalars
     collected: dict[str, tf.Tensor]  # tensors [batch, ...] that an evaluation keeps
     counts: dict[str, tf.Tensor] = field(default_factory=dict)  # as `mean_counts` returns them
+    of_batch: bool = False  # whether a loss or metric was one number for the batch, whatever weights its examples have
 
 
 @dataclass

@@ -16,7 +16,7 @@ from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.step import writes
 from hookline.trainer.step.context import StepContext, named_scope
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
-from hookline.trainer.step.means import average_output, mean_counts, sample_weights
+from hookline.trainer.step.means import any_of_batch, average_output, mean_counts, sample_weights
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
@@ -290,7 +290,7 @@ class Trainer:
             if forward.training and self.class_weights is not None:
                 output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
             losses, metrics = average_output(output, batch)
-            counts = mean_counts(output, batch)
+            counts, of_batch = mean_counts(output, batch), any_of_batch({**output.losses, **output.metrics})
         for name, current in forward.passes.items():
             context = current.context
             # In an evaluation, one forward pass serves many batches and all objectives.
@@ -305,9 +305,10 @@ class Trainer:
                 added = {hook.scope + name: value for name, value in own.items()}
                 refuse_repeated(hook, "losses", added, {*losses, "total"})
                 losses.update(average_output(ObjectiveOutput(added), batch)[0])
+                of_batch = of_batch or any_of_batch(added)
         with named_scope("losses"):
             losses["total"] = tf.add_n(list(losses.values()))
-        return Computed(losses, metrics, output.collected, counts)
+        return Computed(losses, metrics, output.collected, counts, of_batch)
 
     def compute_gradients(
         self,

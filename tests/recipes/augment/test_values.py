@@ -79,18 +79,18 @@ def test_hue_turns_alone(change):
 
 
 def test_cutout_is_centered_on_every_pixel_equally_often(change):
-    changed = change(Cutout(share=0.2, probability=0.25), inputs=np.ones([20_000, 5, 5, 1], np.float32))["inputs"]
+    changed = change(Cutout(share=0.2, probability=0.25), inputs=-np.ones([20_000, 5, 5, 1], np.float32))["inputs"]
     assert (changed == 0.0).any((1, 2, 3)).mean() == pytest.approx(0.25, abs=0.01)
     counts = (changed == 0.0).sum(0)[..., 0]  # a fifth of five: the pixel alone
     assert np.abs(counts - 200).max() < 5.5 * np.sqrt(200)
 
 
-def test_pixels_from_0_to_1_change_as_those_from_minus_1_do(change):
+@pytest.mark.parametrize("form", [Preparation((6, 5, 3), 1.0 / 255.0, peak=255), None], ids=["known", "unknown"])
+def test_pixels_from_0_to_1_change_as_those_from_minus_1_do(form, change):
     images = pictures(50)
-    unit = Preparation((6, 5, 3), 1.0 / 255.0, peak=255)
     for make in (lambda: Color(saturation=0.2, hue=0.1), Rotate, lambda: Shift(share=0.5), Cutout):
         expected = in_unit(change(make(), inputs=images)["inputs"])
         inputs = in_unit(images).astype(np.float32)
-        found = change(make(), preparation=unit, inputs=inputs)["inputs"]
+        found = change(make(), preparation=form, inputs=inputs)["inputs"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert not np.array_equal(found, inputs)

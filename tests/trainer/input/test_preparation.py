@@ -36,13 +36,14 @@ def test_what_cannot_be_prepared_is_refused():
     for values, message in (
         (raw(2, 5, 4), r"examples of shape \[5, 4\]. Expected \[4, 5\] or \[4, 5, 1\] for each"),
         (np.full((1, 4, 5), 300), "values from 300 to 300. Expected pixels from 0 to 255"),
+        (np.full((1, 4, 5), 0.5), "values from 0.5 to 0.5. Expected pixels from 0 to 255"),
         (np.full((1, 4, 5), np.nan), "NaN or infinite"),
         (np.full((1, 4, 5), "a"), "dtype <U1. Expected numbers"),
     ):
         assert_refused(message, PIXELS.of_arrays, values)
-    values = np.ones((1, 4, 5, 1), np.float32)
+    values = np.full((1, 4, 5, 1), 2, np.float32)
     PIXELS.of_arrays(values)
-    assert (values == 1).all()
+    assert (values == 2).all()
     assert PIXELS.takes_images
     assert not Preparation((4, 5, 1)).takes_images
     assert not Preparation((7,), peak=255).takes_images

@@ -41,7 +41,7 @@ class Marks(StatelessHook):
         assert not context.training
         assert not context.observing
         first = context.batch["inputs"][:, 0]
-        metrics = {"first": first, "step": tf.cast(context.step, tf.float32)}
+        metrics = {"first": first, "step": tf.cast(context.step, tf.float32), "of_batch": tf.reduce_mean(first)}
         return Evaluated(metrics, {"mine": first}, self.of_split)
 
     def of_split(self, collected):
@@ -49,7 +49,7 @@ class Marks(StatelessHook):
         return {f"{self.name}_median": median, f"{self.name}_many": tf.shape(collected["mine"])[0] > 60}
 
 
-@pytest.mark.parametrize("size", [10, 100])
+@pytest.mark.parametrize("size", [10, SIZE])
 def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     network = toy_network(dropout=0.5)
     hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
@@ -67,6 +67,7 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
         "loss/first_input": mean,
         "metric/first": mean,
         "metric/step": 7.0,
+        "metric/of_batch": mean,
         "metric/accuracy": np.mean(logits.argmax(-1) == targets),
     }
     expected |= {"metric/median": median, "metric/objective_median": median, "metric/objective_many": 1.0}
