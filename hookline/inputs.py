@@ -214,7 +214,9 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
         exact = ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
         return replace(examples, targets=targets.argmax(axis=1) if exact else targets.astype(np.float32))
     if targets.dtype.kind in "iu" or (form.classes and (targets == np.floor(targets)).all()):
-        flat = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+        loss = form.losses.get(ONE)
+        is_column = targets.ndim == 2 and targets.shape[1] == 1 and (loss is None or loss.of_keras)
+        flat = targets[:, 0] if is_column else targets  # a function of the user's gets what it gets in Keras
         return replace(examples, targets=flat.astype(np.int64))
     return replace(examples, targets=targets.astype(np.float32))
 

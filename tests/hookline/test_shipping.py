@@ -69,6 +69,16 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
 
 
+def test_a_file_of_a_regression_without_metrics_is_compared_by_its_loss(tmp_path):
+    inputs = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])
+    trainer = hookline.Trainer(model, loss="mse", **SETTINGS)
+    trainer.fit(inputs, inputs[:, :1], verbose=0)
+    trainer.export(tmp_path / "exact.sparse.safetensors", "sparse", tolerance=1e-5)
+    with pytest.raises(hookline.UserError, match="has loss/mse="):
+        trainer.export(tmp_path / "coarse.sparse.safetensors", "sparse", codebook=1, tolerance=1e-5)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("last", [None, "softmax", "sigmoid"])
 def test_integers_hold_a_last_activation_bilinear_resizing_and_no_augmentation(last, tmp_path):

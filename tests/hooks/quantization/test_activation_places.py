@@ -89,6 +89,11 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
     points = [each for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
     expected = [(0, True, False), (1, True, False), (1, False, True), (2, True, False)]
     assert [(each.point, each.observes, each.averages) for each in points] == expected
+    body = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, activation="relu", name="conv")])
+    pools = keras.Sequential([keras.Input((6, 6, 4)), layers.AveragePooling2D(2, name="average")])
+    for each in (layers.AveragePooling2D(2, name="average"), pools):  # behind an inner model, and in one
+        names, _, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(each(body(inputs)))))
+        assert names == ["image", "conv", "mean"]
 
 
 def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from hookline.trainer.run.control import (
     own_values,
     termination_interrupts,
 )
+from hookline.trainer.run.results import mode_of
 from tests.support.toy import StatelessHook, ToyObjective
 
 
@@ -33,6 +36,17 @@ def seen(tracker, *values, first=0):
         tracker.update(Report(step, "validation", {"metric/accuracy": value, "loss/total": 1.0 - value}))
         improved.append(tracker.improved)
     return improved
+
+
+def test_the_mode_of_a_metric_is_that_of_keras():
+    seen = set()
+    for name in dir(keras.metrics):
+        with suppress(TypeError):  # a function, or a class with arguments
+            metric = getattr(keras.metrics, name)()
+            if direction := getattr(metric, "_direction", None):
+                assert mode_of(f"metric/{metric.name}", "auto") == {"up": "max", "down": "min"}[direction], name
+                seen.add(direction)
+    assert seen == {"up", "down"}
 
 
 def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early():
