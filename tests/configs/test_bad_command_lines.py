@@ -11,7 +11,7 @@ import pytest
 
 from hookline.trainer.config.command import parse_command, typed
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused, refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = "trainer.strategy=mirrored trainer.batch_size=64"
@@ -80,10 +80,7 @@ MISTAKES = {
 
 
 def message(arguments, tree):
-    with pytest.raises(UserError) as caught:
-        preflight(parse_command(arguments), tree)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusal(lambda: preflight(parse_command(arguments), tree))
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
@@ -113,8 +110,7 @@ def test_what_was_added_to_a_composed_config_is_checked_by_the_schema():
         ({"seed": "one"}, "could not be converted to Integer full_key: seed"),
         ({"data": {"path": "???"}}, "data.path has no value"),
     ):
-        with pytest.raises(UserError, match=words):
-            typed(change)
+        assert_refused(words, typed, change)
 
 
 def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():

@@ -24,6 +24,7 @@ from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.finished import read_config
+from tests.support.refusals import assert_refused, refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = (*KINDS, None)
@@ -209,12 +210,9 @@ NO_PARTS = [
 
 def test_what_builds_no_part_of_a_run_is_refused():
     for path in NO_PARTS:
-        with pytest.raises(UserError) as caught:
-            resolve(path)
-        assert str(caught.value).startswith(f"_target_={path}")
+        assert refusal(resolve, path).startswith(f"_target_={path}")
     for path in ("", "Adam", ".Adam", "keras.", "keras..Adam", "keras.optimizers.Adam()", None, 3, []):
-        with pytest.raises(UserError, match="Expected an import path such as"):
-            check_path(path)
+        assert_refused("Expected an import path such as", check_path, path)
     assert resolve("keras.layers.Dense") is keras.layers.Dense
     assert resolve("keras.applications.MobileNetV2", group="model") is keras.applications.MobileNetV2
     assert resolve("hookline.trainer.schedules.cosine", group="schedule") is schedules.cosine
@@ -243,16 +241,14 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package):
-    with pytest.raises(UserError, match=r"If you trust it, add plugins=\[some_package\]"):
-        resolve("some_package.nets.net")
+    assert_refused(r"If you trust it, add plugins=\[some_package\]", resolve, "some_package.nets.net")
     assert package not in sys.modules, "it must not be imported before it is allowed"
     found = resolve("some_package.nets.net", plugins=[package])
     assert isinstance(found, types.FunctionType)
     assert resolve("some_package.net", plugins=[package]) is found, "a package may re-export its own"
     assert resolve("some_package.nets.Dense", plugins=[package]) is keras.layers.Dense
     for path in ("some_package_2.net", "hooksmith.net"):  # the same beginning is another package
-        with pytest.raises(UserError, match="is not allowed"):
-            check_path(path, plugins=[package])
+        assert_refused("is not allowed", check_path, path, plugins=[package])
     for name in ("system", "os", "rmtree", "partial", "instance", "anonymous", "liar", "imposter"):
         with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
             resolve(f"some_package.nets.{name}", plugins=[package])
@@ -263,7 +259,6 @@ def test_a_typo_is_named(package):
         ("keras.optimizers.Adma", "has no 'Adma'. Did you mean 'Adamax'"),
         ("some_package.nest.net", "there is no module 'some_package.nest'"),
     ):
-        with pytest.raises(UserError, match=words):
-            resolve(path, plugins=[package])
+        assert_refused(words, resolve, path, plugins=[package])
     with pytest.raises(UserError, match=r"configs/schedule lists\. Did you mean 'hookline\.trainer\.schedules\.cos"):
         check_path("hookline.trainer.schedules.cosin", group="schedule")

@@ -9,7 +9,7 @@ from hookline.scripts.help import help_text
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.parts import check_path, installed_plugins, plugin_versions, trusted_packages, used_plugins
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused, refusal
 
 NOISE = "# Noise\nnoise:\n  _target_: {package}.Noise\n  stddev: 0.1\n"
 IMPORTED = "raise RuntimeError('imported')\n"
@@ -54,17 +54,10 @@ def job(tree, *arguments):
     return found
 
 
-def refusal(tree, *arguments):
-    with pytest.raises(UserError) as caught:
-        job(tree, *arguments)
-    return str(caught.value)
-
-
 def test_an_installed_package_is_found_without_being_imported(install, tree):
     assert installed(tree) == {}
     assert "Plugins" not in help_text()
-    with pytest.raises(UserError, match=r"is not allowed.*If you trust it, add plugins=\[noisy\]"):
-        check_path("noisy.Noise")
+    assert_refused(r"is not allowed.*If you trust it, add plugins=\[noisy\]", check_path, "noisy.Noise")
     install()
     plugin = installed(tree)["noisy"]
     assert (plugin.package, plugin.distribution, plugin.version, plugin.problem) == ("noisy", "noisy", "1.0", None)
@@ -81,8 +74,7 @@ def test_an_installed_package_is_found_without_being_imported(install, tree):
     install("company.loud", {"hooks/roar": NOISE}, entries="loud = company.loud")
     assert job(tree, "+hooks=roar").config["hooks"]["noise"]["_target_"] == "company.loud.Noise"
     assert "company" not in sys.modules
-    with pytest.raises(UserError, match="is not allowed"):
-        check_path("company.other.Noise")
+    assert_refused("is not allowed", check_path, "company.other.Noise")
 
 
 def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
@@ -95,8 +87,7 @@ def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
         assert f"its entry point names '{package}'" in (found[name].problem or "")
     assert job(tree, "+hooks=center_loss").recipe == "bnn"
     for path in ("os.system", "hookline.trainer.run.session.execute"):
-        with pytest.raises(UserError, match="is not allowed"):
-            check_path(path)
+        assert_refused("is not allowed", check_path, path)
 
 
 def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
@@ -106,7 +97,7 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     assert installed(tree)["noisy"].problem == f"its {theirs} has the name of {tree / 'hooks' / 'center_loss.yaml'}"
     found = job(tree, "+hooks=center_loss").config["hooks"]["center_loss"]
     assert found["_target_"] == "hookline.hooks.center_loss.CenterLoss"
-    assert "Unknown hook 'noise'" in refusal(tree, "+hooks=noise")
+    assert "Unknown hook 'noise'" in refusal(job, tree, "+hooks=noise")
     assert "[noisy]" not in help_text()
 
 
@@ -115,21 +106,22 @@ def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_p
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(IMPORTED)
     write_configs(tmp_path / "mine", "mine", {"hooks/noise": NOISE, "recipe/loud": "# @package _global_\nseed: 7\n"})
-    assert "Unknown hook 'noise'" in refusal(tree, "+hooks=noise")
+    assert "Unknown hook 'noise'" in refusal(job, tree, "+hooks=noise")
     found = job(tree, "plugins=[mine]", "+hooks=noise").config
     assert found["hooks"]["noise"]["_target_"] == "mine.Noise"
     assert found["plugins"] == ["mine"]
     jobs = preflight(parse_command(["-m", "recipe=[bnn,loud]", "plugins=[mine]", "+hooks=noise", "seed=1,2"]), tree)
     assert [(each.recipe, each.config["seed"]) for each in jobs] == [("bnn+loud", 1), ("bnn+loud", 2)]
     write_configs(tmp_path / "mine", "mine", {"hooks/center_loss": NOISE})
-    assert f"has the name of {tree / 'hooks' / 'center_loss.yaml'}" in refusal(tree, "plugins=[mine]")
+    assert f"has the name of {tree / 'hooks' / 'center_loss.yaml'}" in refusal(job, tree, "plugins=[mine]")
     flags = ("--config-dir", str(tmp_path / "mine" / "configs"))  # nor may a directory of configs have our names
-    assert "center_loss.yaml, and would be ignored" in refusal(tree, *flags)
+    assert "center_loss.yaml, and would be ignored" in refusal(job, tree, *flags)
 
 
 def test_a_package_that_cannot_be_found_is_told_with_where_to_look(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "there is no module 'nowhere'. Expected it installed, or PYTHONPATH=" in refusal(tree, "plugins=[nowhere]")
+    message = "there is no module 'nowhere'. Expected it installed, or PYTHONPATH="
+    assert message in refusal(job, tree, "plugins=[nowhere]")
     Path("nowhere.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert job(tree, "plugins=[nowhere]").config["plugins"] == ["nowhere"]

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.config.stored import config_digest
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused, refusal
 
 
 def jobs(*texts, sweep=False):
@@ -89,20 +89,16 @@ def test_what_would_change_the_run_is_refused(run):
         (["trainer.max_second=5"], "Did you mean 'trainer.max_seconds'?"),
         (["trainer.max_seconds=-5"], "trainer.max_seconds=-5"),
     ):
-        with pytest.raises(UserError) as error:
-            jobs(f"resume={run}", *texts)
-        assert words in str(error.value), texts
+        assert words in refusal(jobs, f"resume={run}", *texts), texts
 
 
 def test_what_is_no_run_is_refused(tmp_path, run):
     for given, words in ((tmp_path / "absent", "does not exist"), (f"[{run}]", "does not exist")):
-        with pytest.raises(UserError, match=words):
-            jobs(f"resume={given}")
+        assert_refused(words, jobs, f"resume={given}")
     good = (run / "config.yaml").read_text()
     for changed in ({"plugins": 5}, {"plugins": "abc"}, {"trainer": 3}, {"hooks": ["ema"]}, {"model": None}):
         change(run, **changed)
-        with pytest.raises(UserError, match="is not the config of a run"):
-            jobs(f"resume={run}")
+        assert_refused("is not the config of a run", jobs, f"resume={run}")
         (run / "config.yaml").write_text(good)
     for content, words in (
         ("- a list\n", "is not the config of a run"),
@@ -111,32 +107,26 @@ def test_what_is_no_run_is_refused(tmp_path, run):
         (f"{good}\na: {'[' * 1000}\n", "that can be read"),
     ):
         (run / "config.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
-        with pytest.raises(UserError, match=words):
-            jobs(f"resume={run}")
+        assert_refused(words, jobs, f"resume={run}")
     (run / "config.yaml").write_text(good)
     (run / "overrides.txt").write_text("seed=3\n")
-    with pytest.raises(UserError, match="names 0 recipes"):
-        jobs(f"resume={run}")
+    assert_refused("names 0 recipes", jobs, f"resume={run}")
     (run / "overrides.txt").unlink()
-    with pytest.raises(UserError, match=r"has no overrides\.txt"):
-        jobs(f"resume={run}")
+    assert_refused(r"has no overrides\.txt", jobs, f"resume={run}")
 
 
 def test_what_a_file_says_is_not_executed(run):
     change(run, task={"_target_": "os.system", "command": f"touch {run}/owned"})
-    with pytest.raises(UserError, match="os.system"):
-        jobs(f"resume={run}")
+    assert_refused("os.system", jobs, f"resume={run}")
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(f"{text}\nbad: !!python/object/apply:os.system ['touch {run}/owned']\n")
-    with pytest.raises(UserError, match="has no config.yaml that can be read"):
-        jobs(f"resume={run}")
+    assert_refused("has no config.yaml that can be read", jobs, f"resume={run}")
     assert not (run / "owned").exists()
 
 
 def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
-    with pytest.raises(UserError, match=r"Expected plugins=\[pip\] beside it, if you trust it"):
-        jobs(f"resume={run}")
+    assert_refused(r"Expected plugins=\[pip\] beside it, if you trust it", jobs, f"resume={run}")
     change(run, plugins=["tests"], task={"_target_": "hookline.recipes.classification.classification"})
     (job,) = jobs(f"resume={run}", "plugins=[tests]")  # the user names it again
     assert job.config["plugins"] == ["tests"]
@@ -145,5 +135,4 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
 def test_a_file_refers_to_nothing_outside(run):
     for text in ("${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"):
         change(run, run_dir=text)
-        with pytest.raises(UserError, match="holds a reference in run_dir"):
-            jobs(f"resume={run}")
+        assert_refused("holds a reference in run_dir", jobs, f"resume={run}")

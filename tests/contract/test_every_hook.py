@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 from hookline.hooks import catalogue, load
 from hookline.scripts.planning.trace import own_stages
 from hookline.trainer.config.build import bind, build, resolve
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.run.blueprint import split_binding
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 HOOKS = sorted(catalogue())
 
@@ -32,8 +32,7 @@ def test_hook_constructs_from_its_config_and_declares_what_it_is(name):
     assert set(node) - {"_target_"} == arguments
     _, binding = split_binding(file_of(name))
     assert binding == ({"objective": "*"} if isinstance(hook, GraphHook) else {})
-    with pytest.raises(UserError, match="Unknown argument of .* 'no_such_argument'"):
-        bind({**node, "no_such_argument": 1}, group="hooks")
+    assert_refused("Unknown argument of .* 'no_such_argument'", bind, {**node, "no_such_argument": 1}, group="hooks")
     if issubclass(hook_class, GraphHook):
         assert "declare" in {key for each in hook_class.__mro__ for key in vars(each) if each is not GraphHook}
     if issubclass(hook_class, HostHook):

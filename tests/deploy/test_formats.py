@@ -9,6 +9,7 @@ import pytest
 
 from hookline.deploy.formats import FORMATS, ExportOptions, check_place, format_of, put_in_place, size_on_disk
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,20 +26,16 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
     for name, found in {"a.keras": "keras", "a b.tflite": "litert", ".x.12.onnx": "onnx"}.items():
         assert format_of(Path(name)).name == found
     for name in ("a.h5", "keras", "a_saved_model", "a.onnx.gz"):
-        with pytest.raises(UserError, match="is of no format that is known"):
-            format_of(Path(name))
-    with pytest.raises(UserError, match="is a directory without saved_model.pb"):
-        format_of(tmp_path)
+        assert_refused("is of no format that is known", format_of, Path(name))
+    assert_refused("is a directory without saved_model.pb", format_of, tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert format_of(tmp_path).name == "saved_model"
 
 
 def test_options_of_another_type_or_range_are_refused():
     for name, value in (("codebook", 9), ("codebook", 2.5), ("codebook_conv", 0)):
-        with pytest.raises(UserError, match=f"{name}={value!r} received"):
-            ExportOptions(**{name: value})
-    with pytest.raises(UserError, match="codebook_conv=5 received without codebook"):
-        ExportOptions(codebook_conv=5)
+        assert_refused(f"{name}={value!r} received", ExportOptions, **{name: value})
+    assert_refused("codebook_conv=5 received without codebook", ExportOptions, codebook_conv=5)
     assert ExportOptions(tolerance=0).changed == ["tolerance"]
     assert ExportOptions(int8=True, tolerance=0.1).changed == ["tolerance", "int8"]
 
@@ -125,8 +122,7 @@ def test_only_what_is_of_the_format_is_ever_replaced(tmp_path: Path):
     for form, name in ((DIRECTORY, "documents"), (FILE, "a.onnx"), (FILE, "link.onnx")):
         with pytest.raises(UserError, match=r"exists already\. Expected another output\.$"):
             check_place(tmp_path / name, form, overwrite=True)
-    with pytest.raises(UserError, match=r"Expected a file that ends with \.onnx"):
-        check_place(tmp_path / "a.keras", FILE, overwrite=True)
+    assert_refused(r"Expected a file that ends with \.onnx", check_place, tmp_path / "a.keras", FILE, overwrite=True)
     check_place(tmp_path / "any name", DIRECTORY, overwrite=False)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not a directory that can be written to"):

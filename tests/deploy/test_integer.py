@@ -21,7 +21,6 @@ from hookline.hooks.quantization.activation_places import stretched
 from hookline.hooks.quantization.fake import nudged
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.scripts.export import main
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.build_run import _rounded
@@ -29,6 +28,7 @@ from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 from tests.support.toy import ToyObjective, build_context
 
 layers = keras.layers
@@ -192,9 +192,7 @@ def small(*given: keras.layers.Layer) -> keras.Model:
 )
 def test_what_a_file_of_integers_cannot_hold_is_one_line(message, options, layer, tmp_path: Path) -> None:
     made = half_binary() if layer is None else small(layer(4, 3, name="conv"))
-    with pytest.raises(UserError, match=message) as caught:
-        write_integer(trained(made, steps=2, **options), tmp_path / "a.tflite")
-    assert "\n" not in str(caught.value)
+    assert_refused(message, write_integer, trained(made, steps=2, **options), tmp_path / "a.tflite")
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -275,6 +273,5 @@ def test_an_activation_that_onnx_lacks_is_one_line(tmp_path: Path) -> None:
     made = fake(layers.Activation("hard_tanh")(dense(fake(inputs, LOW, HIGH))), LOW, HIGH)
     model = keras.Model(inputs, made)
     dense.kernel.assign(INTEGERS[0, 0] * 0.01)
-    with pytest.raises(UserError, match=r"does not know TFL_FULLY_CONNECTED of 'bounded.*hard_tanh") as caught:
-        write_qdq(model, tmp_path / "a.onnx", OPSET)
-    assert "\n" not in str(caught.value)
+    message = "does not know TFL_FULLY_CONNECTED of 'bounded.*hard_tanh"
+    assert_refused(message, write_qdq, model, tmp_path / "a.onnx", OPSET)

@@ -24,6 +24,7 @@ from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.masking import build_hooks
 from tests.support.packed import (
     exact_inputs,
@@ -137,9 +138,7 @@ def finished(*hooks: GraphHook, model: keras.Model | None = None) -> Run:
 
 
 def rounding(**options) -> BnnRounding:
-    hook = BnnRounding(**{"all_binary": True, **options})
-    hook.name = "bnn_rounding"
-    return hook
+    return named(BnnRounding(**{"all_binary": True, **options}))
 
 
 def outputs_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +211,5 @@ def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
         written(run, tmp_path / f"{precision}.packed.safetensors")
         tensors[precision] = read_container(tmp_path / f"{precision}.packed.safetensors", PACKED)[1]
     half, full = tensors.values()
-    assert half.keys() == full.keys()
-    for name, array in half.items():
-        np.testing.assert_array_equal(array, full[name], err_msg=name)
+    np.testing.assert_equal(half, full)
     assert sum((array % 2 == 1).any() for name, array in full.items() if name.endswith("thresholds")) == 1

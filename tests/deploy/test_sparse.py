@@ -25,6 +25,7 @@ from hookline.deploy.plain_model import finished_model
 from hookline.deploy.sparse import Stored, load_sparse, share_weights, store, write_model, write_sparse
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
+from tests.support.batches import assert_same_bits
 from tests.support.finished import Halve, finished_run
 from tests.support.toy import FEATURES, toy_arrays
 
@@ -61,12 +62,6 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return read_sparse_network(path)[1]
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        assert found[name].tobytes() == values.tobytes(), name
-
-
 def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
     run = finished_run(Halve("halve"))
     run.data = SimpleNamespace(input_shape=(FEATURES,), preparation=None)
@@ -76,7 +71,7 @@ def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions())
     expected = finished_model(run, "model")
     own = values_of(expected)
-    assert_same(read(tmp_path / FILE), own)
+    assert_same_bits(read(tmp_path / FILE), own)
     inputs = toy_arrays()[0][:16]
     np.testing.assert_array_equal(load_sparse(tmp_path / FILE)(inputs), expected(inputs, training=False).numpy())
     assert not contents.lossy
@@ -90,7 +85,7 @@ def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
             assert 0 < np.abs(values - own[name]).max() < 0.2
         else:
             assert values.tobytes() == own[name].tobytes()
-    assert_same(values_of(run.trainer.networks["model"].model), before)
+    assert_same_bits(values_of(run.trainer.networks["model"].model), before)
 
 
 def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
@@ -135,8 +130,7 @@ def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Pa
         write_model(model, tmp_path / FILE, ExportOptions(), about)
         assert read_container(tmp_path / FILE, SPARSE)[0]["about"] == about
         found = load_sparse(tmp_path / FILE).model
-        for mine, own in zip(found.weights, model.weights, strict=True):
-            np.testing.assert_array_equal(mine.numpy(), own.numpy())
+        np.testing.assert_equal(found.get_weights(), model.get_weights())
         given = np.random.default_rng(0).normal(size=(4, *model.input_shape[1:])).astype(np.float32)
         np.testing.assert_array_equal(found(given).numpy(), model(given).numpy())
 
@@ -146,7 +140,7 @@ def test_weights_that_are_no_numbers_are_kept_but_not_shared(tmp_path: Path):
     kernel = model.get_layer("dense").kernel
     kernel.assign(np.where(kernel.numpy() > 1, np.float32(np.nan), kernel.numpy()))
     write(model, tmp_path / FILE)
-    assert_same(read(tmp_path / FILE), values_of(model))
+    assert_same_bits(read(tmp_path / FILE), values_of(model))
     double = keras.Sequential([keras.Input((3,), dtype="float64"), keras.layers.Dense(2, dtype="float64")])
     for refused, words in ((model, "dense/kernel holds NaN or infinity"), (double, "Expected float32 for format=sp")):
         with pytest.raises(UserError, match=words):
@@ -211,7 +205,7 @@ SPECIAL = [-0.0, 1e-45, -1e-42, np.nan, np.inf, -np.inf, np.float32(3.4e38), 1.0
 floats = st.sampled_from(SPECIAL) | st.floats(width=32)
 
 
-def assert_same_bits(stored: Stored, values: np.ndarray) -> None:
+def assert_comes_back(stored: Stored, values: np.ndarray) -> None:
     found = to_dense(from_json(stored.weight.as_json()), stored.parts)
     assert found.dtype == np.float32
     assert found.shape == values.shape
@@ -227,7 +221,7 @@ def assert_same_bits(stored: Stored, values: np.ndarray) -> None:
     st.booleans(),
 )
 def test_every_bit_comes_back(values: np.ndarray, huffman: bool, codebook: bool):
-    assert_same_bits(store("w", values, huffman=huffman, codebook=codebook), values)
+    assert_comes_back(store("w", values, huffman=huffman, codebook=codebook), values)
 
 
 kernels = arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 20)), elements=st.floats(-4, 4, width=32))

@@ -9,17 +9,12 @@ from hookline.checks import check_inputs, check_targets, class_weights_of, embed
 from hookline.inputs import Form, read_examples, training_data
 from hookline.recipes.losses import ONE, Loss
 from hookline.recipes.model_checks import model_inputs
-from hookline.trainer.errors import UserError
 from tests.support.door import images, small_model, train
+from tests.support.refusals import assert_refused
 
 SPARSE, BINARY = "sparse_categorical_crossentropy", "binary_crossentropy"
 ROWS = np.zeros((6, 3), np.float32)
 LABELS = np.arange(6) % 3
-
-
-def refuses(message, check, *arguments):
-    with pytest.raises(UserError, match=message):
-        check(*arguments)
 
 
 def two_inputs(*, by_name):
@@ -36,12 +31,14 @@ def test_inputs_are_those_of_the_model(by_name):
     assert rows == {"words": 9}
     for given in ({"numbers": ROWS, "words": words}, {"numbers": ROWS, "words": words[:, 0], "more": ROWS}):
         check_inputs(given, taken, rows, "x")
-    refuses(r"has the inputs words \[6, 1\]. Expected words \[n, 1\]", check_inputs, {"words": words}, taken, rows, "x")
-    refuses(r"numbers \[n, 3\]", check_inputs, {"words": words, "numbers": ROWS[:, :2]}, taken, rows, "x")
-    refuses(r"shape \[6, 3\]. Expected words", check_inputs, ROWS, taken, rows, "x")
-    refuses(r"0\.\.8", check_inputs, {"words": words + 7, "numbers": ROWS}, taken, rows, "x")
+    assert_refused(
+        r"has the inputs words \[6, 1\]. Expected words \[n, 1\]", check_inputs, {"words": words}, taken, rows, "x"
+    )
+    assert_refused(r"numbers \[n, 3\]", check_inputs, {"words": words, "numbers": ROWS[:, :2]}, taken, rows, "x")
+    assert_refused(r"shape \[6, 3\]. Expected words", check_inputs, ROWS, taken, rows, "x")
+    assert_refused(r"0\.\.8", check_inputs, {"words": words + 7, "numbers": ROWS}, taken, rows, "x")
     if by_name:
-        refuses("in a dict", check_inputs, [words, ROWS], taken, rows, "x")
+        assert_refused("in a dict", check_inputs, [words, ROWS], taken, rows, "x")
     else:
         check_inputs([words, ROWS], taken, rows, "x")
 
@@ -50,7 +47,7 @@ def test_one_input_is_a_batch():
     taken = model_inputs(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
     for given in (ROWS, [ROWS], ROWS[..., None]):
         check_inputs(given, taken, {}, "x")
-    refuses(r"x has the shape \[3\]. Expected \[n, 3\]", check_inputs, ROWS[0], taken, {}, "x")
+    assert_refused(r"x has the shape \[3\]. Expected \[n, 3\]", check_inputs, ROWS[0], taken, {}, "x")
     check_inputs(ROWS, None, {}, "x")
 
 
@@ -67,9 +64,9 @@ MISREAD = {
 @pytest.mark.parametrize("case", MISREAD)
 def test_targets_that_a_loss_misreads_are_refused(case):
     loss, shape, targets, message = MISREAD[case]
-    refuses(f"^y: .*{message}|^y has .*{message}", check_targets, targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
+    assert_refused(f"^y: .*{message}|^y has .*{message}", check_targets, targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
     outputs = {"a": targets, "b": LABELS}
-    refuses(r"^y\['a'\]", check_targets, outputs, {"a": Loss(loss), "b": Loss("mse")}, {"a": shape}, "y")
+    assert_refused(r"^y\['a'\]", check_targets, outputs, {"a": Loss(loss), "b": Loss("mse")}, {"a": shape}, "y")
 
 
 def test_targets_that_a_loss_reads_are_taken():
@@ -88,9 +85,9 @@ def test_weights_of_classes():
     assert class_weights_of({np.int64(0): np.float32(2)}, data) == {0: 2.0}
     assert class_weights_of("balanced", data) == "balanced"
     for given in ([1, 2, 3], {"a": 1.0}, {0: -1.0}, {3: 1.0}, {0: np.nan}, "balance"):
-        refuses("Expected 'balanced'", class_weights_of, given, data)
+        assert_refused("Expected 'balanced'", class_weights_of, given, data)
     numbers, _ = training_data(ROWS, ROWS, form=Form())
-    refuses("sample_weight=", class_weights_of, {0: 1.0}, numbers)
+    assert_refused("sample_weight=", class_weights_of, {0: 1.0}, numbers)
 
 
 def test_one_hook_and_one_callback_need_no_list(tmp_path):
@@ -99,7 +96,7 @@ def test_one_hook_and_one_callback_need_no_list(tmp_path):
     train(trainer, callbacks=keras.callbacks.CSVLogger(tmp_path / "log.csv"), class_weight="balanced")
     assert "clip_gradients" in trainer.hooks
     assert (tmp_path / "log.csv").read_text().startswith("epoch")
-    refuses(r"shape \[8, 8, 1\]. Expected \[n, 8, 8, 1\]", trainer.predict, images()["x_test"][0])
+    assert_refused(r"shape \[8, 8, 1\]. Expected \[n, 8, 8, 1\]", trainer.predict, images()["x_test"][0])
 
 
 def test_the_only_output_may_be_named():
@@ -109,10 +106,10 @@ def test_the_only_output_may_be_named():
         assert list(spec.losses) == [ONE]
         assert spec.metrics == {ONE: ["mae"]}
     assert read_examples(ROWS, [LABELS], None, "x", spec.form).targets.shape == (6,)
-    refuses(
+    assert_refused(
         "metrics 'typo'. Expected one of: " + name, lambda: hookline.Trainer(model, loss="mse", metrics={"typo": []})
     )
-    refuses("loss_weights received for one", lambda: hookline.Trainer(model, loss="mse", loss_weights={name: 2}))
+    assert_refused("loss_weights received for one", lambda: hookline.Trainer(model, loss="mse", loss_weights={name: 2}))
 
 
 def test_metrics_of_outputs_in_lists():
@@ -122,4 +119,4 @@ def test_metrics_of_outputs_in_lists():
     assert trainer._spec.metrics == {"a": ["accuracy"], "b": ["mae"]}
     weighed = hookline.Trainer(model, "adam", {"b": "mse", "a": SPARSE}, loss_weights=[1, 0.5])
     assert weighed._spec.loss_weights == {"a": 1.0, "b": 0.5}
-    refuses("metrics is a list", lambda: hookline.Trainer(model, "adam", [SPARSE, "mse"], ["accuracy", "mae"]))
+    assert_refused("metrics is a list", lambda: hookline.Trainer(model, "adam", [SPARSE, "mse"], ["accuracy", "mae"]))

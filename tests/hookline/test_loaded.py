@@ -11,6 +11,7 @@ import pytest
 import hookline
 from hookline.scripts import evaluate, export, sensitivity, verify
 from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
+from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 README = Path(__file__).parents[2] / "hookline" / "README.md"
@@ -23,8 +24,7 @@ def test_a_run_of_the_command_line_is_a_trainer(tmp_path):
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(summary["test"]["metric/accuracy"])
     inputs, _ = held_out()
     np.testing.assert_allclose(trainer.predict(inputs), np.asarray(trainer.model(inputs)), atol=1e-5)
-    with pytest.raises(hookline.UserError, match="train.py resume="):
-        trainer.fit(*held_out())
+    assert_refused("train.py resume=", trainer.fit, *held_out())
     assert "step" in repr(trainer)
 
 
@@ -51,8 +51,7 @@ def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, c
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["packages"]["hookline"] == hookline.__version__
     assert verify.main([f"run={tmp_path / 'run'}"]) == 0
-    with pytest.raises(hookline.UserError, match="was trained by Python"):
-        hookline.run(f"resume={tmp_path / 'run'}")
+    assert_refused("was trained by Python", hookline.run, f"resume={tmp_path / 'run'}")
     for script in (evaluate, export, sensitivity):
         assert script.main([f"run={tmp_path / 'run'}"]) == 2
         assert "hookline.load" in capsys.readouterr().err

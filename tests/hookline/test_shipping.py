@@ -9,6 +9,7 @@ from hookline.deploy.formats import FORMATS
 from hookline.inputs import Examples, Form, split_of
 from hookline.trainer.errors import import_optional
 from tests.support.door import SETTINGS, held_out, images, small_model, small_trainer, train
+from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUICK = ("keras", "packed", "sparse")
@@ -62,8 +63,7 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     assert trained.export(path, format=name, tolerance=0.1 if options else None, **options) == path
     inputs, labels = held_out()
     if name == "keras":
-        with pytest.raises(hookline.UserError, match="exists already"):
-            trained.export(path, format=name)
+        assert_refused("exists already", trained.export, path, format=name)
         assert trained.export(path, format=name, overwrite=True, x=inputs, y=labels) == path
     precision = 0.01 if "int8" in options else 1e-4  # eight bits are steps of 1/256
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
@@ -107,8 +107,7 @@ def test_a_file_takes_inputs_of_the_dtype_of_the_model(dtype, hooks, tmp_path):
     for form in (FORMATS["saved_model"], FORMATS["litert"], FORMATS["onnx"]):
         path = tmp_path / f"model{form.suffix}"
         if hooks and dtype == "uint8" and form.name != "saved_model":
-            with pytest.raises(hookline.UserError, match="cannot hold .* uint8"):
-                trainer.export(path, format=form.name)
+            assert_refused("cannot hold .* uint8", trainer.export, path, format=form.name)
             continue
         found = form.load(trainer.export(path, format=form.name))(inputs)
         np.testing.assert_allclose(found, trainer.predict(inputs), atol=0.1 if hooks else 1e-5)
@@ -155,10 +154,8 @@ def test_evaluate_and_predict_trace_once():
 @pytest.mark.full
 def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path):
     trained = fit[1]
-    with pytest.raises(hookline.UserError, match="Did you mean 'litert'"):
-        trained.export(tmp_path / "model.tflite", format="literte")
-    with pytest.raises(hookline.UserError, match="int8"):
-        trained.export(tmp_path / "model.keras", int8=True)
+    assert_refused("Did you mean 'litert'", trained.export, tmp_path / "model.tflite", format="literte")
+    assert_refused("int8", trained.export, tmp_path / "model.keras", int8=True)
     assert "hookline" not in trained.model.to_json()
     inputs, _ = held_out()
     np.testing.assert_allclose(trained.model(inputs), trained.predict(inputs), atol=1e-5)

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.latent_advice import rate_advice
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import BuildContext
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 INPUTS = np.random.default_rng(0).normal(size=(32, 12)).astype(np.float32)
@@ -135,14 +135,11 @@ def test_wrong_options_are_refused_by_name():
         ({"stochastic": True, "kernel_quantizer": "ste_tern"}, "ste_tern"),
         ({"quantize_first_input": True}, "all_binary"),
     ):
-        with pytest.raises(UserError, match=word):
-            BnnRounding(**options)
+        assert_refused(word, BnnRounding, **options)
     model = functional()
     model.get_layer("dense_2").trainable = False
-    with pytest.raises(UserError, match="dense_2"):
-        BnnRounding(input_quantizer=None).build(
-            BuildContext(Network("model", model, keras.optimizers.SGD()), 1, 1.0, 1, 0)
-        )
+    context = BuildContext(Network("model", model, keras.optimizers.SGD()), 1, 1.0, 1, 0)
+    assert_refused("dense_2", BnnRounding(input_quantizer=None).build, context)
 
 
 # Advice about latent weights.

@@ -11,7 +11,7 @@ from hookline.hooks.ema import Ema
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import shipped_bits, shipped_weights
-from tests.support.hooked import binary_targets, hooked, used_by
+from tests.support.hooked import Given, binary_targets, hooked, used_by
 from tests.support.toy import StatelessHook, build_context
 
 # What larq.optimizers.Bop(threshold=0.02, gamma=0.1) of Larq 0.13.3 makes of these gradients, in hundredths.
@@ -32,14 +32,6 @@ MOMENTUM_OF_LARQ = (
 )
 
 
-class Given(StatelessHook):
-    """Give every step gradients of one's choice."""
-
-    def transform_gradients(self, gradients, context):
-        given = tf.constant(np.reshape(GRADIENTS, [-1, 6, 2]) / 100.0, tf.float32)[context.step]
-        return dict.fromkeys(gradients, given)
-
-
 def signs(text: str) -> np.ndarray:
     return np.array([1.0 if each == "+" else -1.0 for each in text], np.float32).reshape(6, 2)
 
@@ -49,7 +41,7 @@ def test_updates_are_those_of_larq() -> None:
     network = Network("model", model, keras.optimizers.Adam(0.1))
     model.weights[0].assign(0.3 * signs(BEGIN))  # binary from the beginning, whatever its size was
     bop = Bop(threshold=0.02, gamma=0.1, all_binary=True)
-    loop = hooked(network, Given("given"), bop, batch=binary_targets)
+    loop = hooked(network, Given(np.divide(GRADIENTS, 100.0)), bop, batch=binary_targets)
     momentum, weight = np.zeros([6, 2], np.float32), signs(BEGIN)
     np.testing.assert_array_equal(model.weights[0], weight)
     for step, gradient in enumerate(np.float32(GRADIENTS).reshape(-1, 6, 2) / np.float32(100)):

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.center_loss import CenterLoss, find_features, plane_axes
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.network import Network
@@ -17,6 +16,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import hooked
+from tests.support.refusals import assert_refused
 from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_arrays, toy_batch
 
 
@@ -138,8 +138,7 @@ def test_a_target_that_is_no_class_withholds_the_step() -> None:
 def test_what_does_not_fit_is_refused_by_name() -> None:
     network, hook = feature_network(), CenterLoss()
     network.taps |= hook.request_taps(network.model)
-    with pytest.raises(UserError, match="how many classes"):
-        hook.build(build_context(network))
+    assert_refused("how many classes", hook.build, build_context(network))
 
     class Own(ToyObjective):
         def compute(self, forward, batch):
@@ -147,8 +146,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
 
     for targets, word in ((tf.zeros([BATCH]), "integers"), (tf.zeros([8], tf.int64), "labels of 8")):
         wrong = {"batch": lambda step, t=targets: {**toy_batch(step), "targets": t}, "objective": Own()}
-        with pytest.raises(UserError, match=word):
-            center_loop(feature_network(), **wrong)
+        assert_refused(word, center_loop, feature_network(), **wrong)
 
 
 # What it shows: evaluations, pictures, embeddings, and what a run leaves of them.
@@ -167,10 +165,9 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     hook, loop = center_loop(network, weight=0.2)
     centers = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     hook.declare().state["centers"].assign(centers)
-    before = {name: np.array(v.value) for name, v in network.variables.items()}
+    before = network.model.get_weights()
     values = evaluate(loop.trainer)
-    for name, variable in network.variables.items():
-        np.testing.assert_array_equal(variable.value, before[name])
+    np.testing.assert_equal(network.model.get_weights(), before)
     inputs, targets = (each[:24] for each in toy_arrays())
     features = features_of(network, {"inputs": inputs})
     loss = 0.1 * np.square(features - centers[targets]).sum(axis=-1).mean()
@@ -221,8 +218,7 @@ def test_what_cannot_be_features_is_refused() -> None:
         (image_model(), "featres", "featres"),
         (no_dense, None, "dense"),
     ):
-        with pytest.raises(UserError, match=word):
-            find_features(model, pattern)
+        assert_refused(word, find_features, model, pattern)
 
 
 def test_more_dimensions_are_shown_along_their_largest_variance() -> None:

@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from hookline.hooks.clip_gradients import WAYS, ClipGradients, clip_entries, norm_factors
 from hookline.hooks.freeze_layers import FreezeLayers
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.stage import order_hooks
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "toy/hidden/kernel", "toy/logits/kernel"
@@ -146,5 +146,4 @@ def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match="activation"):
-        built(layers="activation")
+    assert_refused("activation", built, layers="activation")

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from hookline.hooks.distillation import Distillation
 from hookline.hooks.prune import Prune
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.control import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
 from tests.support.hooked import hooked
+from tests.support.refusals import assert_refused, refusal
 from tests.support.resumed import go_on, signal_at
 from tests.support.toy import BATCH, CLASSES, FEATURES, build_context, toy_batch, toy_network
 
@@ -67,8 +67,7 @@ def test_a_step_is_that_of_the_equation() -> None:
     loop = hooked(network, Distillation(teacher=model, temperature=temperature, alpha=alpha), xla=True)
     before = [np.array(each) for each in model.variables]
     loop.run(0, 1)
-    for value, variable in zip(before, model.variables, strict=True):
-        np.testing.assert_array_equal(variable, value)
+    np.testing.assert_equal([np.array(each) for each in model.variables], before)
     inputs, targets = data()
     logits, hard = inputs @ kernel + bias, np.eye(CLASSES)[targets]
     soft, learned = softmax(model(inputs).numpy() / temperature), softmax(logits / temperature)
@@ -93,8 +92,7 @@ def test_a_softmax_at_the_end_of_a_teacher_is_understood() -> None:
     expected, values = trained(teacher())
     model = teacher(activation="softmax")
     found, same = trained(model)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+    np.testing.assert_equal(found, expected)
     assert same == values
     np.testing.assert_allclose(model(data()[0]).numpy().sum(axis=-1), 1.0, rtol=1e-5)  # the user's model keeps it
 
@@ -111,8 +109,8 @@ def test_features_are_pulled_to_those_of_the_teacher() -> None:
     assert loop.accumulators.read()["loss/distillation_features"] == pytest.approx(
         0.5 * (difference**2).mean(), rel=1e-5
     )
-    with pytest.raises(UserError, match=r"\[None, 4\].*\[None, 8\]"):
-        hooked(toy_network(), Distillation(teacher=model, features={"hidden": "hidden"}))
+    hook = Distillation(teacher=model, features={"hidden": "hidden"})
+    assert_refused(r"\[None, 4\].*\[None, 8\]", hooked, toy_network(), hook)
 
 
 def test_a_network_is_its_own_teacher_as_it_begins() -> None:
@@ -128,25 +126,21 @@ def test_a_network_is_its_own_teacher_as_it_begins() -> None:
 
 def test_what_cannot_teach_is_refused() -> None:
     network = student()
-    with pytest.raises(UserError, match="would move with it"):
-        hooked(network, Distillation(teacher=network.model))
-    with pytest.raises(UserError, match="the same classes"):
-        hooked(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
+    assert_refused("would move with it", hooked, network, Distillation(teacher=network.model))
+    five = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])
+    assert_refused("the same classes", hooked, student(), Distillation(teacher=five))
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
-    with pytest.raises(UserError, match="the same classes"):
-        hooked(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
-    with pytest.raises(UserError, match="needs classes"):  # several labels are no distribution
-        Distillation().build(build_context(student()))
+    copy = Network("model", keras.models.clone_model(one), keras.optimizers.SGD())
+    assert_refused("the same classes", hooked, copy, Distillation(teacher=one))
+    assert_refused(
+        "needs classes", Distillation().build, build_context(student())
+    )  # several labels are no distribution
     for options in ({"alpha": 1.5}, {"temperature": 0}):
-        with pytest.raises(UserError, match="Expected"):
-            Distillation(**options)
+        assert_refused("Expected", Distillation, **options)
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        Distillation(teacher=str(path)).rebuild_model(student().model)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusal(Distillation(teacher=str(path)).rebuild_model, student().model)
 
 
 def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:
@@ -180,5 +174,4 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     tensors = {name: 2 * each if name.endswith("kernel") else each for name, each in best.tensors.items()}
     store.save({"best"}, best.step, tensors, best.state)  # as a training anew would
     store.wait()
-    with pytest.raises(UserError, match=r"hooks.distillation.teacher is not what the run began with"):
-        go_on(tmp_path / "cut")
+    assert_refused(r"hooks.distillation.teacher is not what the run began with", go_on, tmp_path / "cut")

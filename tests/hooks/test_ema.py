@@ -13,23 +13,22 @@ from hookline.hooks.ema import Ema
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.incremental_quantization import IncrementalQuantization
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.loop import ChunkLoop
+from tests.support.batches import assert_same_bits
 from tests.support.hooked import named
 from tests.support.masking import KERNELS, Maker, bits, kernels_of, masked_loop, small_network
+from tests.support.refusals import assert_refused
 from tests.support.toy import build_context, toy_loop, toy_network, values_of
 
 Values = dict[str, np.ndarray]
 
 
 def ema(**options: Any) -> Ema:
-    hook = Ema(**{"decay": 0.7, "warm_up": False, **options})
-    hook.name = "ema"
-    return hook
+    return named(Ema(**{"decay": 0.7, "warm_up": False, **options}))
 
 
 def moving_network(**arguments: Any) -> Network:
@@ -66,12 +65,6 @@ def conventional(history: Sequence[Values], decay: Callable[[int], float]) -> Va
     for t, values in enumerate(history[1:], start=1):
         average = {name: decay(t) * average[name] + (1 - decay(t)) * value for name, value in values.items()}
     return average
-
-
-def assert_same_bits(found: Values, expected: Values) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(bits(found[name]), bits(value), err_msg=name)
 
 
 @pytest.mark.parametrize(("warm_up", "begin", "xla"), [(True, 0, True), (False, 3, False)])
@@ -162,14 +155,11 @@ def test_half_precision_has_averages_in_full() -> None:
 
 
 def test_a_late_begin_and_other_averages_are_refused() -> None:
-    with pytest.raises(UserError, match="begin_epoch=250"):
-        masked_loop([ema(begin_epoch=250)], moving_network())
+    assert_refused("begin_epoch=250", masked_loop, [ema(begin_epoch=250)], moving_network())
     both = masked_loop([ema(), named(Ema(), "slow")], moving_network())
-    with pytest.raises(UserError, match="hooks.slow.evaluate=false"):
-        evaluated(both)
+    assert_refused("hooks.slow.evaluate=false", evaluated, both)
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(use_ema=True))
-    with pytest.raises(UserError, match="use_ema"):
-        masked_loop([ema()], toy_network(optimizer=optimizer))
+    assert_refused("use_ema", masked_loop, [ema()], toy_network(optimizer=optimizer))
 
 
 # Beside hooks that hold values: masks, levels, frozen layers.

@@ -9,10 +9,11 @@ import pytest
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.options import AVERAGE
 from hookline.hooks.prune import Prune
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
+from tests.support.hooked import named
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
+from tests.support.refusals import assert_refused, refusal
 from tests.support.toy import toy_network
 
 SHAPES = {"hidden/kernel": (6, 5), "logits/kernel": (5, 3)}
@@ -28,9 +29,7 @@ DERIVED_SLOTS = {"_v"}  # Adafactor makes it anew in each step, from rows and co
 
 
 def frozen_mask(name: str = "frozen_mask", **options) -> FrozenMask:
-    hook = FrozenMask(**options)
-    hook.name = name
-    return hook
+    return named(FrozenMask(**options), name)
 
 
 def network_of(**options) -> Network:
@@ -59,10 +58,7 @@ def save_run(folder: Path, tensors: dict[str, np.ndarray], *, tag: str = "last")
 
 
 def error_of(hook: FrozenMask) -> str:
-    with pytest.raises(UserError) as error:
-        build_hooks([hook], network_of())
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return refusal(build_hooks, [hook], network_of())
 
 
 def assert_frozen(network: Network, start: dict[str, np.ndarray]) -> None:
@@ -198,14 +194,11 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
 def test_wrong_options_are_refused_by_name():
     followed = {"masks": "hook", "hook": "prune", "freeze": "survivors"}
     for options in ({"masks": "file"}, {"masks": "hook"}, followed):
-        with pytest.raises(UserError, match=list(options)[-1]):
-            FrozenMask(**options)
+        assert_refused(list(options)[-1], FrozenMask, **options)
     assert "begin_epoch=250" in error_of(frozen_mask(begin_epoch=250.0))
     assert "'hidden'" in error_of(frozen_mask(layers="hiden"))
-    pruning = Prune(final_sparsity=0.5)
-    pruning.name = "prune"
-    with pytest.raises(UserError, match="hooks.frozen_mask.hook=prune"):
-        build_hooks([pruning, frozen_mask()], network_of())
+    pruning = named(Prune(final_sparsity=0.5))
+    assert_refused("hooks.frozen_mask.hook=prune", build_hooks, [pruning, frozen_mask()], network_of())
 
 
 def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):

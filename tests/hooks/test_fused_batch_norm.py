@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.scripts.gradient_probe import compare_gradients
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.hooked import built, hooked
+from tests.support.refusals import assert_refused
 from tests.support.toy import build_context, toy_batch, toy_network
 
 LAYER = keras.layers.BatchNormalization
@@ -113,10 +113,8 @@ def test_layers_inside_of_others_run_fused_and_patterns_choose_them():
         hook = assert_same(nested(), inputs_of(8, 4), 1e-4, **options)
         assert sorted(hook.summary()["training"]["fused"]) == sorted(fused)
     assert assert_same(model_of(keras.layers.Dense(2), (3,)), inputs_of(4, 3)).summary() == {}
-    with pytest.raises(UserError, match="outr"):
-        hook_of(nested(), layers="outr")
-    with pytest.raises(UserError, match="min_entries"):
-        FusedBatchNorm(min_entries=-1)
+    assert_refused("outr", hook_of, nested(), layers="outr")
+    assert_refused("min_entries", FusedBatchNorm, min_entries=-1)
 
 
 class Shifted(LAYER):

@@ -14,15 +14,15 @@ from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.ops.backward import Backward
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
+from tests.support.refusals import assert_refused
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch
 
 Gradients = dict[str, np.ndarray]
 
 
 def hook_on(**options: Any) -> GradientOverride:
-    hook = GradientOverride(**{"layers": None, **options})
-    hook.name = "gradient_override"
-    return hook
+    return named(GradientOverride(**{"layers": None, **options}))
 
 
 def model() -> keras.Model:
@@ -162,8 +162,7 @@ def test_what_cannot_be_overridden_is_refused() -> None:
     inputs = keras.Input((FEATURES,))
     hidden = Loop(name="loop")(keras.layers.Dense(8, name="first")(inputs))
     given = keras.Model(inputs, keras.layers.Dense(CLASSES, name="logits")(hidden), name="toy")
-    with pytest.raises(UserError, match="loop"):
-        gradients_with([hook_on(op_type="Relu")], given)
+    assert_refused("loop", gradients_with, [hook_on(op_type="Relu")], given)
 
 
 # A gradient that rises with the run.
@@ -183,5 +182,4 @@ def test_a_gradient_rises_with_the_run_before_the_layer_alone() -> None:
     found = gradients_with([hook_on(**options)])["first/kernel"]  # without a rise it is whole from the first step on
     np.testing.assert_allclose(found, 1.5 * beside["first/kernel"] - 0.5 * plain["first/kernel"], atol=1e-6)
     for wrong in ({"rise": -1}, {"backward": "identity", "rise": 10}, {"layers": None, "op_type": "Relu", "rise": 10}):
-        with pytest.raises(UserError, match="rise"):
-            hook_on(**{**options, **wrong})
+        assert_refused("rise", hook_on, **{**options, **wrong})

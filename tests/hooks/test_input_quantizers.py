@@ -12,8 +12,8 @@ from hookline.hooks.kernels import is_kernel_layer
 from hookline.hooks.quantization.layers import InputQuantizer, quantize
 from hookline.hooks.quantization.quantizers import parse_quantizer
 from hookline.hooks.quantization.selection import Facts, trace_kernel_inputs
-from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_paths
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 IMAGES = np.random.default_rng(0).normal(size=(8, 10, 10, 2)).astype(np.float32)
@@ -149,8 +149,8 @@ def feed(transform) -> keras.Model:
 def test_a_sign_of_what_is_never_negative_is_refused():
     relu = feed(lambda x: layers.AveragePooling2D(2)(layers.ReLU(name="rectifier")(x)))
     for quantizer in ("ste_sign", "swish_sign"):
-        with pytest.raises(UserError, match="rectifier"):
-            BnnRounding(layers="dense_1", input_quantizer=quantizer).rebuild_model(relu)
+        hook = BnnRounding(layers="dense_1", input_quantizer=quantizer)
+        assert_refused("rectifier", hook.rebuild_model, relu)
     for quantizer in ({"name": "dorefa", "k_bit": 2}, "ste_tern", None):
         BnnRounding(layers="dense_1", input_quantizer=quantizer).rebuild_model(relu)
     shifted = feed(lambda x: layers.ReLU()(x) + (-0.5))
@@ -162,8 +162,7 @@ def test_a_sign_of_what_is_never_negative_is_refused():
         ({"layers": "cnv_1"}, sequential(), "conv_1"),
         ({}, wrapped, "inner.*input_quantizer=null"),
     ):
-        with pytest.raises(UserError, match=word):
-            BnnRounding(**options).rebuild_model(model)
+        assert_refused(word, BnnRounding(**options).rebuild_model, model)
 
 
 # Input quantizers written out in operations of Keras: the same outputs, no layer of our own.

@@ -14,7 +14,7 @@ from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.step.stage import order_hooks
-from tests.support.hooked import hooked
+from tests.support.hooked import hooked, named
 from tests.support.toy import StatelessHook, build_context, toy_network, values_of
 
 OPTIMIZERS = {
@@ -304,8 +304,6 @@ def test_what_cannot_be_gone_back_to_is_refused():
     ):
         with pytest.raises(UserError, match="rewind_epoch"):
             Prune(**options).build(build_context(toy_network()))
-    hooks = [Prune(rewind_epoch=1.0), IncrementalQuantization()]
-    for hook, name in zip(hooks, ("prune", "incremental_quantization"), strict=True):
-        hook.name = name
+    hooks = [named(Prune(rewind_epoch=1.0)), named(IncrementalQuantization())]
     with pytest.raises(UserError, match="incremental_quantization"):
         order_hooks(hooks)

@@ -11,7 +11,6 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
-from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
@@ -20,6 +19,8 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import built, hooked, named, used_by
+from tests.support.networks import Subclassed
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model, values_of
 
 
@@ -60,8 +61,7 @@ def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> No
     np.testing.assert_allclose(state_of(hook)["ranges"], expected, rtol=1e-5)
     before = state_of(hook)
     assert loop.run(2, 1)[1] == ["held"]
-    for name, value in state_of(hook).items():
-        np.testing.assert_array_equal(value, before[name])
+    np.testing.assert_equal(state_of(hook), before)
 
 
 def test_a_quantized_step_is_that_of_numpy() -> None:
@@ -178,17 +178,6 @@ def test_each_kernel_is_rounded_by_one_of_two_hooks() -> None:
     assert bits.inputs == {"conv": 8, "dense_1": 1, "dense_2": 1}
 
 
-class Subclassed(keras.Model):
-    """Hide its graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = keras.layers.Dense(3)
-
-    def call(self, inputs: Any) -> Any:
-        return self.dense(inputs)
-
-
 def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
     model, hook = Subclassed(), QuantizationAwareTraining()
     model(tf.zeros([1, 6]))
@@ -200,8 +189,7 @@ def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
     (line,) = hook.advise(None)  # nothing of the run is asked
     assert "weights alone" in line
-    with pytest.raises(UserError, match="ranges=average"):
-        QuantizationAwareTraining(ranges="learned").rebuild_model(model)
+    assert_refused("ranges=average", QuantizationAwareTraining(ranges="learned").rebuild_model, model)
 
 
 def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
@@ -288,5 +276,5 @@ def test_frozen_batch_norm_trains_as_it_evaluates(fused: bool) -> None:
 
 
 def test_what_cannot_be_rounded_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'net/dense_2/kernel': bnn_rounding and .*hooks\.quantization_aware_training"):
-        mixed(layers=["conv", "dense_2"])
+    message = r"'net/dense_2/kernel': bnn_rounding and .*hooks\.quantization_aware_training"
+    assert_refused(message, mixed, layers=["conv", "dense_2"])

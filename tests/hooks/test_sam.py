@@ -10,13 +10,13 @@ from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.metrics import LossScale
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import named
 from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
 
 def make(*hooks, radius: float = 0.5, climbs: bool = True, **options):
     keras.utils.set_random_seed(0)
-    hook = Sam(radius=radius)
-    hook.name = "sam"
+    hook = named(Sam(radius=radius))
     network = toy_network(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), dropout=0.3, regularizer=0.01)
     return network, toy_loop([hook, *hooks] if climbs else hooks, network=network, **options)
 
@@ -67,14 +67,12 @@ def test_statistics_draws_and_losses_are_those_of_a_step_without_it():
         assert len(state) == 3
         found.append([*state, reports["loss/total"], reports["metric/accuracy"], values["toy/hidden/kernel"]])
     (*alike, trained), (*plain, other) = found
-    for one, two in zip(alike, plain, strict=True):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(alike, plain)
     assert (trained != other).any()
 
 
 def test_what_hooks_note_in_a_pass_is_of_the_first():
-    freeze = FrozenMask(masks="magnitude", fraction=0.5, begin_epoch=0.5)
-    freeze.name = "frozen_mask"
+    freeze = named(FrozenMask(masks="magnitude", fraction=0.5, begin_epoch=0.5))
     network, loop = make(freeze, radius=50.0)  # so far that other entries are the largest
     loop.run(0, 2)
     before = np.abs(values_of(network)["toy/hidden/kernel"])
@@ -93,8 +91,7 @@ class Steep(ToyObjective):
 
 def test_an_overflow_of_the_first_pass_leaves_the_step_out():
     keras.utils.set_random_seed(0)
-    hook, network, scale = Sam(), toy_network(), LossScale()
-    hook.name = "sam"
+    hook, network, scale = named(Sam()), toy_network(), LossScale()
     hook.build(build_context(network))
     scale.value.assign(2.0**120)
     loop = ChunkLoop(Trainer([network], [Steep()], [hook], seed=0, loss_scale=scale), toy_batch, xla=False)

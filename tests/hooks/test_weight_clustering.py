@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hookline.hooks.prune import Prune
 from hookline.hooks.weight_clustering import WeightClustering, clustered, initial_centroids, nearest
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import shipped_bits, shipped_weights
-from tests.support.hooked import binary_targets, built, hooked, used_by
-from tests.support.toy import StatelessHook, build_context, toy_network
+from tests.support.hooked import Given, binary_targets, built, hooked, used_by
+from tests.support.refusals import assert_refused
+from tests.support.toy import build_context, toy_network
 
 # What tfmot 0.8 on TF 2.21 makes of these gradients: 4 clusters, LINEAR, SUM, SGD(0.1) for weights and centroids.
 WEIGHTS = (204, -256, 42, -57, -45, -22, -202, -23, -87, 332, 23, -35)  # hundredths
@@ -34,14 +34,6 @@ MEMBERS_OF_TFMOT = (*[(2, 0, 2, 1, 1, 1, 0, 1, 1, 3, 1, 1)] * 3, (2, 0, 1, 1, 1,
 LATENT_OF_TFMOT = (2.35, -2.75, 0.46, -0.24, -0.57, -0.43, -1.97, 0.01, -0.98, 3.37, -0.04, -0.49)
 
 
-class Given(StatelessHook):
-    """Give every step gradients of one's choice."""
-
-    def transform_gradients(self, gradients, context):
-        given = tf.constant(np.reshape(GRADIENTS, [-1, 6, 2]) / 10.0, tf.float32)[context.step]
-        return dict.fromkeys(gradients, given)
-
-
 def kernels(weights: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [value for name, value in weights.items() if name.endswith("kernel")]
 
@@ -51,7 +43,7 @@ def test_weights_and_centroids_are_those_of_tfmot() -> None:
     model.weights[0].assign(np.reshape(WEIGHTS, [6, 2]) / 100.0)
     network = Network("model", model, keras.optimizers.SGD(0.1))
     hook = WeightClustering(clusters=4)
-    loop = hooked(network, Given("given"), hook, batch=binary_targets)
+    loop = hooked(network, Given(np.divide(GRADIENTS, 10.0)), hook, batch=binary_targets)
     centroids = next(each for name, each in hook.declare().state.items() if name.startswith("centroids/"))
     for step, members in enumerate(MEMBERS_OF_TFMOT):
         expected = np.array(CENTROIDS_OF_TFMOT[step])
@@ -66,14 +58,12 @@ def test_weights_and_centroids_are_those_of_tfmot() -> None:
 
 def test_weights_are_free_before_the_begin() -> None:
     plain, network = toy_network(), toy_network()
-    for mine, theirs in zip(network.model.weights, plain.model.weights, strict=True):
-        mine.assign(theirs)
+    network.model.set_weights(plain.model.get_weights())
     hook = WeightClustering(clusters=3, begin_epoch=1.0, init="kmeans")  # 4 steps
     loop, free = hooked(network, hook), hooked(plain)
     loop.run(0, 5)
     free.run(0, 5)  # in the step of the begin, the centroids are found
-    for mine, theirs in zip(network.model.weights, plain.model.weights, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal(network.model.get_weights(), plain.model.get_weights())
     assert hook.declare().best_from_step == 5
     assert all(np.unique(each).size == 3 for each in kernels(used_by(loop, 5)))
     loop.run(5, 3)
@@ -119,10 +109,8 @@ def test_it_begins_halfway_without_an_epoch_and_before_the_end() -> None:
     hook = WeightClustering(begin_epoch=None)
     hook.build(build_context(toy_network()))  # 100 steps
     assert hook.declare().best_from_step == 51
-    with pytest.raises(UserError, match="clusters"):
-        WeightClustering(clusters=2, preserve_sparsity=True)
-    with pytest.raises(UserError, match="begin_epoch=1000"):
-        WeightClustering(begin_epoch=1000.0).build(build_context(toy_network()))
+    assert_refused("clusters", WeightClustering, clusters=2, preserve_sparsity=True)
+    assert_refused("begin_epoch=1000", WeightClustering(begin_epoch=1000.0).build, build_context(toy_network()))
 
 
 NORMAL = np.random.default_rng(0).normal(size=(20, 7)).astype(np.float32)

@@ -7,19 +7,13 @@ import tensorflow as tf
 
 from hookline.recipes.classification import Classification, classification
 from hookline.recipes.data.digits import digits
-from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.recipe import Parts
+from tests.support.networks import identity
 from tests.support.refusals import assert_refused
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
-
-
-def identity(name, inputs):
-    """Stand for a network that returns its inputs."""
-    assert name == "model"
-    return inputs
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -47,6 +41,6 @@ def test_networks_that_do_not_fit_are_refused() -> None:
 
     own = Softmax()
     own(tf.zeros([1, 8, 8, 1]))
-    with pytest.raises(UserError, match="'own' returns probabilities"):
-        classification(parts=Parts(digits(), lambda input_shape, classes: own, keras.optimizers.SGD))
+    parts = Parts(digits(), lambda input_shape, classes: own, keras.optimizers.SGD)
+    assert_refused("'own' returns probabilities", classification, parts=parts)
     assert_refused("label_smoothing=1.0", classification, parts=Parts(digits(), None, None), label_smoothing=1.0)

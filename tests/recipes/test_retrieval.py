@@ -30,6 +30,7 @@ from hookline.trainer.recipe import Parts
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
+from tests.support.networks import identity
 from tests.support.refusals import assert_refused
 
 
@@ -230,12 +231,6 @@ USUAL = {"mining": "semi_hard", "margin": 0.2, "squared": False, "recall_at": (1
 @pytest.fixture(scope="module")
 def data() -> Data:
     return digits()
-
-
-def identity(name, inputs):
-    """Stand for a network that returns its inputs."""
-    assert name == "model"
-    return inputs
 
 
 def batch_of(points, targets, **more):

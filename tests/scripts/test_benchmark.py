@@ -4,16 +4,13 @@ import importlib
 import json
 from pathlib import Path
 
-import pytest
-
 from hookline.scripts import benchmark
 from hookline.scripts.benchmark import as_rows, print_rows, write_chart
 from hookline.scripts.benchmarks import worker
 from hookline.scripts.benchmarks.training import build
 from hookline.scripts.benchmarks.training_hookline import CNN, LENET_5, compose
 from hookline.scripts.benchmarks.worker import MODULES, Settings, find_contenders
-from hookline.trainer.errors import UserError
-from tests.support.refusals import assert_one_line
+from tests.support.refusals import assert_one_line, assert_refused
 
 
 def test_mistakes_are_one_line(capsys) -> None:
@@ -43,8 +40,7 @@ def test_contenders_run_in_processes_of_their_own(tmp_path, capsys, monkeypatch)
     assert min(row["speeds"]) > 0
     monkeypatch.setattr(worker, "WORKER", Path(__file__).with_name("missing.py"))
     for name, word in (("pytorch", "torch is not installed"), (BASELINE, r"ended: .*missing\.py")):
-        with pytest.raises(UserError, match=word):
-            benchmark.compare("scale", [name], benchmark.Options("input"))
+        assert_refused(word, benchmark.compare, "scale", [name], benchmark.Options("input"))
 
 
 def test_figures_are_medians_and_ratios_are_of_the_same_turn(capsys, monkeypatch, tmp_path) -> None:

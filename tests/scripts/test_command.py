@@ -8,6 +8,7 @@ import pytest
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 
 @dataclass
@@ -45,12 +46,10 @@ def test_values_are_read_as_the_annotations_say():
         (["limit=-1"], "Invalid limit"),
         (["limit=true"], "Invalid limit"),
     ):
-        with pytest.raises(UserError, match=word):
-            parse_options(arguments, Options)
+        assert_refused(word, parse_options, arguments, Options)
     assert parse_seeds("[0, 12]") == (0, 12)
     for text in ("1,01", "", "-1", "1,,2"):
-        with pytest.raises(UserError, match="different whole numbers"):
-            parse_seeds(text)
+        assert_refused("different whole numbers", parse_seeds, text)
 
 
 def refuse(arguments) -> None:

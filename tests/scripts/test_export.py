@@ -17,7 +17,7 @@ from hookline.scripts.export import EMA, evaluate_averages, is_ema, main
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
-from tests.support.refusals import assert_one_line
+from tests.support.refusals import assert_one_line, assert_refused
 
 # What somebody runs who has the file and Keras, and nothing of this project.
 ELSEWHERE = """
@@ -74,8 +74,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
     for form in FORMATS.values():
         path = tmp_path / f"a{form.suffix}"
         path.mkdir() if form.is_directory else path.write_bytes(b"nothing of the kind")
-        with pytest.raises(UserError, match="cannot be loaded as|is not a valid (packed|sparse) file"):
-            form.load(path)
+        assert_refused("cannot be loaded as|is not a valid (packed|sparse) file", form.load, path)
 
 
 def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):

@@ -4,7 +4,7 @@ import pytest
 
 from hookline.scripts import find_rate
 from hookline.scripts.find_rate import Found, find, main, parse
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 
 def test_rates_rise_until_the_loss_diverges(tmp_path, capsys, monkeypatch) -> None:
@@ -21,7 +21,5 @@ def test_rates_rise_until_the_loss_diverges(tmp_path, capsys, monkeypatch) -> No
     assert found.rates[1] / found.rates[0] == pytest.approx(1e8 ** (1 / 59))
     assert found.losses[0] > 2.0 > min(found.losses)
     assert 1e-3 < found.steepest <= found.lowest
-    with pytest.raises(UserError, match="exists"):
-        parse([*command, f"picture={picture}"])
-    with pytest.raises(UserError, match="rising range"):
-        parse(["recipe=baseline", "lowest=1", "highest=0.1"])
+    assert_refused("exists", parse, [*command, f"picture={picture}"])
+    assert_refused("rising range", parse, ["recipe=baseline", "lowest=1", "highest=0.1"])

@@ -10,16 +10,11 @@ from hookline.scripts.plan import main
 
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
 HOOKS = """
-import tensorflow as tf
-from hookline.trainer.hook import Declaration, GraphHook
+from tests.support.toy import CountingHook
 
-class Count(GraphHook):
-    def build(self, context):
-        self.count = tf.Variable(0.0, trainable=False)
-    def declare(self):
-        return Declaration({"count": self.count}, writes={"count": self.count})
-    def update_ops(self, context):
-        return [self.count.assign_add(1.0)]
+class Count(CountingHook):
+    def __init__(self):
+        super().__init__()
 
 class Forgets(Count):
     def update_ops(self, context):

@@ -14,9 +14,8 @@ from PIL import Image
 
 from hookline.deploy.inference.card import Card, write_card
 from hookline.scripts.predict import find_examples, list_files, main, name_classes, natural_order, rank
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
-from tests.support.refusals import assert_one_line
+from tests.support.refusals import assert_one_line, assert_refused
 
 PIXELS = Preparation((2, 2, 1), 2 / 255, -1.0, peak=255, axes="new")
 CLASSES = ("dark", "grey", "bright")
@@ -204,14 +203,11 @@ def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path)
         ("broken.npz", None, "plain arrays"),
         ("empty.npy", None, "no example"),
     ):
-        with pytest.raises(UserError, match=word):
-            values([tmp_path / name], array=array)
+        assert_refused(word, values, [tmp_path / name], array=array)
     assert not (tmp_path / "executed").exists()
     image = str(save(tmp_path / "a.png", 1))
-    with pytest.raises(UserError, match="beside other images"):
-        values([image, tmp_path / "rows.npy"])
-    with pytest.raises(UserError, match="made of pixels"):
-        find_examples([image], Preparation((2, 2, 1)), 1, [])
+    assert_refused("beside other images", values, [image, tmp_path / "rows.npy"])
+    assert_refused("made of pixels", find_examples, [image], Preparation((2, 2, 1)), 1, [])
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.lists(st.text(alphabet="a1.²٣/", max_size=6)))

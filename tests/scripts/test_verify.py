@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hookline.scripts.verify import main, rate_changes
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint_files import (
     Checkpoint,
     Snapshot,
@@ -21,6 +20,7 @@ from hookline.trainer.run.checkpoint_files import (
     write_checkpoint,
 )
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +154,7 @@ def test_the_rates_of_a_run_that_went_back_are_those_of_its_way():
     assert rate_changes(at(4), at(9, (6, 0.5), (6, 0.25))) == {6: 0.25}  # twice to the same
     assert rate_changes(at(4), at(9, (6, 0.5), (8, 0.5), (6, 0.25))) == {6: 0.25}  # what lay behind it is void
     assert rate_changes(at(4, (3, 0.5)), at(9, (3, 0.5), (9, 0.5))) == {9: 0.5}
-    with pytest.raises(UserError, match="went back to step 3, before the checkpoint of step 4"):
-        rate_changes(at(4), at(9, (3, 0.5)))
+    assert_refused("went back to step 3, before the checkpoint of step 4", rate_changes, at(4), at(9, (3, 0.5)))
 
 
 def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):

@@ -37,7 +37,7 @@ def traced_batches(batches, start, stop):
 def assert_same_bits(first, second):
     assert set(first) == set(second)
     for key in first:
-        assert first[key].dtype == second[key].dtype
+        assert (first[key].dtype, first[key].shape) == (second[key].dtype, second[key].shape), key
         assert first[key].tobytes() == second[key].tobytes(), key
 
 

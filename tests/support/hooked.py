@@ -2,13 +2,27 @@
 
 from dataclasses import replace
 
+import numpy as np
+import tensorflow as tf
+
 from hookline.hook_list import hook_name
 from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import CLASSES, ToyObjective, build_context, toy_batch
+from tests.support.toy import CLASSES, StatelessHook, ToyObjective, build_context, toy_batch
+
+
+class Given(StatelessHook):
+    """Give every step gradients of one's choice, [steps, 6, 2]."""
+
+    def __init__(self, gradients):
+        super().__init__("given")
+        self.given = tf.constant(np.reshape(gradients, [-1, 6, 2]), tf.float32)
+
+    def transform_gradients(self, gradients, context):
+        return dict.fromkeys(gradients, self.given[context.step])
 
 
 def named(hook, name=""):

@@ -12,7 +12,7 @@ from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.objective import Shown
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
-from hookline.trainer.run.control import Best
+from hookline.trainer.run.control import Best, Report
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.toy import BATCH, SIZE, toy_batch, toy_loop, toy_network
@@ -55,6 +55,13 @@ def seen_run(
     run.views.shown = lambda report: Shown(*(views[kind](report.step, report.split) for kind in SHOWN))
     run.graph = tf.Graph().as_graph_def
     return run
+
+
+def evaluate(hook, run, step, value, split="validation"):
+    """Tell a hook of the monitored value of an evaluation; return why the run is to stop."""
+    run.step = step
+    hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value, "loss/other": 0.0}))
+    return run.control.stop_reason
 
 
 @cache

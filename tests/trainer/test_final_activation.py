@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hookline.trainer.final_activation import check_logits, put_back, take_off, undo
 from tests.support.finished import Rows
+from tests.support.networks import Subclassed
 from tests.support.refusals import assert_refused
 
 layers = keras.layers
@@ -82,17 +83,8 @@ def averaged():
     return keras.Model(inputs, layers.Average()(heads))
 
 
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__(name="own")
-        self.dense = layers.Dense(3, activation="softmax")
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-
 def subclassed():
-    model = Subclassed()
+    model = Subclassed("softmax")
     model(INPUTS)
     return model
 

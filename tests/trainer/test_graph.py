@@ -6,6 +6,7 @@ import pytest
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input, layer_output, layer_paths, select_layers
+from tests.support.networks import Subclassed
 from tests.support.refusals import assert_refused
 
 layers = keras.layers
@@ -78,15 +79,6 @@ def test_a_pattern_that_matches_nothing_lists_the_paths():
             select_layers(model, patterns, accept=lambda layer: isinstance(layer, layers.Dense), kind="kernel layer")
     assert_refused("the model has none", select_layers, nested_model(), "*", accept=lambda layer: False)
     assert list(select_layers(nested_model(), "batch*")) == ["batch_norm_1"]
-
-
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__(name="subclassed")
-        self.dense = keras.layers.Dense(2, name="dense")
-
-    def call(self, inputs):
-        return self.dense(inputs)
 
 
 class Doubled(keras.Model):

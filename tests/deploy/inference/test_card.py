@@ -4,12 +4,11 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
 
 from hookline.deploy.inference.card import Card, card_path, read_card, write_card
 from hookline.deploy.inference.container import PACKED, write_container
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
+from tests.support.refusals import assert_refused
 
 CARD = Card("model", "best", 40, (4, 5, 1), ("cat", "dog"), Preparation((4, 5, 1), 2.0, -1.0, 255, "stretch", "new"))
 
@@ -39,9 +38,7 @@ def test_what_is_no_card_is_refused_with_its_place(tmp_path):
         ({"activation": "relu"}, "activation is 'relu'"),
     ):
         card_path(path).write_text(json.dumps({**CARD.as_json(), **change}))
-        with pytest.raises(UserError, match=f"model.keras.json is not .*{message}.*Export the run again"):
-            read_card(path)
+        assert_refused(f"model.keras.json is not .*{message}.*Export the run again", read_card, path)
     for text in ("", "[1", "[" * 100_000, "NaN", " " * 5_000_000):
         card_path(path).write_text(text)
-        with pytest.raises(UserError, match="model.keras.json"):
-            read_card(path)
+        assert_refused("model.keras.json", read_card, path)

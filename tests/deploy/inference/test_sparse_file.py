@@ -29,6 +29,7 @@ from hookline.deploy.inference.sparse_file import (
 )
 from hookline.deploy.sparse import store
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 
 def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:
@@ -144,8 +145,7 @@ def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
         if accepted:
             assert read_sparse_network(path)[1]["w"].nbytes == 2**26
         else:
-            with pytest.raises(UserError, match="of memory, more than"):
-                read_sparse_network(path)
+            assert_refused("of memory, more than", read_sparse_network, path)
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -214,12 +214,10 @@ def test_lengths_that_make_no_code_are_refused():
     for lengths in ([1, 1, 1], [1, 2], [2], [15, 15], [0, 0], []):
         padded = [*lengths, *[0] * (len(lengths) % 2)]
         stream = np.array([high << 4 | low for high, low in zip(padded[::2], padded[1::2], strict=True)], np.uint8)
-        with pytest.raises(UserError, match="Kraft"):
-            read_lengths(stream, 256)
+        assert_refused("Kraft", read_lengths, stream, 256)
     stream = write_lengths(code_lengths(np.array([3, 2, 1])))
     assert read_lengths(stream, 3).tolist() == [1, 2, 2]
-    with pytest.raises(UserError, match="more than 2 symbols"):
-        read_lengths(stream, 2)
+    assert_refused("more than 2 symbols", read_lengths, stream, 2)
     with pytest.raises(UserError):
         read_lengths(np.zeros(10**6, np.uint8), 256)
 
@@ -235,8 +233,7 @@ def test_a_stream_that_ends_early_or_late_is_refused(symbols: list[int], bytes_l
         decode(np.append(stream, np.zeros(bytes_less, np.uint8)), lengths, len(numbers))
     with pytest.raises(UserError):
         decode(stream, lengths, len(numbers) + 8 * len(stream))
-    with pytest.raises(UserError, match="too short"):
-        decode(stream, lengths, 10**15)  # before memory is taken
+    assert_refused("too short", decode, stream, lengths, 10**15)  # before memory is taken
 
 
 def test_a_number_counts_the_places_before_an_entry():

@@ -17,10 +17,10 @@ from hookline.hooks.attention.gate import (
     has_dilated_kernels,
 )
 from hookline.hooks.bnn_rounding import BnnRounding
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.run.machine import computing_in
 from tests.support.attention import SIDE, attention, binary_model, image_model, prepare
+from tests.support.refusals import assert_refused
 
 X = np.random.default_rng(0).normal(size=(6, 4, 4, 3)).astype(np.float32)
 A = np.random.default_rng(1).uniform(0.1, 0.9, (6, 4, 4, 1)).astype(np.float32)
@@ -77,8 +77,7 @@ def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
     own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
     assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
     for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own")):
-        with pytest.raises(UserError, match="own"):
-            branch_logits(layer, keras.Input((9, 7, 3)), (None, 9, 7, 1))
+        assert_refused("own", branch_logits, layer, keras.Input((9, 7, 3)), (None, 9, 7, 1))
 
 
 layers = keras.layers
@@ -120,8 +119,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
 def test_a_gate_that_draws_in_evaluation_is_refused():
     hook = attention(eval_mode="sample")
     trainer = prepare([hook], image_model())
-    with pytest.raises(UserError, match="eval_mode=sample"):
-        strip_model(trainer, "model")
+    assert_refused("eval_mode=sample", strip_model, trainer, "model")
     model = image_model()
     assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model
 

@@ -3,11 +3,10 @@
 from functools import partial
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from hookline.hooks.attention import options
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 KEEP_RATE = partial(options.parse, option="keep_rate", kind=options.KeepRate)
 SUPERVISION = partial(options.parse, option="supervision", kind=options.Supervision)
@@ -24,8 +23,7 @@ def test_wrong_values_are_refused_by_name():
         (SUPERVISION, "map", "supervision"),
         (SUPERVISION, {"epochs": 0}, "supervision.epochs"),
     ):
-        with pytest.raises(UserError, match=word):
-            parse(value)
+        assert_refused(word, parse, value)
 
 
 def test_by_default_a_keep_rate_of_a_half_is_aimed_at():
@@ -56,5 +54,4 @@ def test_maps_of_the_batch_are_resized_by_area():
         np.testing.assert_allclose(options.given_map({"map": tf.constant(given)}, "map", (4, 3)), expected, rtol=1e-5)
     batch = {"inputs": tf.zeros([2, 4, 4, 1]), "map": tf.zeros([2, 4, 4, 3]), "targets": tf.zeros([2])}
     for key in ("maps", "map", "targets"):
-        with pytest.raises(UserError, match=key):
-            options.given_map(batch, key, (2, 2))
+        assert_refused(key, options.given_map, batch, key, (2, 2))

@@ -6,8 +6,8 @@ import pytest
 
 from hookline.hooks.attention.place import find_place, insert_gated
 from hookline.recipes.models.mlp import mlp
-from hookline.trainer.errors import UserError
 from tests.support.attention import image_model
+from tests.support.refusals import assert_refused
 
 layers = keras.layers
 
@@ -38,8 +38,7 @@ def test_the_default_is_what_the_second_convolution_sees_or_an_inner_model_retur
         assert (place.layer, tuple(place.features.shape)) == (layer, shape)
     assert find_place(image_model(), "activation_?").layer == "activation_1"
     pooled = keras.Sequential([keras.Input((8, 8, 3)), inner_model(pooled=True), keras.layers.Dense(3)])
-    with pytest.raises(UserError, match="itself returns a map .*include_top=False"):
-        find_place(pooled, None)
+    assert_refused("itself returns a map .*include_top=False", find_place, pooled, None)
 
 
 def test_what_cannot_be_gated_is_refused():
@@ -54,8 +53,7 @@ def test_what_cannot_be_gated_is_refused():
         (keras.Model(inputs, layers.Conv2D(2, 3, name="map")(inputs)), "map", "output of"),
         (channels_first, "conv", "channels first"),
     ):
-        with pytest.raises(UserError, match=word):
-            find_place(model, pattern)
+        assert_refused(word, find_place, model, pattern)
 
 
 X = np.random.default_rng(0).normal(size=(3, 8, 8, 1)).astype(np.float32)

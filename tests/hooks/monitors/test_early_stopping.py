@@ -5,16 +5,11 @@ import pytest
 
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.hooks.monitors.reduce_on_plateau import ReduceOnPlateau
-from hookline.trainer.errors import UserError
-from hookline.trainer.run.control import Best, Report
+from hookline.trainer.run.control import Best
+from tests.support.refusals import assert_refused
+from tests.support.runs import evaluate
 
 NAN, INF = math.nan, math.inf
-
-
-def evaluate(hook, run, step, value, split="validation"):
-    run.step = step
-    hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value, "loss/other": 0.0}))
-    return run.control.stop_reason
 
 
 def first_stop(hook, run, values):
@@ -90,5 +85,4 @@ def test_a_rate_falls_to_the_least_share(make_run):
     for _ in range(5):
         hook.out_of_patience(run)
     assert hook.summary()["share"] == pytest.approx(0.01)
-    with pytest.raises(UserError, match="factor"):
-        ReduceOnPlateau(factor=0.0)
+    assert_refused("factor", ReduceOnPlateau, factor=0.0)

@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.monitors.randomness_guard import RandomnessGuard, find_faults
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import SOFT_TARGETS
+from tests.support.refusals import assert_refused
 
 STILL, ALIKE = "the same at each of 4 steps", "does the same to all examples of a batch"
 UNSTEADY = "gives other 'inputs' for the same seeds"
@@ -119,8 +119,7 @@ def test_a_fault_ends_the_run_or_is_shown(make_run):
     run = make_run(training=batches(Add(FAULTS["one for all"][0]), batch_size=8))
     guard = RandomnessGuard()
     guard.name = "randomness_guard"
-    with pytest.raises(UserError, match=f"augment.mine {ALIKE}.*on_fault=warn"):
-        guard.on_fit_begin(run)
+    assert_refused(f"augment.mine {ALIKE}.*on_fault=warn", guard.on_fit_begin, run)
     guard = RandomnessGuard(on_fault="warn")
     with pytest.warns(UserWarning, match=f"augment.mine {ALIKE}"):
         guard.on_fit_begin(run)

@@ -8,8 +8,8 @@ import pytest
 
 from hookline.hooks.monitors.metrics_jsonl import MetricsJsonl
 from hookline.hooks.monitors.remote import RemoteLogger
-from hookline.trainer.errors import UserError
 from hookline.trainer.run.control import Report
+from tests.support.refusals import assert_refused
 
 SUMMARY = {"status": "completed", "final": {}, "best": {}, "test": {"metric/accuracy": 0.5}}
 
@@ -114,5 +114,4 @@ def test_a_service_that_hangs_ends_with_one_warning(make_run) -> None:
 def test_a_package_that_is_missing_is_named(make_run) -> None:
     hook = Service({})
     hook.package = "no_such_package"
-    with pytest.raises(UserError, match=r"needs the package no_such_package, .*'\.\[no_such_package\]'"):
-        hook.on_fit_begin(make_run())
+    assert_refused(r"needs the package no_such_package, .*'\.\[no_such_package\]'", hook.on_fit_begin, make_run())

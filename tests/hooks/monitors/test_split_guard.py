@@ -17,10 +17,10 @@ from hookline.hooks.monitors.split_guard import (
     near_copies,
     waves,
 )
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import ArraySource, Split
+from tests.support.refusals import assert_refused
 
 NEAR = [("validation", "row 55", "train", "row 12", "near"), ("test", "row 5", "validation", "row 60", "near")]
 EXACT = ("test", "row 3", "train", "row 20", "exact")
@@ -110,8 +110,7 @@ def test_a_copy_can_end_the_run_and_without_one_it_says_nothing(make_run):
     summary, path = begun(make_run, images(), on_leak="stop")  # a warning would be an error
     assert summary["exact"] == summary["near"] == {}
     assert not path.exists()
-    with pytest.raises(UserError, match=r"1 exact test in train.*on_leak=warn"):
-        begun(make_run, leaking(), on_leak="stop", near=0)
+    assert_refused(r"1 exact test in train.*on_leak=warn", begun, make_run, leaking(), on_leak="stop", near=0)
 
 
 # Fingerprints tell examples apart: by every bit, and by what images look like.

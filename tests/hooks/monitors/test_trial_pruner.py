@@ -7,8 +7,8 @@ import pytest
 
 from hookline.hooks.monitors.study import PRUNED, TRIAL, open_storage
 from hookline.hooks.monitors.trial_pruner import TrialPruner
-from hookline.trainer.errors import UserError
-from hookline.trainer.run.control import Report
+from tests.support.refusals import assert_refused
+from tests.support.runs import evaluate
 
 optuna = pytest.importorskip("optuna")
 
@@ -23,12 +23,6 @@ def study(tmp_path, monkeypatch):
     made.ask()
     monkeypatch.setenv(TRIAL, json.dumps({"storage": place, "study": "s", "number": 3}))
     return made
-
-
-def evaluate(hook, run, step, value, split="validation"):
-    run.step = step
-    hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value}))
-    return run.control.stop_reason
 
 
 def begun(make_run, **options):
@@ -73,7 +67,5 @@ def test_training_continues_without_a_search_and_without_its_study(make_run, stu
 
 
 def test_wrong_options_are_named(make_run, study):
-    with pytest.raises(UserError, match="median"):
-        TrialPruner(pruner="mean")
-    with pytest.raises(UserError, match="hooks.trial_pruner.options do not fit median: .*startup"):
-        begun(make_run, startup=3)
+    assert_refused("median", TrialPruner, pruner="mean")
+    assert_refused("hooks.trial_pruner.options do not fit median: .*startup", begun, make_run, startup=3)

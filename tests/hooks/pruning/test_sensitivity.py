@@ -8,8 +8,8 @@ import pytest
 from hookline.hooks.kernels import select_kernels
 from hookline.hooks.pruning.sensitivity import Scan, pruned
 from hookline.scripts.sensitivity import main, parse
-from hookline.trainer.errors import UserError
 from tests.support.command import run_small
+from tests.support.refusals import assert_refused
 from tests.support.toy import toy_network
 
 SCAN = Scan(
@@ -76,5 +76,4 @@ def test_wrong_arguments_are_refused_by_name():
         (["run=a", "sparsities=[0.5"], "is not a value"),
         (["run=a", "target=2"], "target"),
     ):
-        with pytest.raises(UserError, match=word):
-            parse(arguments)
+        assert_refused(word, parse, arguments)

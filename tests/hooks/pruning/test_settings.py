@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning import settings
 from hookline.hooks.pruning.settings import polynomial_sparsity, update_steps
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 DEFAULTS = {name: default for name, (default, _) in settings.USERS.items()}
 
@@ -75,18 +75,15 @@ def test_the_steps_of_each_schedule():
 
 def test_what_does_not_fit_into_a_run_is_refused():
     for name, value in {"begin_epoch": math.nan, "frequency": 2.5, "power": 0, "end_epoch": -1}.items():
-        with pytest.raises(UserError, match=name):
-            schedule(**{name: value})
+        assert_refused(name, schedule, **{name: value})
     for made, word in (
         (schedule(begin_epoch=10.0), "begin_epoch"),
         (schedule(end_epoch=11.0), "end_epoch"),
         (schedule("iterative", stages=[0.1, 0.2, 0.3, 0.4, 0.5], stage_epochs=3.0), "5 stages"),
     ):
-        with pytest.raises(UserError, match=word):
-            made.steps(100, 10.0)
+        assert_refused(word, made.steps, 100, 10.0)
     settings.check_used("splicing", {**DEFAULTS, "hysteresis": 7})
-    with pytest.raises(UserError, match="hysteresis"):
-        settings.check_used("polynomial", {**DEFAULTS, "hysteresis": 7})
+    assert_refused("hysteresis", settings.check_used, "polynomial", {**DEFAULTS, "hysteresis": 7})
 
 
 def test_wrong_options_are_refused_by_name():
@@ -99,5 +96,4 @@ def test_wrong_options_are_refused_by_name():
         ({"schedule": "splicing", "hysteresis": 0.9}, "hysteresis"),
         ({"schedule": "iterative", "stage_epochs": 1, "stages": [0.5, 1.5]}, "stages"),
     ):
-        with pytest.raises(UserError, match=word):
-            Prune(**arguments)
+        assert_refused(word, Prune, **arguments)

@@ -13,7 +13,7 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.step.stage import python_errors
 from tests.support.encoded import encoded
 from tests.support.images import write_images
-from tests.support.refusals import assert_refused
+from tests.support.refusals import assert_refused, refusal
 
 CACHES = ("memory", "disk", "none")
 
@@ -134,9 +134,7 @@ def test_damaged_images_can_be_skipped_and_are_named_and_counted(folder, cache, 
 @pytest.mark.parametrize("cache", CACHES)
 def test_damaged_images_stop_a_run_and_all_are_counted(folder, tmp_path, cache):
     _, empty, words = damage_three(folder)
-    with pytest.raises(UserError) as caught:
-        load(folder, cache=cache)
-    assert f"'{empty}' cannot be read as an image (it is empty), nor can 1 more" in str(caught.value)
+    assert f"'{empty}' cannot be read as an image (it is empty), nor can 1 more" in refusal(load, folder, cache=cache)
     empty.unlink()
     words.unlink()
     if cache != "none":

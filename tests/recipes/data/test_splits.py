@@ -9,7 +9,6 @@ from hookline.recipes.data.custom import custom
 from hookline.recipes.data.diabetes import diabetes
 from hookline.recipes.data.digits import sklearn_table
 from hookline.recipes.data.splits import count_classes, hold_out, read_targets
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.split import split_indices
 from tests.support.refusals import assert_refused
@@ -29,8 +28,7 @@ def test_every_way_is_that_of_split_indices():
     ):
         found = hold_out(len(LABELS), LABELS, {**AMOUNTS, "split": split, "seed": 5}, (), groups=GROUPS, keys=KEYS)
         assert list(found) == ["train", "validation", "test"]
-        for name, rows in split_indices(60, AMOUNTS, 5, **columns).items():
-            np.testing.assert_array_equal(found[name], rows, split)
+        np.testing.assert_equal(found, split_indices(60, AMOUNTS, 5, **columns), split)
     columns = {"groups": None, "keys": None}
     found = hold_out(len(LABELS), LABELS, {"split": "group", "seed": 0}, AMOUNTS, **columns)
     np.testing.assert_array_equal(found["train"], np.arange(60))
@@ -81,8 +79,7 @@ def test_targets_that_no_loss_takes_are_refused() -> None:
         ({"a": np.array([0.5, 1.5])}, 2, "expected integers"),
         ({"a": np.zeros([3, 2]), "b": np.zeros([3, 4])}, None, "as in a"),
     ):
-        with pytest.raises(UserError, match=part):
-            read_targets(targets, classes)
+        assert_refused(part, read_targets, targets, classes)
 
 
 class Rows:
@@ -109,8 +106,7 @@ def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
         for split in data.splits:
             inputs, targets = whole(split)
             np.testing.assert_array_equal(targets, inputs[:, :2] * 2)
-    with pytest.raises(UserError, match=r"data\.split=random"):
-        arrays(path=str(tmp_path), split="stratified")
+    assert_refused(r"data\.split=random", arrays, path=str(tmp_path), split="stratified")
 
 
 def test_patients_are_standardized_by_the_training_rows() -> None:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import pytest
 
 from hookline.recipes.models.keras_file import keras_file
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 SHAPE, CLASSES = (8, 8, 1), 10
 X = np.random.default_rng(0).uniform(-1, 1, (4, *SHAPE)).astype(np.float32)
@@ -43,22 +42,21 @@ def test_a_new_head_has_the_classes_of_the_data(tmp_path: Path):
     assert own(X).shape == (4, CLASSES)
     np.testing.assert_array_equal(own.layers[-2].kernel, model.layers[-2].kernel)
     keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten()]).save(tmp_path / "b.keras")
-    with pytest.raises(UserError, match="does not end in one dense layer"):
-        keras_file(SHAPE, CLASSES, path=str(tmp_path / "b.keras"), new_head=True)
+    path = str(tmp_path / "b.keras")
+    assert_refused("does not end in one dense layer", keras_file, SHAPE, CLASSES, path=path, new_head=True)
 
 
 def test_code_in_the_file_is_not_run(tmp_path: Path):
     saved(tmp_path / "a.keras", keras.layers.Lambda(lambda x: x))
-    with pytest.raises(UserError, match=r"a.keras: Keras cannot load it in safe mode: .*init_from="):
-        keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
+    message = r"a.keras: Keras cannot load it in safe mode: .*init_from="
+    assert_refused(message, keras_file, SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
 
 
 def test_a_class_of_the_users_is_one_that_plugins_name(tmp_path: Path, monkeypatch):
     (tmp_path / "keras_file_plugin.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     model = saved(tmp_path / "a.keras", __import__("keras_file_plugin").Twice())
-    with pytest.raises(UserError, match="Twice.*plugins="):
-        keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
+    assert_refused("Twice.*plugins=", keras_file, SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
     own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"), packages=["keras_file_plugin"])
     np.testing.assert_array_equal(own(X), model(X))
 
@@ -73,5 +71,4 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
         ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),
     ):
-        with pytest.raises(UserError, match=words):
-            keras_file(SHAPE, CLASSES, path=str(tmp_path / name))
+        assert_refused(words, keras_file, SHAPE, CLASSES, path=str(tmp_path / name))

@@ -33,9 +33,6 @@ def norms(model):
 def test_the_tutorial_network_is_the_published_one():
     model = larq_tutorial_cnn((28, 28, 1), 10)
     assert kernel_entries(model) == 93_088
-    channels = sum(layer.moving_mean.shape[0] for layer in norms(model))
-    assert channels == 234
-    assert round((kernel_entries(model) / 8 + 2 * 4 * channels) / 1024, 2) == 13.19  # KiB
     scales = [variable.path for variable in model.variables if variable.path.endswith(("bias", "gamma"))]
     assert scales == ["batch_norm_logits/gamma"]
     tutorial = larq_tutorial_cnn((28, 28, 1), 10, logits_scale=False)

@@ -10,7 +10,7 @@ from hookline.hooks.monitors.console import open_console
 from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Spread, compare, difference
 from hookline.scripts.comparison.runs import Metric, choose_metrics, direction_of, find_runs, read_run
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
 
 ACCURACY = Metric("test", "metric/accuracy", "max")
@@ -102,8 +102,7 @@ def test_places_without_a_run_are_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name, line in (("none", "does not exist"), ("file", "is a file"), ("empty", "holds no run")):
-        with pytest.raises(UserError, match=f"{name} {line}. Expected the directory of a run"):
-            find_runs([str(tmp_path / name)])
+        assert_refused(f"{name} {line}. Expected the directory of a run", find_runs, [str(tmp_path / name)])
 
 
 def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
@@ -156,9 +155,7 @@ def test_damaged_runs_are_one_line(tmp_path):
         (json.dumps(summary_of(bytes={"deployed": None})), "another format: it lacks .*bytes.deployed"),
     ):
         (path / "summary.json").write_bytes(text.encode("latin-1"))
-        with pytest.raises(UserError, match=f"summary.json .*{told}"):
-            read_run(path)
+        assert_refused(f"summary.json .*{told}", read_run, path)
     for change in ({"trainer": 3}, {"trainer": {}}, {"seed": [1]}):
         path = write_run(tmp_path / f"b{len(str(change))}", {**config_of(), **change})
-        with pytest.raises(UserError, match="config.yaml is "):
-            read_run(path)
+        assert_refused("config.yaml is ", read_run, path)

@@ -12,7 +12,7 @@ from hookline.scripts.planning.trace import PHASES, STEP_STAGES, plan_step
 from hookline.trainer.hook import Declaration, GraphHook, Hook, HostHook
 from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
-from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network
+from tests.support.toy import CountingHook, StatelessHook, build_context, toy_loop, toy_network
 
 MOVING = "the trainer, for moving statistics"
 SEED = "the trainer, for seed state"
@@ -24,13 +24,10 @@ def plan_of(loop):
     return plan_step(loop.trainer, (), loop.accumulators.names)
 
 
-class Clip(StatelessHook):
+class Clip(CountingHook):
     def __init__(self, name="clip", network="model", *, veto=False):
         super().__init__(name)
         self.network, self.vetoes = network, veto
-
-    def build(self, context):
-        self.count = tf.Variable(0.0, trainable=False)
 
     def declare(self):
         state = {"count": self.count}
@@ -42,9 +39,6 @@ class Clip(StatelessHook):
 
     def veto(self, context):
         return {f"{self.name} never": tf.constant(False)} if self.vetoes else {}
-
-    def update_ops(self, context):
-        return [self.count.assign_add(1.0)]
 
     def measure(self, context):
         return {f"{self.name}/count": tf.convert_to_tensor(self.count)}

@@ -21,8 +21,8 @@ from hookline.scripts.sweep.record import Slots, SweepJob
 from hookline.scripts.sweep.search import Search, begin_search
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
-from hookline.trainer.errors import UserError
 from tests.scripts.sweep.conftest import Run
+from tests.support.refusals import assert_refused
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
 BEST_BY = ("trainer.monitor=metric/accuracy", "trainer.monitor_mode=max")
@@ -167,8 +167,7 @@ def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(ru
     _, lines = run(*given, "--trials", "5")
     assert [int(found) for found in re.findall(r"\[(\d)/5\] resumed", "\n".join(lines))] == waiting
     assert [int(found) for found in re.findall(r"\[(\d)/5\] started", "\n".join(lines))] == [5]
-    with pytest.raises(UserError, match="s holds another sweep"):
-        run("recipe=bnn", "seed=13,1", "--sweep", "s")
+    assert_refused("s holds another sweep", run, "recipe=bnn", "seed=13,1", "--sweep", "s")
 
 
 def test_values_that_do_not_go_together_fail_and_the_search_continues(
@@ -197,5 +196,4 @@ def test_the_study_can_be_in_a_database(run: Run) -> None:
         ([*SPACE, "--trials", "4", "--sweep", "other/s", "--storage", url], "has a study 's' already"),
         ([*SPACE, "--trials", "4", "--sweep", "t", "--storage", "oracel://x"], "study t cannot be opened"),
     ):
-        with pytest.raises(UserError, match=message):
-            run(*line)
+        assert_refused(message, run, *line)

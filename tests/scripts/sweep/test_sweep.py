@@ -17,6 +17,7 @@ from hookline.trainer.config.preflight import Job, preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import locked
 from tests.scripts.sweep.conftest import Run
+from tests.support.refusals import assert_refused
 
 Recorded = Callable[[str], list[dict[str, Any]]]
 
@@ -108,12 +109,10 @@ def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Reco
     assert started(lines) == ["seed=3"]
     assert recorded("s")[2]["overrides"] == ["seed=3", "recipe=bnn"]
     before = Path("s/sweep.json").read_bytes()
-    with pytest.raises(UserError, match="^s holds another sweep"):
-        run("recipe=bnn", "seed=2,3", "--sweep", "s")
+    assert_refused("^s holds another sweep", run, "recipe=bnn", "seed=2,3", "--sweep", "s")
     with pytest.raises(UserError, match="s was begun with other flags: none"):
         run("recipe=bnn", "seed=1,2,3", "--sweep", "s", "--config-name", "train")
-    with pytest.raises(UserError, match="s holds another sweep"):
-        run("--sweep", "s", "--trials", "3")
+    assert_refused("s holds another sweep", run, "--sweep", "s", "--trials", "3")
     assert Path("s/sweep.json").read_bytes() == before
 
 
@@ -131,8 +130,7 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         ("recipe=bnn --sweep .", "no sweep.json"),
         ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep"),
     ):
-        with pytest.raises(UserError, match=message):
-            run(*line.split())
+        assert_refused(message, run, *line.split())
         assert sorted(Path().rglob("*")) == before
 
 
@@ -152,8 +150,7 @@ def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run
         changed["jobs"][0] |= change
         changed["flags"] = [] if change else ["--config-dir", "theirs"]
         path.write_text(json.dumps(changed))
-        with pytest.raises(UserError, match=said):
-            run("--sweep", "s")
+        assert_refused(said, run, "--sweep", "s")
 
 
 @pytest.mark.full

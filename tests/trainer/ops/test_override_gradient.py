@@ -20,10 +20,7 @@ def cube(x, **options):
 
 
 def cube_of_numpy(x, **options):
-    spec = tf.TensorSpec(x.shape, x.dtype)
-    return override_gradient(
-        lambda x: x**3, lambda upstream, inputs, outputs: 5.0 * inputs[0] * upstream, [x], numpy_output=spec, **options
-    )
+    return cube(x, numpy_output=tf.TensorSpec(x.shape, x.dtype), **options)
 
 
 def with_tape(function, x, *, persistent=False):

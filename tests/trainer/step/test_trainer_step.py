@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.network import Network
-from tests.support.toy import BATCH, CountingHook, StatelessHook, ToyObjective, toy_arrays, toy_loop, toy_network
+from tests.support.finished import Halve
+from tests.support.toy import BATCH, CountingHook, ToyObjective, toy_arrays, toy_loop, toy_network
 
 
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
@@ -26,15 +27,10 @@ def test_steps_equal_keras_own_training(wrap):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-class Halve(StatelessHook):
-    def transform_weights(self, weights, context):
-        return {name: value / 2.0 if name.endswith("kernel") else value for name, value in weights.items()}
-
-
 def test_regularizers_see_the_transformed_weights_and_count_once():
     network = toy_network(regularizer=0.5)
     kernel = network.trainable_variables["toy/hidden/kernel"].numpy()
-    loop = toy_loop([Halve()], network=network)
+    loop = toy_loop([Halve("halve")], network=network)
     loop.run(0, 1)
     assert loop.accumulators.read()["loss/layers_model"] == pytest.approx(0.5 * np.sum((kernel / 2.0) ** 2), rel=1e-5)
 
