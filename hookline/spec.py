@@ -62,7 +62,7 @@ def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model
     """Return the networks by name."""
     if (model is None) == (networks is None):
         raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
-    models = {MODEL: model} if networks is None else dict(networks)
+    models: dict[str, Any] = {MODEL: model} if networks is None else dict(networks)
     for name, each in models.items():
         check_model(name, each)
         half = next((layer for layer in each._flatten_layers() if layer.compute_dtype == "float16"), None)
