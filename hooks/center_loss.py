@@ -29,10 +29,11 @@ COLLAPSED = 1e-3  # distance between centers as a share of their length, or in u
 class CenterLoss(GraphHook):
     """Pull the features of each class together, in addition to a loss that separates the classes.
 
-    The loss has a gradient for the features x of an example, but none for the center c_y of its class. Update ops
-    (UPDATE_OPS) move the centers once per step, by the whole batch; the loss of the step uses the centers before that
-    update. The center of a class without an example does not move, and no optimizer changes centers. They start at 0
-    and move even while the weight is still 0, so that they are near their features when it rises.
+    The loss has a gradient for the features x of an example, but none for the center c_y of its class. Ops that run
+    before the optimizer (UPDATE_OPS) move the centers once per step, from the whole batch; the loss of the step uses
+    the centers before that update. The center of a class without an example does not move, and no optimizer changes
+    centers. They start at 0 and move even while the weight is still 0, so that they are near their features when it
+    rises.
 
     `weight` is the paper's lambda. In the paper both losses are sums over the batch; here both are means. To match code
     that adds a summed center loss to a mean cross-entropy, set `weight` to lambda times the batch size; to match code

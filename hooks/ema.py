@@ -20,8 +20,9 @@ MOST_LEFT = 0.05  # share of the first weights that the last average may hold
 class Ema(GraphHook):
     """Average every float variable of a network over the steps, and evaluate with the averages.
 
-    With the warm-up even a short run forgets its initial values. Moving statistics are averaged along with the weights,
-    so that they match. The averages are float32 if the variable has lower precision. Training never uses them.
+    With `warm_up`, the default, even a short run forgets its initial values. Moving statistics are averaged along with
+    the weights, so that they match. The averages are float32 if the variable has lower precision. Training never uses
+    them.
 
     Each training step adds the values at its start, once for each objective that trains the network. An evaluation adds
     the current values to a copy, so its averages do not lag one step behind.

@@ -21,7 +21,7 @@ class MLflow(RemoteLogger):
     TensorBoard's HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are
     artifacts. A separate thread sends them, so training never waits. If the service fails, training continues, and one
     warning says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run
-    directory holds the id.
+    directory holds the id. `pip install -e '.[mlflow]'` adds what the hook needs.
 
     Group: monitor
 

@@ -42,8 +42,8 @@ class Leak(NamedTuple):
 class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
-    Exact copies give the network inputs with the same bits, without augmentation. Near copies are images that look the
-    same, unlike images that are similar by nature, such as digits. On CIFAR-10 and photographs of clothing it finds
+    Exact copies are examples whose inputs, before augmentation, have the same bits. Near copies are images that look
+    the same, unlike images that are similar by nature, such as digits. On CIFAR-10 and photographs of clothing it finds
     nearly all copies that were saved again as JPEG of quality 30 or more, made darker, gray, noisy, or smaller by a
     quarter. It finds few or none that were moved by a pixel, cropped, mirrored or rotated.
 

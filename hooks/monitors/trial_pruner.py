@@ -28,7 +28,7 @@ class TrialPruner(HostHook):
     The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records the trial
     as pruned. Trials are pruned only once the network has its final form, such as its final sparsity. Outside of a
     search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
-    why.
+    why. `pip install -e '.[search]'` adds what a search needs.
 
     Group: monitor
 

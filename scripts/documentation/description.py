@@ -201,6 +201,7 @@ PREAMBLE = f"""\
 ```
 python train.py recipe=baseline +hooks=<name> hooks.<name>.<key>=<value>   # add one to any recipe, and set an option
 python train.py recipe=baseline hooks.<name>=null                          # take one out
+python train.py recipe=baseline run_dir=runs/float                         # a trained network, for examples below
 ```
 
 Hooks with a star run by default on the command line; [hookline/README.md](../hookline/README.md) lists those of

@@ -17,16 +17,17 @@ from hookline.trainer.run.results import format_bytes
 HEAD = """# Results
 
 `python scripts/reproduce.py` makes this page from `recipes/results.json`; do not edit it. Figures are means over the
-seeds on the test split, with the lowest and the highest in brackets. A result is compared with the figure of a paper,
-a goal of the recipe, or another measurement of ours; a target is reached if the mean is at least as good. The size is
-that of the weights and statistics as `summary.json` counts them for the network that ships. A time is the median wall
-time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had other work.
-*High quality* is the share of samples within 3 standard deviations of a mode.
+seeds on the test split, with the lowest and the highest in brackets. A result is compared with the figure of a paper, a
+goal of the recipe, or another measurement of ours; a goal is reached if the mean is at least as good (one word if it
+holds for all goals of a row). The size is that of the weights and statistics as `summary.json` counts them for the
+network that ships. A time is the median wall time of training, evaluation and saving, without the start of Python; it
+reads "at most" if the machine had other work. *High quality* is the share of samples within 3 standard deviations of a
+mode.
 """
 TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
 ORDER = """\
-Run the commands from top to bottom: several targets may start from one run, which the first of them makes. Rows with 1
-thread were measured with `trainer.threads=1`; add it to the commands to get the same results. Commands with
+Run the commands from top to bottom: several targets may start from one run, which the first of them makes. To get the
+same results, add `trainer.threads=1` or `trainer.threads=2`: the number of threads in the column "time". Commands with
 `trainer.precision=bfloat16` need a processor with AMX or avx512_bf16, or a GPU that computes in bfloat16; elsewhere add
 `trainer.allow_slow_precision=true`. [scripts/README.md](../scripts/README.md#reproduce) says what the folders `cifar10`
 and `clothing` hold and what to install; `mnist.npz` is the file that `keras.datasets.mnist` downloads."""

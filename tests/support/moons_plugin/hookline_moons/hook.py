@@ -10,6 +10,8 @@ class WeightNoise(GraphHook):
 
     def __init__(self, *, stddev: float = 0.01) -> None:
         self.stddev = stddev
+
+    def build(self, context):
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
 
     def declare(self):
