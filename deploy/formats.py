@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from hookline.deploy.inference.card import Card, read_card
 from hookline.deploy.inference.engine import load_model
 from hookline.trainer.deferred import quiet_start, silent
-from hookline.trainer.errors import UserError, check_choice, check_integer, import_optional, user_path
+from hookline.trainer.errors import UserError, check_integer, import_optional, user_path
 from hookline.trainer.files import sync_folder
 
 if TYPE_CHECKING:
@@ -230,8 +230,15 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
     with quiet_start():
         from hookline.deploy.plain_model import card_of, finished_model
     run = restore(path, config, checkpoint)
-    check_choice("network", network, run.trainer.networks)
+    check_network(network, run.trainer.networks)
     return finished_model(run, network).predict_on_batch, card_of(run, network)
+
+
+def check_network(name: str, known: Collection[str]) -> None:
+    """Refuse a network that a run does not have."""
+    if name not in known:
+        choices = " or ".join(f"network={each}" for each in sorted(known))
+        raise UserError(f"The run has no network '{name}'. Expected {choices}.")
 
 
 def load_litert(path: Path) -> Predictor:

@@ -309,7 +309,8 @@ class Trainer:
             path: file, or directory of a SavedModel, with the ending of the format.
             format: "keras", "saved_model", "litert", "onnx", "packed" or "sparse".
             network: its name; None for the only one.
-            x: examples to compare on; None for the validation data, or training examples, of the latest fit.
+            x: examples to compare on; None for the validation data, or training examples, of the latest fit. A loaded
+                run of Python needs them; int8=True takes its ranges from them.
             y: their targets.
             **options: as scripts/export.py takes them: int8=True, codebook=5, tolerance=0.01, overwrite=True.
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
 from hookline.scripts.export import Options, write
 from hookline.trainer.errors import UserError, check_choice, check_integer, user_path
 from hookline.trainer.input.batches import EvaluationBatches
-from hookline.trainer.input.data import Split
+from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch
 from hookline.trainer.run.finished import LAST
 from hookline.trainer.run.run import Run
@@ -138,13 +139,24 @@ class Shipped:
         return place
 
     def _compared(self, split: Split | None) -> Run:
-        """Return the run with a test split."""
+        """Return the run with a test split, or what exports use of one that was loaded."""
         run = self.state.run
         if run is None:
-            raise UserError("export needs examples to compare the file on. Expected a trainer after fit.")
+            return self._loaded(split)
         if split is None:
             train = run.training.split
             held = run.held_out.get("test") or run.held_out.get("validation")
             split = replace(train, indices=train.indices[:COMPARED]) if held is None else held.split
         test = HeldOut(run.trainer, replace(split, name="test"), batch_size=256)
         return replace(run, held_out={**run.held_out, "test": test}, step=self.state.step, checkpoint=LAST)
+
+    def _loaded(self, split: Split | None) -> Run:
+        """Return what exports use of a run of Python that was loaded, whose examples are not known."""
+        if split is None:
+            raise UserError("A loaded run has no examples to compare the file on. Expected x= and y=.")
+        state, fit, test = self.state, self.state.watch.fits, replace(split, name="test")
+        run = SimpleNamespace(trainer=state.trainer, step=state.step, checkpoint=LAST)
+        run.held_out = {"test": HeldOut(state.trainer, test, batch_size=256)}
+        run.data = Data("x", split, None, None, tuple(fit["input_shape"]), fit["classes"])
+        run.training = SimpleNamespace(split=split)  # which gives int8 its ranges
+        return cast(Run, run)

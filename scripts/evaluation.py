@@ -20,7 +20,7 @@ from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
-from hookline.trainer.objective import Batch
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 from hookline.trainer.run.finished import restore
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
@@ -51,7 +51,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     if other is not None:
         network = objective.trains[0] if objective else next(iter(run.trainer.networks))
         names = card_of(run, network).classes
-        warned = check_data(data, tuple(own.input_shape), names, input_range(own))
+        warned = check_data(data, own.model_shape, names, input_range(own))
     split = getattr(data, options.split)
     batches = EvaluationBatches(split, batch_size=options.batch_size, placement="host")
     metrics = Evaluator(run.trainer, batches.batch, batches.count).run(run.step)
@@ -65,8 +65,8 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
         forward = run.trainer.forward(tf.constant(run.step, tf.int64), batch, objective="", training=False)
         return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
 
-    outputs, labels = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
-    return facts, measure(outputs, labels, names, bins=options.bins), names, warned
+    outputs, labels, weights = collect(lambda batch: logits(batch).numpy(), split, options.batch_size)
+    return facts, measure(outputs, labels, names, bins=options.bins, weights=weights), names, warned
 
 
 def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
@@ -79,22 +79,24 @@ def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
             raise UserError(
                 f"The outputs of {options.model} are not classes. Expected run=<run>, whose recipe judges them."
             )
-        warned = check_data(data, card.shape, card.classes, input_range(card))
+        shape = {name: each.shape for name, each in card.inputs.items()} or card.shape
+        warned = check_data(data, shape, card.classes, input_range(card))
         names = card.classes if not data.class_names else names
 
     def predict(batch: Batch) -> np.ndarray:
-        return np.asarray(model(batch["inputs"].numpy()), np.float32)
+        inputs: Any = tf.nest.map_structure(lambda each: each.numpy(), batch["inputs"])  # one array, or several
+        return np.asarray(model(inputs), np.float32)
 
-    outputs, labels = collect(predict, getattr(data, options.split), options.batch_size)
+    outputs, labels, weights = collect(predict, getattr(data, options.split), options.batch_size)
     activation = card.activation if card is not None else "softmax" if are_probabilities(outputs) else None
-    measures = measure(as_logits(outputs, activation), labels, names, bins=options.bins)
+    measures = measure(as_logits(outputs, activation), labels, names, bins=options.bins, weights=weights)
     return _facts(options, Path(options.model).name, data.name, {}), measures, names, warned
 
 
-def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the outputs for every example of a split, in order, and their labels."""
+def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the outputs for every example of a split, in order, their labels, and how much each example counts."""
     batches = EvaluationBatches(split, batch_size=batch_size, placement="host")
-    found, labels = [], []
+    found, labels, weights = [], [], []
     for index in range(batches.count):
         batch = batches.batch(tf.constant(index, tf.int64))
         real = batch["weights"].numpy() > 0  # the last batch is filled up
@@ -105,19 +107,22 @@ def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray
             raise UserError("The network returns NaN or infinite values, so it cannot be judged. Expected numbers.")
         found.append(values[real])
         labels.append(batch["targets"].numpy()[real])
-    return np.concatenate(found), np.concatenate(labels).astype(np.int64)
+        weights.append(batch.get(SAMPLE_WEIGHTS, batch["weights"]).numpy()[real])
+    return np.concatenate(found), np.concatenate(labels).astype(np.int64), np.concatenate(weights)
 
 
 def _names(data: Data) -> Sequence[str]:
     return data.class_names or tuple(str(label) for label in range(data.classes))
 
 
-def check_data(
-    data: Data, shape: tuple[int, ...], classes: Sequence[str], scaled: tuple[float, float] | None
-) -> list[str]:
-    """Refuse data that a network was not trained for, and return warnings, a line each."""
-    if tuple(data.input_shape) != tuple(shape):
-        raise UserError(f"Data '{data.name}' has inputs {list(data.input_shape)}, the network takes {list(shape)}.")
+def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: tuple[float, float] | None) -> list[str]:
+    """Refuse data that a network was not trained for, and return warnings, a line each.
+
+    The shape is that of one input, or of several by name; () of several whose shapes are not known.
+    """
+    given, taken = (each if isinstance(each, dict) else list(each) for each in (data.model_shape, shape))
+    if given != taken and ((given and taken) or not isinstance(given or taken, dict)):
+        raise UserError(f"Data '{data.name}' has inputs {given}, the network takes {taken}.")
     if classes and len(classes) != data.classes:
         raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
     numbered = [str(label) for label in range(data.classes)]
@@ -127,12 +132,13 @@ def check_data(
             f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names."
         )
     found = input_range(data)
-    if scaled is not None and found is not None and not np.allclose(scaled, found, rtol=0, atol=1e-3):
-        return [
-            f"Data '{data.name}' gives inputs from {found[0]:g} to {found[1]:g}, but the network was trained on "
-            f"{scaled[0]:g} to {scaled[1]:g}: set data.scale, or expect wrong predictions."
-        ]
-    return []
+    if found == scaled or (found and scaled and np.allclose(scaled, found, rtol=0, atol=1e-3)):
+        return []
+    told = ["of no known range" if each is None else f"from {each[0]:g} to {each[1]:g}" for each in (found, scaled)]
+    return [
+        f"Data '{data.name}' gives inputs {told[0]}, but the network was trained on inputs {told[1]}: set data.scale "
+        "so that they are alike, or expect wrong predictions."
+    ]
 
 
 def input_range(data: Any) -> tuple[float, float] | None:
@@ -141,25 +147,28 @@ def input_range(data: Any) -> tuple[float, float] | None:
     return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
 
 
-def reliability(confidence: np.ndarray, correct: np.ndarray, bins: int) -> dict[str, np.ndarray]:
+def reliability(
+    confidence: np.ndarray, correct: np.ndarray, bins: int, weights: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
     """Return how often predictions are right by confidence, the probability of the predicted class.
 
     Bins are ((m - 1) / M, m / M], of equal width (Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv
-    1706.04599, section 2): edges [bins + 1], and [bins] each the counts of examples, their mean confidence, and the
-    accuracy; 0 where a bin is empty.
+    1706.04599, section 2): edges [bins + 1], and [bins] each the counts of examples, the sum of their weights, their
+    mean confidence, and the accuracy; 0 where a bin is empty.
     """
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     counts = np.bincount(place, minlength=bins)
-    sums = [np.bincount(place, weights=values.astype(np.float64), minlength=bins) for values in (confidence, correct)]
-    mean_confidence, accuracy = (np.divide(each, counts, out=np.zeros(bins), where=counts > 0) for each in sums)
-    return {"edges": edges, "counts": counts, "confidence": mean_confidence, "accuracy": accuracy}
+    weights = np.ones(len(place)) if weights is None else weights
+    total, *sums = (np.bincount(place, weights * each, bins) for each in (np.ones(len(place)), confidence, correct))
+    mean_confidence, accuracy = (np.divide(each, total, out=np.zeros(bins), where=total > 0) for each in sums)
+    return {"edges": edges, "counts": counts, "weights": total, "confidence": mean_confidence, "accuracy": accuracy}
 
 
 def calibration_errors(bins: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Return the expected calibration error (ECE), and the largest one of a bin with examples (MCE)."""
-    apart, counts = np.abs(bins["accuracy"] - bins["confidence"]), bins["counts"]
-    return float(np.sum(counts / max(counts.sum(), 1) * apart)), float(np.max(apart[counts > 0], initial=0.0))
+    apart, weights = np.abs(bins["accuracy"] - bins["confidence"]), bins["weights"]
+    return float(np.average(apart, weights=weights)), float(apart.max())
 
 
 TOP = 5
@@ -178,45 +187,55 @@ class Measures:
     reliability: dict[str, np.ndarray]  # see `reliability`
 
 
-def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
-    """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first."""
+def measure(
+    logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int, weights: np.ndarray | None = None
+) -> Measures:
+    """Return the measures of a classifier: means over examples by their weights; counts are of examples.
+
+    Of equally likely classes the one with the lower label comes first.
+    """
     if logits.shape[1] != len(names):
         raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected as many.")
-    from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    def mean(values: np.ndarray) -> float:
+        return float(np.average(values, weights=weights))
 
     known, rows = np.arange(len(names)), np.arange(len(labels))
+    weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     predicted = logits.argmax(axis=1)
     log_probabilities = ACTIVATIONS["log_softmax"](logits.astype(np.float64))
     probabilities = np.exp(log_probabilities)
     confusion = confusion_matrix(labels, predicted, labels=known)
-    precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=known, zero_division=0)
-    calibration = reliability(probabilities[rows, predicted], predicted == labels, bins)
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels, predicted, labels=known, sample_weight=weights, zero_division=0
+    )
+    calibration = reliability(probabilities[rows, predicted], predicted == labels, bins, weights)
     expected_error, largest_error = calibration_errors(calibration)
     top = {}
     if len(names) >= 10:  # of fewer, nearly all examples are among the first five
         found, _ = rank(logits, TOP)
-        top = {f"top_{TOP}_accuracy": float(np.mean((found == labels[:, np.newaxis]).any(axis=1)))}
-    seen = support > 0  # a class without examples has no recall that could be averaged
+        top = {f"top_{TOP}_accuracy": mean((found == labels[:, np.newaxis]).any(axis=1))}
+    seen = support > 0  # the sum of weights: a class without examples has no recall that could be averaged
     overall = {
         "examples": len(labels),
-        "accuracy": float(accuracy_score(labels, predicted)),
+        "accuracy": mean(predicted == labels),
         **top,
         "macro_precision": float(precision[seen].mean()),
         "macro_recall": float(recall[seen].mean()),
         "macro_f1": float(f1[seen].mean()),
-        "negative_log_likelihood": float(-log_probabilities[rows, labels].mean()),
-        "brier_score": float(((probabilities - np.eye(len(names))[labels]) ** 2).sum(axis=1).mean()),
+        "negative_log_likelihood": mean(-log_probabilities[rows, labels]),
+        "brier_score": mean(((probabilities - np.eye(len(names))[labels]) ** 2).sum(axis=1)),
         "expected_calibration_error": expected_error,
         "largest_calibration_error": largest_error,
     }
-    counts = confusion.sum(axis=0)
     columns = {
         "class": names,
         "precision": precision.tolist(),
         "recall": recall.tolist(),
         "f1": f1.tolist(),
-        "support": support.tolist(),
-        "predicted": counts.tolist(),
+        "support": confusion.sum(axis=1).tolist(),
+        "predicted": confusion.sum(axis=0).tolist(),
     }
     classes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return Measures(overall, classes, confusion, calibration)

@@ -41,7 +41,16 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.deploy.formats import FORMATS, Contents, ExportOptions, Format, check_place, put_in_place, size_on_disk
+from hookline.deploy.formats import (
+    FORMATS,
+    Contents,
+    ExportOptions,
+    Format,
+    check_network,
+    check_place,
+    put_in_place,
+    size_on_disk,
+)
 from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.deferred import plain_warnings, quiet_start
@@ -81,8 +90,7 @@ def _command(options: Options) -> None:
         import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
     networks = run.trainer.networks
-    if options.network not in networks:
-        raise unknown_name("network", options.network, networks)
+    check_network(options.network, networks)
     if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):
         use_averages(networks[options.network])
     print_export(run, path, *write(run, options, form, path, config["plugins"]))

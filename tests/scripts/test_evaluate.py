@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from hookline.deploy.plain_model import card_of
 from hookline.deploy.runtime_files import write_keras
 from hookline.scripts.evaluate import main
 from hookline.scripts.evaluation import (
+    SHARES,
     calibration_errors,
     check_data,
     collect,
@@ -107,7 +109,26 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
 
 
-def made(names: tuple[str, ...] = (), peak: float = 255.0, scale: float = 2 / 255) -> Data:
+def test_an_export_of_several_inputs_is_judged_on_inputs_of_its_shapes(tmp_path, capsys):
+    rng, path, data = np.random.default_rng(0), tmp_path / "two.keras", tmp_path / "two.npz"
+    rows, labels = {"a": rng.normal(size=(40, 3)).astype(np.float32), "b": rng.normal(size=(40, 2))}, np.arange(40) % 3
+    arrays = {f"x_{part}_{name}": each for name, each in rows.items() for part in ("train", "test")}
+    np.savez(data, **arrays, y_train=labels, y_test=labels)
+    inputs = {name: keras.Input(each.shape[1:], name=name) for name, each in rows.items()}
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(list(inputs.values()))))
+    model.save(path)
+    given = [f"model={path}", "data=arrays", f"data.path={data}", f"output={tmp_path / 'out'}"]
+    for width in (4, 2):
+        shapes = {"a": Preparation((3,)), "b": Preparation((width,))}
+        write_card(path, Card("model", "last", 1, (), ("0", "1", "2"), inputs=shapes))
+        if width == 4:
+            assert_one_line(main, given, "the network takes {'a': (3,), 'b': (4,)}", capsys)
+    assert main(given) == 0
+    expected = np.mean(model.predict(rows, verbose=0).argmax(axis=1) == labels)
+    assert found(tmp_path / "out")["overall"]["accuracy"] == pytest.approx(expected)
+
+
+def made(names: tuple[str, ...] = (), peak: float | None = 255.0, scale: float = 2 / 255) -> Data:
     arrays = {"inputs": np.zeros((9, 2, 2, 1), np.float32), "targets": np.arange(9) % 3}
     source = ArraySource(arrays, lambda batch: batch)
     splits = {name: Split(name, source, np.arange(i, 9, 3)) for i, name in enumerate(("train", "validation", "test"))}
@@ -117,19 +138,23 @@ def made(names: tuple[str, ...] = (), peak: float = 255.0, scale: float = 2 / 25
 
 def test_data_of_other_classes_or_another_range_is_noticed():
     assert check_data(made(), (2, 2, 1), ("a", "b", "c"), (-1.0, 1.0)) == []
-    assert check_data(made(("a", "b", "c")), (2, 2, 1), ("0", "1", "2"), None) == []
+    assert check_data(made(("a", "b", "c"), peak=None), (2, 2, 1), ("0", "1", "2"), None) == []
     for names, classes, word in ((("a", "c", "b"), "abc", "'c' that the network calls 'b'"), ((), "ab", "3 classes")):
         assert_refused(word, check_data, made(names), (2, 2, 1), tuple(classes), None)
     (warning,) = check_data(made(scale=1 / 255), (2, 2, 1), (), (-1.0, 1.0))
-    assert "gives inputs from -1 to 0, but the network was trained on -1 to 1" in warning
+    assert "gives inputs from -1 to 0, but the network was trained on inputs from -1 to 1" in warning
+    for peak, scaled, told in ((255.0, None, "from -1 to 1"), (None, (-1.0, 1.0), "of no known range")):
+        (warning,) = check_data(made(peak=peak), (2, 2, 1), (), scaled)
+        assert f"gives inputs {told}, but the network" in warning
     assert input_range(made(peak=16, scale=2 / 16)) == pytest.approx((-1.0, 1.0))
 
 
 def test_outputs_come_in_the_order_of_the_split_without_padding():
     inputs = np.arange(10, dtype=np.float32)[:, None]
-    source = ArraySource({"inputs": inputs, "targets": np.arange(10)}, lambda batch: batch)
-    split = Split("test", source, np.array([7, 2, 9, 4, 0]))
-    outputs, labels = collect(lambda batch: batch["inputs"].numpy() * 2, split, 3)
+    columns = {"inputs": inputs, "targets": np.arange(10), "sample_weights": np.arange(10, dtype=np.float32) / 2}
+    split = Split("test", ArraySource(columns, lambda batch: batch), np.array([7, 2, 9, 4, 0]))
+    outputs, labels, weights = collect(lambda batch: batch["inputs"].numpy() * 2, split, 3)
+    assert weights.tolist() == [3.5, 1.0, 4.5, 2.0, 0.0]
     assert outputs[:, 0].tolist() == [14, 4, 18, 8, 0]
     assert labels.tolist() == [7, 2, 9, 4, 0]
     assert_refused("NaN or infinite", collect, lambda batch: batch["inputs"].numpy() * np.nan, split, 3)
@@ -174,6 +199,17 @@ def test_scores_of_probabilities_are_those_by_hand_and_finite():
     large = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
     assert measure(large, np.array([0, 0]), NAMES[:2], bins=5).overall["negative_log_likelihood"] == pytest.approx(1e4)
     assert rank(large, 2)[1].tolist() == [[1.0, 0.0], [1.0, 0.0]]
+
+
+def test_an_example_counts_by_its_weight_as_if_it_came_so_often():
+    logits, weights = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32), np.array([3, 0, 1, 2, 1, 4, 1])
+    names = [str(name) for name in range(10)]
+    judged = measure(logits, LABELS, names, bins=5, weights=weights / 2)
+    often = measure(logits.repeat(weights, axis=0), LABELS.repeat(weights), names, bins=5)
+    assert judged.overall == pytest.approx({**often.overall, "examples": 7})
+    for one, other in zip(judged.classes, often.classes, strict=True):
+        assert [one[key] for key in SHARES] == pytest.approx([other[key] for key in SHARES])
+    assert (judged.confusion.sum(), judged.classes[0]["support"], judged.reliability["counts"].sum()) == (7, 4, 7)
 
 
 def test_an_evaluation_is_replaced_as_a_whole(tmp_path):

@@ -119,7 +119,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
     refused("format=packed", "run=a", "format=sparse", "float16=true")
     refused("tolerance: -1", "run=a", "tolerance=-1")
     refused("has no checkpoints", bare)
-    refused("'model'", run, "network=modle", f"output={tmp_path}/a.keras")
+    refused("'modle'. Expected network=model.", run, "network=modle", f"output={tmp_path}/a.keras")
     refused("kept moving averages", run, "average=true", f"output={tmp_path}/a.keras")
     refused("exists already", run, f"output={tmp_path}/folder.keras")
     refused("exists already", run, "format=saved_model", f"output={tmp_path}", "overwrite=true")

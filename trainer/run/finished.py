@@ -34,7 +34,10 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the config of a run, ready to be built again."""
     config = read_stored(run, "run")
     if (config.get("task") or {}).get(TARGET) == PYTHON:
-        raise UserError(f"run={run} was trained by Python. Expected hookline.load('{run}') there, and what it offers.")
+        raise UserError(
+            f"run={run} was trained by Python. Expected Python: hookline.load('{run}') evaluates and predicts, and "
+            "exports with examples: export(path, format, x=x, y=y)."
+        )
     check_plugins(config, plugins, "run")
     named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))
     return {**without_initial(config), "plugins": named}

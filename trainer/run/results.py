@@ -14,7 +14,7 @@ TRAINERS = {
     "loss": "what training minimizes: each term, and their sum, loss/total",
     "metric": "how good the networks are: averages over examples, or values of a whole split",
     "grad_norm": "L2 norm of all gradients of a network: before the hooks, after each that may change them, at the end",
-    "opt": "of the optimizer: the learning rate, and in float16 the scale of the loss",
+    "opt": "of the optimizer: the learning rate of the next step, and in float16 the scale of the loss",
     "time": "milliseconds since the last report, by what took them; the speed; the share spent waiting for batches",
 }
 """Namespaces that the trainer fills, whatever the recipe and its hooks."""
