@@ -96,6 +96,10 @@ MISTAKES = {
     "float16": (lambda: small_trainer(model=half_model()), "'conv' computes in float16"),
     "own step": (lambda: fit(trainer=small_trainer(model=with_own("train_step"))), "its own train_step"),
     "own loss": (lambda: fit(trainer=small_trainer(model=with_own("compute_loss"))), "its own compute_loss"),
+    "flat loss": (
+        lambda: fit(trainer=small_trainer(loss=lambda targets, outputs: tf.reshape(outputs, [-1]))),
+        r"loss '<lambda>' has the shape \(48,\) for 16 examples. Expected \[batch, ...\] or a scalar",
+    ),
     "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }

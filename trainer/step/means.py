@@ -68,6 +68,17 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
 
 
+def check_examples(kind: str, values: Mapping[str, tf.Tensor], batch: Batch) -> None:
+    """Refuse losses or metrics with more or fewer values than the batch has examples."""
+    examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
+    for name, value in values.items():
+        shape = tf.convert_to_tensor(value).shape
+        if shape.rank and examples is not None and shape[0] not in (None, 1, examples):
+            raise UserError(
+                f"The {kind} '{name}' has the shape {shape} for {examples} examples. Expected [batch, ...] or a scalar."
+            )
+
+
 def any_of_batch(values: Mapping[str, tf.Tensor]) -> bool:
     """Return whether a loss or metric is one number for the batch."""
     return any(tf.convert_to_tensor(value).shape.rank == 0 for value in values.values())

@@ -16,7 +16,7 @@ from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.step import writes
 from hookline.trainer.step.context import StepContext, named_scope
 from hookline.trainer.step.forward import Forward, NetworkPass, read_network
-from hookline.trainer.step.means import any_of_batch, average_output, mean_counts, sample_weights
+from hookline.trainer.step.means import any_of_batch, average_output, check_examples, mean_counts, sample_weights
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
@@ -286,6 +286,8 @@ class Trainer:
         """Run an objective, and average its losses, with those of layers and hooks, and its metrics."""
         with named_scope("losses"):
             output = objective.compute(forward, batch)
+            check_examples("loss", output.losses, batch)
+            check_examples("metric", output.metrics, batch)
             check_sample_weights(objective, output.losses, batch)
             if forward.training and self.class_weights is not None:
                 output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
