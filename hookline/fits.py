@@ -18,12 +18,13 @@ from hookline.checks import class_weights_of
 from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
 from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.recipes.classification import Classification
 from hookline.spec import Spec, read_record, restore_paths, write_record
 from hookline.trainer.config.stored import FILE_NAME, MISSING, Settings, config_digest, read_stored, spread_settings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
-from hookline.trainer.objective import SAMPLE_WEIGHTS
+from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.checkpoint_files import Checkpoint
@@ -35,8 +36,9 @@ from hookline.trainer.run.state import assign_variables, data_fingerprint, resto
 from hookline.trainer.run.times import Times
 from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
+from hookline.trainer.step.writes import label
 
-KEY, NAME, SUMS = "run_dir", "python", "accumulators"
+KEY, NAME, SUMS, HELD_BACK = "run_dir", "python", "accumulators", "held_back"
 RETRACE = "This step was traced before the latest fit or prepare. Expected a tf.function made after it."
 LATER = ("model.layers", "task.loss_settings", "class_weight")
 """What the config of an older run does not say."""
@@ -226,15 +228,20 @@ class OwnStep:
     """Hold a step between its gradients and what they change.
 
     Attributes:
-        gradients: that the optimizer gets, by variable name; None where the loss does not depend on a variable. Other
-            tensors may be put in their places.
+        gradients: that the optimizer gets, by variable name, where several networks are trained by
+            "<network>/<variable>"; None where the loss does not depend on a variable. Other tensors may be put in their
+            places.
         losses: scalars by name, "total" among them.
         metrics: scalars by name.
     """
 
     def __init__(self, half: HalfStep) -> None:
         self.half = half
-        self.gradients = next(iter(half.contexts.values())).gradients
+        self.gradients = {
+            label(network, name, half.contexts): each
+            for network, context in half.contexts.items()
+            for name, each in context.gradients.items()
+        }
         self.losses, self.metrics = half.computed.losses, half.computed.metrics
 
 
@@ -245,12 +252,10 @@ def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -
     trainer = state.trainer
     if len(trainer.objectives) != 1:
         raise UserError("compute_gradients is for one objective. Expected a hook, for a step of several.")
-    if classes:
-        y = tf.convert_to_tensor(y)
-        if y.shape.rank == 2:
-            y = y[:, 0] if y.shape[1] == 1 else tf.argmax(y, axis=1)
-        y = tf.cast(y, tf.int64)
-    batch = {"inputs": x, "targets": y, "index": tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int64)}
+    targets = {"targets": y}
+    if classes and isinstance(trainer.objectives[0], Classification):
+        targets = _labels(tf.convert_to_tensor(y))
+    batch = {"inputs": x, **targets, "index": tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int64)}
     if sample_weight is not None:
         batch[SAMPLE_WEIGHTS] = sample_weight
     with tf.control_dependencies([tf.debugging.assert_equal(state.current, True, RETRACE)]):
@@ -258,16 +263,27 @@ def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -
     return OwnStep(trainer.first_half(trainer.objectives[0], step, batch, sampled=tf.constant(True)))
 
 
+def _labels(y: tf.Tensor) -> Batch:
+    """Return the entry of a batch that holds labels [batch] or [batch, 1], or shares of classes [batch, classes]."""
+    if y.shape.rank == 2 and y.shape[1] != 1:
+        if y.dtype.is_floating:
+            return {SOFT_TARGETS: tf.cast(y, tf.float32)}
+        y = tf.argmax(y, axis=1)
+    return {"targets": tf.cast(y[:, 0] if y.shape.rank == 2 else y, tf.int64)}
+
+
 def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:
     """Trace the rest of a step; see `Trainer.apply_gradients`."""
     trainer, half = state.trainer, own.half
-    for context in half.contexts.values():
-        if foreign := [name for name in own.gradients if name not in context.latent]:
-            raise unknown_name("gradient", foreign[0], list(context.latent))
-        context.gradients = {name: own.gradients.get(name) for name in context.latent}
+    known = [label(network, name, half.contexts) for network, each in half.contexts.items() for name in each.latent]
+    if foreign := [name for name in own.gradients if name not in known]:
+        raise unknown_name("gradient", foreign[0], known)
+    for network, context in half.contexts.items():
+        context.gradients = {name: own.gradients.get(label(network, name, half.contexts)) for name in context.latent}
     with tf.control_dependencies([tf.debugging.assert_equal(state.current, True, RETRACE)]):
         result = trainer.second_half(half)
-    written = tf.logical_not(result.held_back) if result.held_back is not None else tf.constant(True)
+    held_back = tf.constant(False) if result.held_back is None else result.held_back
     with tf.control_dependencies([total for total, _ in result.sums.values()]):
-        state.counter.assign_add(tf.cast(written, tf.int64))
-    return {name: tf.math.divide_no_nan(total, count) for name, (total, count) in result.sums.items()}
+        state.counter.assign_add(tf.cast(tf.logical_not(held_back), tf.int64))
+    values = {name: total / count for name, (total, count) in result.sums.items()}  # NaN where nothing was counted
+    return {**values, HELD_BACK: tf.cast(held_back, tf.float32)}

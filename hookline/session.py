@@ -334,11 +334,12 @@ class Trainer:
 
         Args:
             x: inputs [batch, ...], as the model takes them.
-            y: targets [batch, ...], as `fit` takes them; one-hot rows are exact.
+            y: targets [batch, ...], as `fit` takes them; rows of floats are shares of classes, one-hot or not.
             sample_weight: float32 [batch]; None for all alike.
 
         Returns:
-            OwnStep: `gradients` by variable name, which may be changed, `losses` and `metrics`.
+            OwnStep: `gradients` by variable name, which may be changed, `losses` and `metrics`. Where an objective
+                trains several networks, the names are "<network>/<variable>".
 
         Raises:
             UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
@@ -354,7 +355,8 @@ class Trainer:
             half: as `compute_gradients` returned it, in the same `tf.function`.
 
         Returns:
-            Losses, metrics and what hooks measure: float32 scalars, by the names of reports.
+            Losses, metrics and what hooks measure: float32 scalars, by the names of reports. Of a step that a hook
+            discarded they are NaN, and "held_back" is 1.0, else 0.0.
         """
         return second_half(self._trained, half)
 

@@ -29,7 +29,10 @@ class Classification(Objective):
         self.classes, self.label_smoothing, self.measures = classes, label_smoothing, measures
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy of each example, of mixed ones by "target_shares" [batch, classes]."""
+        """Return cross-entropy and accuracy of each example, of mixed ones by "target_shares" [batch, classes].
+
+        Beside metrics of Keras, a mixed example has the class of the largest share, as there.
+        """
         logits = forward("model", batch["inputs"])
         if not isinstance(logits, tf.Tensor):
             raise several_outputs("model", logits, f"logits [batch, {self.classes}]")
@@ -47,13 +50,15 @@ class Classification(Objective):
         # `tf.nn` has the same op, among thirty others that flatten what is already [batch, classes].
         cross_entropy, _ = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=smooth)
         found = tf.argmax(logits, axis=-1)
-        if mixed:
+        labels = tf.argmax(targets, axis=-1) if mixed else batch["targets"]
+        if mixed and self.measures is None:
             accuracy = tf.gather(targets, found, batch_dims=1)
         else:
-            accuracy = tf.cast(tf.equal(found, tf.cast(batch["targets"], tf.int64)), tf.float32)
+            accuracy = tf.cast(tf.equal(found, tf.cast(labels, tf.int64)), tf.float32)
         output = ObjectiveOutput({"cross_entropy": cross_entropy}, {"accuracy": accuracy}, outputs=logits)
-        if self.measures is not None and not mixed:
-            self.measures.add(output, batch, batch["targets"], logits, training=forward.training)
+        if self.measures is not None:
+            wanted = targets if self.measures.one_hot else labels
+            self.measures.add(output, batch, wanted, logits, training=forward.training)
         return output
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

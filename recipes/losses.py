@@ -183,12 +183,12 @@ class Measures:
         *,
         activation: str | None,
         kind: str | None,
-        one_hot: int | None = None,  # classes of labels that were one-hot rows, and are so for metrics
+        one_hot: bool = False,  # whether metrics see rows of shares of classes, not labels
         counted: bool = False,  # whether the objective itself reports the accuracy
         prefix: str = "",  # of all names, for one of several outputs
     ) -> None:
         """Resolve names, metrics of Keras, and functions; they see the output behind an activation, if one is given."""
-        self._activation, self._one_hot, self._prefix = activation, one_hot, prefix
+        self._activation, self.one_hot, self._prefix = activation, one_hot, prefix
         self._of_each: dict[str, keras.metrics.Metric] = {}
         self._of_split: dict[str, keras.metrics.Metric] = {}
         names: set[str] = set()
@@ -213,8 +213,6 @@ class Measures:
         if not (self._of_each or (self._of_split and not training)):
             return
         shown = tf.cast(outputs, tf.float32)
-        if self._one_hot is not None:
-            targets = tf.one_hot(targets, self._one_hot)
         if self._activation is not None:
             shown = getattr(keras.activations, self._activation)(shown)
         (targets, shown), mask = beside(targets, _column(shown)), mask_of(outputs)

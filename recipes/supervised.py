@@ -164,7 +164,7 @@ def recipe_of(
     if loss is not None and classifies:
         check_logits(model, data)
         classes = int(shapes[ONE][1] or 0)
-        one_hot = classes if loss.kind == ONE_HOT else None
+        one_hot = loss.kind == ONE_HOT
         shown = ends.get(ONE) or (ENDS[loss.kind] if loss.kind and not loss.from_logits else None)
         measures = Measures(metrics.get(ONE, ()), activation=shown, kind=loss.kind, one_hot=one_hot, counted=True)
         own = Classification(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)

@@ -109,12 +109,12 @@ def hard_labels(batch: Batch, reader: str) -> tf.Tensor:
         reader: who asks, such as "hooks.center_loss".
 
     Raises:
-        UserError: the examples are mixed.
+        UserError: the examples are mixed, or their targets are rows of shares.
     """
     if SOFT_TARGETS in batch:
         raise UserError(
-            f"{reader} needs one class for each example, but augmentation mixes examples. Expected a run without "
-            "such as augment.mixup and augment.cutmix: leave them out, or write augment.<name>=null."
+            f"{reader} needs one class for each example, but the targets are shares of classes. Expected labels, and "
+            "a run without such as augment.mixup and augment.cutmix: leave them out, or write augment.<name>=null."
         )
     return batch["targets"]
 

@@ -12,7 +12,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import hookline
 from hookline.hook_list import hook_makers
-from tests.support.door import by_python, held_out, images, small_model, small_trainer, train
+from hookline.trainer.objective import Objective, ObjectiveOutput
+from tests.support.door import SETTINGS, by_python, held_out, images, small_model, small_trainer, train
 from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -185,6 +186,66 @@ def test_a_step_of_ones_own_is_the_step_of_fit(caplog):
     train(trainer)
     with pytest.raises(tf.errors.InvalidArgumentError, match="traced before the latest fit"):
         step(batch["inputs"], labels, tf.constant(1.0))
+
+
+def own_step(trainer):
+    return tf.function(lambda x, y: trainer.apply_gradients(trainer.compute_gradients(x, y)))
+
+
+def dense(name, units=8, end=None):
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(units, end, name=name)], name="own")
+
+
+VECTORS = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+
+
+def test_a_step_of_ones_own_takes_shares_of_classes_as_keras_does_and_says_what_it_discards():
+    rows = np.eye(3, dtype=np.float32)[np.arange(60) % 3]
+    soft = 0.6 * rows + 0.4 * np.roll(rows, 1, axis=1)
+    for prepared, targets in ((soft, rows), (rows, soft)):
+        model = dense("d", 3, "softmax")
+        outputs = model(VECTORS)
+        metrics = ["accuracy", "categorical_crossentropy"]
+        trainer = hookline.Trainer(model, "sgd", "categorical_crossentropy", metrics, **SETTINGS)
+        trainer.prepare(VECTORS, prepared, batch_size=60)
+        step = own_step(trainer)
+        values = step(VECTORS, targets)
+        expected = keras.ops.mean(keras.losses.categorical_crossentropy(targets, outputs))
+        hits = keras.ops.mean(keras.metrics.categorical_accuracy(targets, outputs))
+        for name in ("loss/total", "metric/categorical_crossentropy"):
+            assert float(values[name]) == pytest.approx(float(expected), rel=1e-5)
+        assert float(values["metric/accuracy"]) == pytest.approx(float(hits))
+        assert float(values["held_back"]) == 0.0
+    values = step(np.full_like(VECTORS, np.nan), targets)
+    assert float(values.pop("held_back")) == 1.0
+    assert np.isnan([float(each) for each in values.values()]).all()
+    assert trainer.step == 1
+
+
+class Autoencode(Objective):
+    name, trains = "autoencode", ("encoder", "decoder")
+
+    def compute(self, forward, batch):
+        outputs = forward("decoder", forward("encoder", batch["inputs"]))
+        return ObjectiveOutput({"error": tf.reduce_mean(tf.square(outputs - batch["inputs"]), axis=1)})
+
+
+def test_a_step_of_ones_own_trains_two_networks_with_variables_of_one_name():
+    networks = {name: dense("d") for name in Autoencode.trains}
+    copies = [keras.models.clone_model(each) for each in networks.values()]
+    for copy, network in zip(copies, networks.values(), strict=True):
+        copy.set_weights(network.get_weights())
+    optimizers = {name: keras.optimizers.SGD(0.1) for name in networks}
+    trainer = hookline.Trainer(networks=networks, objectives=[Autoencode()], optimizer=optimizers, **SETTINGS)
+    trainer.prepare(VECTORS, VECTORS, batch_size=60)
+    own_step(trainer)(VECTORS, VECTORS)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(copies[1](copies[0](VECTORS)) - VECTORS))
+    variables = [variable for copy in copies for variable in copy.trainable_variables]
+    for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+        variable.assign_sub(0.1 * gradient)
+    for copy, network in zip(copies, networks.values(), strict=True):
+        np.testing.assert_allclose(network.get_weights()[0], copy.get_weights()[0], atol=1e-6)
 
 
 @pytest.mark.full
