@@ -76,12 +76,14 @@ def training_data(
     if isinstance(x, Split):
         _refuse_beside("a Split", y=y, sample_weight=sample_weight)
         train, size, labels, weights = replace(x, name=TRAIN), None, True, None
-        classes = form.classes or int(x.labels.max()) + 1
+        classes, held_out = form.classes or int(x.labels.max()) + 1, _held_out(validation_data, form)
     else:
-        examples = read_examples(x, y, sample_weight, "x", form)
+        examples, held_out = read_examples(x, y, sample_weight, "x", form), _held_out(validation_data, form)
+        if form.one_hot and isinstance(held_out, Examples):
+            examples, held_out = _rows_of_both(examples, held_out)
         classes, size = _classes(examples.targets, form), examples.batch_size
         train, labels, weights = split_of(TRAIN, examples, form), classes > 0, examples.weights
-    validation = _validation(validation_data, form)
+    validation = split_of(VALIDATION, held_out, form) if isinstance(held_out, Examples) else held_out
     if validation_split:
         train, validation = _split_off(train, validation_split)
         if weights is not None:
@@ -105,6 +107,11 @@ def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
     if isinstance(x, Split):
         return x
     examples = read_examples(x, y, sample_weight, "x", form)
+    if form.one_hot and examples.targets.ndim > 1:
+        raise UserError(
+            "y holds shares of classes, and all rows of the training were one-hot. Expected one-hot rows, or such rows "
+            "as y or validation_data of fit, too."
+        )
     if classes := _classes(examples.targets, form):
         check_labels(examples.targets, classes, "y")
     return split_of("test", examples, form)
@@ -243,7 +250,22 @@ def _classes(targets: Any, form: Form) -> int:
     return max(2, int(targets.max()) + 1) if targets.min() >= 0 and targets.max() < targets.size else 0
 
 
-def _validation(given: Any, form: Form) -> Split | None:
+def rows_form(form: Form) -> Form:
+    """Return a form of which one-hot rows stay rows, as beside shares of classes."""
+    return replace(form, classes=0, one_hot=False)
+
+
+def _rows_of_both(first: Examples, second: Examples) -> tuple[Examples, Examples]:
+    """Return labels as one-hot rows again where the other examples have shares of classes."""
+    rows = [each.targets.shape[1] for each in (first, second) if each.targets.ndim == 2]
+    if len(rows) != 1:
+        return first, second
+    eye = np.eye(rows[0], dtype=np.float32)
+    made = [replace(e, targets=eye[e.targets]) if e.targets.ndim == 1 else e for e in (first, second)]
+    return made[0], made[1]
+
+
+def _held_out(given: Any, form: Form) -> Examples | Split | None:
     if given is None:
         return None
     if isinstance(given, Split):
@@ -252,7 +274,7 @@ def _validation(given: Any, form: Form) -> Split | None:
     if not isinstance(parts, tuple | list) or len(parts) > 3:
         raise UserError(f"validation_data is of type {type(given).__name__}. Expected (x, y), a dataset, or a Split.")
     x, y, weights = (*parts, None, None)[:3]
-    return split_of(VALIDATION, read_examples(x, y, weights, "validation_data", form), form)
+    return read_examples(x, y, weights, "validation_data", form)
 
 
 def _split_off(train: Split, share: float) -> tuple[Split, Split]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, PROGRESS, check_callbacks, listed, progress_mode
-from hookline.inputs import evaluation_split, training_data
+from hookline.inputs import Form, evaluation_split, rows_form, training_data
 from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
@@ -271,7 +271,7 @@ class Trainer:
         """
         shipped = self._shipped
         with self._spec.working():
-            split = evaluation_split(x, y, sample_weight, self._spec.form)
+            split = evaluation_split(x, y, sample_weight, self._form)
             values = shipped.evaluate(split, batch_size, arrays=not isinstance(x, Data | Split))
         return self._trained.watch.named(values)
 
@@ -322,7 +322,7 @@ class Trainer:
         """
         name = self._name(network)
         with self._spec.working():
-            split = None if x is None else evaluation_split(x, y, None, self._spec.form)
+            split = None if x is None else evaluation_split(x, y, None, self._form)
             return self._shipped.export(path, format, name, split, options)
 
     @tf.autograph.experimental.do_not_convert
@@ -365,6 +365,11 @@ class Trainer:
         if self._state is None:
             raise UserError("Nothing was trained yet. Expected fit() first, or hookline.load(run_dir).")
         return self._state
+
+    @property
+    def _form(self) -> Form:
+        form, trained = self._spec.form, self._trained.watch.fits
+        return rows_form(form) if form.one_hot and not trained["classes"] else form
 
     @property
     def _shipped(self) -> Shipped:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 X, Y = images()["x_train"], images()["y_train"]
+CROSS = "categorical_crossentropy"
 
 
 class Batches(keras.utils.PyDataset):
@@ -62,6 +63,23 @@ def test_one_hot_rows_train_and_are_rows_for_metrics():
     crossed.fit(X, np.eye(3, dtype=np.float32)[Y], verbose=0)
     found = crossed.evaluate(X, np.eye(3, dtype=np.float32)[Y])  # metrics see the softmax that the loss computes
     assert found["CategoricalCrossentropy"] == pytest.approx(found["loss"], rel=1e-4)
+
+
+def test_shares_of_classes_and_one_hot_rows_are_alike():
+    one_hot = np.eye(3, dtype=np.float32)[Y]
+    soft = 0.9 * one_hot + 0.1 / 3
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
+    for given, held_out in ((soft, one_hot), (one_hot, soft)):
+        trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
+        history = trainer.fit(X, given, validation_data=(X, held_out), batch_size=80, verbose=0).history
+        expected = keras.losses.categorical_crossentropy(held_out, trainer.predict(X)).numpy().mean()
+        assert history["val_loss"][-1] == pytest.approx(expected, rel=1e-5)
+        assert trainer.evaluate(X, held_out)["loss"] == pytest.approx(expected, rel=1e-5)
+    trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
+    trainer.fit(X, one_hot, verbose=0)
+    with pytest.raises(hookline.UserError, match="shares of classes"):
+        trainer.evaluate(X, soft)
 
 
 def test_weights_count_and_the_end_is_held_out():
