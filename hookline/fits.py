@@ -90,7 +90,13 @@ def begin(
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
     before = None if resume else state
+    if resume and checkpoint is None and state is not None and state.step:
+        raise UserError(
+            f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
+            "Trainer, with the model as it was at first."
+        )
     class_weights = class_weights_of(class_weight, data)
+    validation = None if data.validation is None else data_fingerprint([data.validation])
     own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
     if checkpoint is not None:
         known = checkpoint.state["hooks"][HISTORY]["fit"]
@@ -110,12 +116,14 @@ def begin(
     if checkpoint is not None:
         restore_run(run, checkpoint)
     elif before is not None:
-        _carry_on(before, run, same_data=fit["epochs_before"] > 0)
+        same_data = fit["epochs_before"] > 0 and before.watch.fits.get("validation") == validation
+        _carry_on(before, run, same_data=same_data, has_best="best" in store.tags())
     watch = next(each for each in run.host_hooks if isinstance(each, Watch))
     watch.fits = {
         **fit,
         **own,
         "data": data_fingerprint([data.train]),
+        "validation": validation,
         "steps_per_epoch": data.train.size / batch_size,
         "classes": data.classes,
         "input_shape": list(data.input_shape),
@@ -198,8 +206,11 @@ def planned_fit(
     }
 
 
-def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
-    """Give a fit the state in which the one before ended, and its best evaluation if the data is the same."""
+def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> None:
+    """Give a fit the state in which the one before ended, and the best evaluation if it has its weights.
+
+    Evaluations on other data do not compare: the best one, and patience, begin anew.
+    """
     values = {key: variable for key, variable in before.variables.items() if key != SUMS}
     own = {key: variable for key, variable in run.variables.items() if key != SUMS}
     if values.keys() != own.keys():  # layers of hooks got other numbers: in order
@@ -212,7 +223,9 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
     for hook in run.host_hooks:
         if (old := known.get(hook.name)) is not None and old is not hook:
             hook.load_state_dict(old.state_dict())
-        if isinstance(hook, EarlyStopping) and before.run is not None and before.run.control.stop_reason is not None:
+        if isinstance(hook, EarlyStopping) and not same_data:
+            hook.load_state_dict({})
+        elif isinstance(hook, EarlyStopping) and before.run is not None and before.run.control.stop_reason is not None:
             hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
     if before.run is not None:
         was = before.run.journal
@@ -220,7 +233,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
         run.journal.resumed_at = [*was.resumed_at, before.step]
         run.journal.started_from = list(was.started_from)
         run.times.before = before.run.times.elapsed
-        if same_data and before.run.best.monitor == run.best.monitor:
+        if same_data and has_best and before.run.best.monitor == run.best.monitor:
             run.best.put_back(before.run.best.as_json())
 
 

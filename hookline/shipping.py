@@ -120,6 +120,7 @@ class Shipped:
         flat = tf.nest.flatten(made)
         for each in trainer.networks[network].final_activations:
             flat[each.output] = getattr(keras.activations, each.name)(flat[each.output])
+        flat = [tf.cast(each, tf.float32) if each.dtype.is_floating else each for each in flat]
         return tf.nest.pack_sequence_as(made, flat)
 
     def export(

@@ -150,7 +150,7 @@ class Bop(GraphHook):
     def _gamma_at(self, step: tf.Tensor) -> tf.Tensor:
         if self.final_gamma == self.gamma:
             return tf.constant(self.gamma)
-        return self.gamma * (self.final_gamma / self.gamma) ** (tf.cast(step, tf.float32) / self._total)
+        return self.gamma * (self.final_gamma / self.gamma) ** tf.minimum(tf.cast(step, tf.float32) / self._total, 1.0)
 
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:

@@ -14,7 +14,11 @@ from hookline.hooks.options import AVERAGE, begin_step, epoch_start
 from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensors
+from hookline.trainer.network import inner_of
 from hookline.trainer.step.context import BuildContext, StepContext
+
+NEVER = 2**63 - 1  # the step at which layers that are frozen to the end train again
+ACCUMULATORS = "_accumulators"  # slots that begin with `initial_accumulator_value`; all others begin with 0
 
 
 class FreezeLayers(GraphHook):
@@ -121,12 +125,12 @@ class FreezeLayers(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         network, chosen = context.network, self._choose(context.network.model)
-        self._begin, self._end = begin_step(self.begin_epoch, context), context.total_steps
+        self._begin, self._end = begin_step(self.begin_epoch, context), NEVER  # another fit may follow this one
         if self.end_epoch is not None:
-            self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
+            self._end = epoch_start(self.end_epoch, context.steps_per_epoch)
         if self._end <= self._begin:
             raise UserError(f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}.")
-        self._whole_run = self._begin == 0 and self._end == context.total_steps
+        self._whole_run = self._begin == 0 and self._end == NEVER
         frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
         if not frozen:
             raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers that have some.")
@@ -137,12 +141,13 @@ class FreezeLayers(GraphHook):
         self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)
         self._averages: dict[str, keras.Variable] = {}
         self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
+        first = float(getattr(inner_of(network.optimizer), "initial_accumulator_value", 0.0))  # of Adagrad and Ftrl
         for name in self._latent:
             slots = network.optimizer_slots(name)
             if (average := slots.pop(AVERAGE, None)) is not None:
                 self._averages[name] = average
-            if not self._whole_run:  # every Keras slot but the average starts with one value
-                self._slots[name] = [(slot, float(slot.numpy().flat[0])) for slot in slots.values()]
+            if not self._whole_run:  # they may be those of an earlier fit, so their values do not say where they began
+                self._slots[name] = [(slot, first if key == ACCUMULATORS else 0.0) for key, slot in slots.items()]
 
     def declare(self) -> Declaration:
         if self._whole_run:
@@ -209,7 +214,7 @@ class FreezeLayers(GraphHook):
             "batch_norm": self.batch_norm,
             "statistics_held": sorted(self._statistics),
             "begin_step": self._begin,
-            "end_step": self._end,
+            "end_step": None if self._end == NEVER else self._end,
         }
 
     def advise(self, run: Run) -> Sequence[str]:

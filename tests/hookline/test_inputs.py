@@ -70,12 +70,12 @@ def test_shares_of_classes_and_one_hot_rows_are_alike():
     soft = 0.9 * one_hot + 0.1 / 3
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
-    for given, held_out in ((soft, one_hot), (one_hot, soft)):
+    for given, other in ((soft, one_hot), (one_hot, soft)):
         trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
-        history = trainer.fit(X, given, validation_data=(X, held_out), batch_size=80, verbose=0).history
-        expected = keras.losses.categorical_crossentropy(held_out, trainer.predict(X)).numpy().mean()
+        history = trainer.fit(X, given, validation_data=(X, other), batch_size=80, verbose=0).history
+        expected = keras.losses.categorical_crossentropy(other, trainer.predict(X)).numpy().mean()
         assert history["val_loss"][-1] == pytest.approx(expected, rel=1e-5)
-        assert trainer.evaluate(X, held_out)["loss"] == pytest.approx(expected, rel=1e-5)
+        assert trainer.evaluate(X, other)["loss"] == pytest.approx(expected, rel=1e-5)
     trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
     trainer.fit(X, one_hot, verbose=0)
     with pytest.raises(hookline.UserError, match="shares of classes"):

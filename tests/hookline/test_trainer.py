@@ -250,8 +250,39 @@ def test_a_step_of_ones_own_trains_two_networks_with_variables_of_one_name():
 
 @pytest.mark.full
 def test_each_fit_has_the_whole_patience():
-    trainer = small_trainer(hookline.hooks.EarlyStopping(patience=2), optimizer=keras.optimizers.SGD(0.0))
+    loss = {"monitor": "loss/total", "monitor_mode": "min"}
+    trainer = small_trainer(hookline.hooks.EarlyStopping(patience=2), optimizer=keras.optimizers.SGD(0.0), **loss)
     assert [len(train(trainer, 6).epoch) for _ in range(2)] == [3, 2]
+    others = (9 * held_out()[0], held_out()[1])  # whose losses, all higher, do not compare with those before
+    assert len(train(trainer, 6, validation_data=others).epoch) == 3
+
+
+@pytest.mark.full
+def test_layers_freeze_and_thaw_by_the_epochs_of_all_fits():
+    for options, trains in (({"begin_epoch": 1}, [False]), ({"end_epoch": 3}, [False, True])):
+        trainer = small_trainer({"freeze_layers": {"layers": "outputs", **options}}, model=(model := small_model()))
+        train(trainer, 2)
+        for moves in trains:
+            before = model.get_layer("outputs").get_weights()[0]
+            train(trainer, 1)
+            assert np.array_equal(before, model.get_layer("outputs").get_weights()[0]) is not moves
+
+
+@pytest.mark.full
+def test_a_fit_that_is_worse_than_the_one_before_gives_its_own_best_weights():
+    trainer = small_trainer(optimizer=keras.optimizers.SGD(0.5), monitor="loss/total", monitor_mode="min")
+    train(trainer, 2, restore_best=True)
+    losses = train(trainer, 3, restore_best=True, class_weight={0: 9.0, 1: 0.0, 2: 0.0}).history["val_loss"]
+    assert min(losses) < losses[-1]
+    assert trainer.evaluate(*held_out())["loss"] == pytest.approx(min(losses), rel=1e-5)
+
+
+@pytest.mark.full
+def test_a_trainer_that_has_trained_does_not_resume_from_nothing(tmp_path):
+    trainer = small_trainer(run_dir=tmp_path / "run")
+    with pytest.raises(RuntimeError, match="killed"):
+        train(trainer, 3, callbacks=[Killed(0, RuntimeError)])
+    assert_refused("no checkpoint yet, and this trainer has made 5 steps", train, trainer, 3, resume=True)
 
 
 @pytest.mark.full

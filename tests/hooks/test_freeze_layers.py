@@ -66,6 +66,8 @@ def test_slots_of_frozen_weights_are_those_of_a_new_optimizer():
         np.testing.assert_array_equal(values.numpy(), np.full((6, 8), initial, np.float32))
     loop.run(12, 1)
     assert not np.allclose(values.numpy(), initial)
+    toy_loop([named(begin_epoch=4)], network=network).run(13, 4)  # built on an optimizer that has trained
+    np.testing.assert_array_equal(values.numpy(), np.full((6, 8), initial, np.float32))
 
 
 def test_gradients_still_flow_through_a_frozen_layer():
