@@ -90,11 +90,8 @@ def begin(
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
     before = None if resume else state
-    if resume and checkpoint is None and state is not None and state.step:
-        raise UserError(
-            f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
-            "Trainer, with the model as it was at first."
-        )
+    if resume and checkpoint is None and state is not None:
+        _refuse_steps(directory, state)
     class_weights = class_weights_of(class_weight, data)
     validation = None if data.validation is None else data_fingerprint([data.validation])
     own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
@@ -165,6 +162,15 @@ def _place(
     if not resume:
         return directory, open_store(directory, digest), None
     return directory, *open_existing(directory, digest)
+
+
+def _refuse_steps(directory: Path, state: State) -> None:
+    """Refuse a trainer that would resume from nothing with weights that have trained."""
+    if state.step:
+        raise UserError(
+            f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
+            "Trainer, with the model as it was at first."
+        )
 
 
 def _check_same(directory: Path, settings: Settings) -> None:

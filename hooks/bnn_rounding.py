@@ -33,8 +33,8 @@ class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
     The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update a projection clips them. In every binary quantizer the sign of 0 is +1, and `dorefa` has no level at 0
-    either: zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
+    update a projection clips them. In every binary quantizer the sign of 0 is +1, and for kernels `dorefa` has no level
+    at 0 either: zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
     padding="same" adds zeros to its quantized input; `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
@@ -50,6 +50,10 @@ class BnnRounding(GraphHook):
                    ste_sign      Q(x) = +1 where x >= 0, else -1;   Q'(x) = 1 where |x| <= 1, else 0
                    approx_sign   the same Q;                        Q'(x) = 2 - 2 |x| where |x| <= 1, else 0
                    swish_sign    the same Q;                        Q'(x) = b (2 - b x tanh(b x / 2)) / (1 + cosh(b x))
+                   binary_tanh   another name of ste_sign
+                   ste_tern      Q(x) = sign(x) where |x| > threshold (0.05), else 0;   Q' as for ste_sign
+                   dorefa        2^k_bit levels (k_bit: 2 by default): of inputs in [0, 1], of kernels in [-1, 1]
+                   magnitude_aware_sign   s * ste_sign, with s the mean of |x| over each output channel
         stochastic, in training:  w_b = +c with probability min(max((w / c + 1) / 2, 0), 1), else -c
         after the optimizer:      w <- min(max(w, -c), c), likewise its moving average
 

@@ -37,13 +37,13 @@ class Prune(GraphHook):
     only the forward pass sees the zeros: latent values keep training, with the gradient of the masked network, and
     entries may return.
 
-    Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of
-    the n units (entries, blocks or channels) are pruned: of each kernel; with scope=global of all kernels together;
-    with n_m of each group. Among equal units those at the end are pruned first, but the largest of a kernel always
-    stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer does. (With
-    splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values, unless its
-    kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with masks=hook and
-    hook=prune; with splicing, its begin_epoch must not be before the end_epoch of this hook.
+    Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of n
+    units (entries, blocks or channels) are pruned, where n counts the units of one kernel, with scope=global of all
+    kernels together, and with n_m of one group. Among equal units those at the end are pruned first, but the largest of
+    a kernel always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer
+    does. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values,
+    unless its kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with
+    masks=hook and hook=prune; with splicing, its begin_epoch must not be before the end_epoch of this hook.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's

@@ -43,9 +43,9 @@ class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
     Exact copies are examples whose inputs, before augmentation, have the same bits. Near copies are images that look
-    the same, unlike images that are similar by nature, such as digits. On CIFAR-10 and photographs of clothing it finds
-    nearly all copies that were saved again as JPEG of quality 30 or more, made darker, gray, noisy, or smaller by a
-    quarter. It finds few or none that were moved by a pixel, cropped, mirrored or rotated.
+    the same; images that are only similar by nature, such as digits, do not count. On CIFAR-10 and photographs of
+    clothing it finds nearly all copies that were saved again as JPEG of quality 30 or more, made darker, gray, noisy,
+    or smaller by a quarter. It finds few or none that were moved by a pixel, cropped, mirrored or rotated.
 
     An example is compared with the splits before its own: validation with train, test with both. `split_guard.csv` in
     the run directory lists all findings; `summary.json` has their number and the cost of the search.
