@@ -27,7 +27,7 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
-from hookline.trainer.run.checkpoint_files import Checkpoint
+from hookline.trainer.run.checkpoint_files import LAST, Checkpoint
 from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.run import Run
@@ -54,6 +54,7 @@ class State:
     variables: dict[str, tf.Variable]  # that training depends on, by key
     run: Run | None = None  # of the latest fit, or of the command line; None for a run of Python that was loaded
     loaded_step: int = 0  # of the checkpoint of that run
+    loaded_tag: str = LAST  # of the checkpoint that was loaded
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     """Steps of one's own, int64 scalar."""
     current: tf.Variable = field(default_factory=lambda: tf.Variable(True, trainable=False))
@@ -67,6 +68,11 @@ class State:
     @property
     def step(self) -> int:
         return self.begun + int(self.counter.numpy())
+
+    @property
+    def checkpoint(self) -> str:
+        """Return which checkpoint the weights are of, or would be."""
+        return self.loaded_tag if self.step == self.begun else LAST
 
 
 def begin(

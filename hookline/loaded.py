@@ -124,7 +124,7 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
             settle(network.model)
     watch = next(each for each in bound if isinstance(each, Watch))
     watch.load_state_dict(known)
-    trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step)
+    trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step, loaded_tag=tag)
 
 
 def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
@@ -150,7 +150,8 @@ def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | 
     optimizers = {name: each.optimizer for name, each in run.networks.items()}
     trainer.run_dir = directory
     trainer._spec = Spec(models, optimizers, run.trainer.seed, {}, directory, objectives=run.trainer.objectives)
-    trainer._state = State(run.trainer, run.hooks, Watch((), None, {}), trainer_variables(run.trainer), run)
+    watch, variables = Watch((), None, {}), trainer_variables(run.trainer)
+    trainer._state = State(run.trainer, run.hooks, watch, variables, run, loaded_tag=run.checkpoint)
     trainer._kept = None
     trainer._fixed = f"Resume it with python train.py resume={directory}."
     return trainer

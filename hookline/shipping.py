@@ -23,7 +23,6 @@ from hookline.trainer.errors import UserError, check_choice, check_integer, user
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.finished import LAST
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.step.evaluate import Evaluator
@@ -148,15 +147,15 @@ class Shipped:
             train = run.training.split
             held = run.held_out.get("test") or run.held_out.get("validation")
             split = replace(train, indices=train.indices[:COMPARED]) if held is None else held.split
-        test = HeldOut(run.trainer, replace(split, name="test"), batch_size=256)
-        return replace(run, held_out={**run.held_out, "test": test}, step=self.state.step, checkpoint=LAST)
+        held_out = {**run.held_out, "test": HeldOut(run.trainer, replace(split, name="test"), batch_size=256)}
+        return replace(run, held_out=held_out, step=self.state.step, checkpoint=self.state.checkpoint)
 
     def _loaded(self, split: Split | None) -> Run:
         """Return what exports use of a run of Python that was loaded, whose examples are not known."""
         if split is None:
             raise UserError("A loaded run has no examples to compare the file on. Expected x= and y=.")
         state, fit, test = self.state, self.state.watch.fits, replace(split, name="test")
-        run = SimpleNamespace(trainer=state.trainer, step=state.step, checkpoint=LAST)
+        run = SimpleNamespace(trainer=state.trainer, step=state.step, checkpoint=state.checkpoint)
         run.held_out = {"test": HeldOut(state.trainer, test, batch_size=256)}
         run.data = Data("x", split, None, None, tuple(fit["input_shape"]), fit["classes"])
         run.training = SimpleNamespace(split=split)  # which gives int8 its ranges

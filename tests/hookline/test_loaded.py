@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hookline
+from hookline.deploy.inference.card import read_card
 from hookline.scripts import evaluate, export, sensitivity, verify
 from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
 from tests.support.refusals import assert_refused
@@ -26,6 +27,8 @@ def test_a_run_of_the_command_line_is_a_trainer(tmp_path):
     np.testing.assert_allclose(trainer.predict(inputs), np.asarray(trainer.model(inputs)), atol=1e-5)
     assert_refused("train.py resume=", trainer.fit, *held_out())
     assert "step" in repr(trainer)
+    trainer.export(tmp_path / "net.keras")
+    assert read_card(tmp_path / "net.keras").checkpoint == "best"
 
 
 def scheduled():
