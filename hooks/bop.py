@@ -42,7 +42,7 @@ class Bop(GraphHook):
     Cost: Not more than the optimizer and the clip, which it replaces.
 
     Pitfalls:
-        tests/hooks/test_bop.py: flipping where the signs differ would climb the loss. A NaN gradient holds the step
+        tests/hooks/test_bop.py: flipping where the signs differ would raise the loss. A NaN gradient holds the step
             back, although the optimizer never sees it.
 
     Reference: Helwegen et al. 2019, arXiv 1906.02107, algorithm 1.

@@ -38,8 +38,8 @@ class Prune(GraphHook):
     entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of n
-    units (entries, blocks or channels) are pruned, where n counts the units of one kernel, with scope=global of all
-    kernels together, and with n_m of one group. Among equal units those at the end are pruned first, but the largest of
+    units (entries, blocks or channels) are pruned: n counts the units of one kernel; with scope=global, of all kernels
+    together; with n_m, of one group. Among equal units those at the end are pruned first, but the largest of
     a kernel always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer
     does. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values,
     unless its kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with
