@@ -8,6 +8,7 @@ import sys
 from hookline.cli import main
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path:  # Python looks into this directory; the processes of a sweep shall, too
+    if not sys.flags.safe_path:  # Python looks into this directory first; the processes of a sweep shall, too
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+        os.environ["PYTHONSAFEPATH"] = "1"  # not into that of their script, whose `hooks` and `recipes` are ours
     sys.exit(main())

@@ -250,17 +250,13 @@ class Watch(HostHook):
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Show callbacks the model as it was given, and refuse a learning rate that would reach no training."""
-        before = self._rate()
-        with self.as_given():
-            yield
-        if (rate := self._rate()) != before:
-            raise UserError(
-                f"A callback set model.optimizer.learning_rate={rate:g}, but the model was compiled with another "
-                "optimizer than trains it. Expected it set on the object that Trainer(optimizer=...) was given."
-            )
-
-    def _rate(self) -> float | None:
-        """Return the learning rate of an optimizer that the model was compiled with and that does not train it."""
-        optimizer = getattr(self.model, "optimizer", None) if self.callbacks else None
-        return None if optimizer is None or optimizer is self.optimizer else float(optimizer.learning_rate)
+        """Show callbacks the model as it was given, with the optimizer that trains it, as in `model.fit`."""
+        own = vars(self.model) if self.model is not None else {}  # Keras would track an attribute that is set
+        compiled = {key: own[key] for key in ("optimizer",) if key in own}
+        own["optimizer"] = self.optimizer
+        try:
+            with self.as_given():
+                yield
+        finally:
+            del own["optimizer"]
+            own |= compiled

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hookline.trainer.step.loop import ChunkLoop
 
 SMOOTHING = 0.9
+SPAN = 10
+"""Steps that the smoothed loss averages, about; before as many it is the noise of single batches."""
 
 
 @dataclass
@@ -56,8 +58,9 @@ class Found:
     def steepest(self) -> float:
         """Return the rate at which the loss falls fastest, by the slope over the logarithm of the rate."""
         until = self.losses.index(min(self.losses))
-        slopes = [after - before for before, after in zip(self.losses[:until], self.losses[1 : until + 1], strict=True)]
-        return self.rates[slopes.index(min(slopes))] if slopes else self.rates[0]
+        span = min(SPAN, max(1, until // 3))
+        falls = {at: self.losses[at] - self.losses[at + span] for at in range(span, until - span + 1)}
+        return self.rates[max(falls, key=lambda at: falls[at]) + span // 2] if falls else self.rates[0]
 
     @property
     def lowest(self) -> float:

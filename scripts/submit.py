@@ -106,7 +106,7 @@ def submit(options: Options) -> list[Any]:
     sweep.directory.mkdir(parents=True, exist_ok=True)
     # The nodes unpickle the tasks by their module, wherever they start.
     root = str(Path(hookline.__file__).absolute().parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), root])
     with nullcontext() if opened.space else locked(sweep.directory):
         numbers = _begin(options, opened)
         executor = make_executor(options, sweep.directory / "submitit")
