@@ -19,6 +19,7 @@ from hookline.trainer.step.trainer import Trainer
 
 TOLERANCE = 1e-3  # of metrics; another order of additions may change a prediction or two
 LOSSY_TOLERANCE = 2e-2
+ROUNDING = 1e-2  # of outputs, on average; a few signs of a binary network may flip
 METRIC = "metric/"
 KERAS = "keras"
 
@@ -30,6 +31,8 @@ class Difference:
     examples: int  # of the test split
     largest: float = 0.0  # difference of outputs, absolute; NaN where one of the two is NaN
     classes: bool = False  # whether outputs are [batch, classes], so that a class is predicted
+    total: float = 0.0  # of all differences, absolute
+    scale: float = 0.0  # sum of the absolute outputs of the run's own model
     others: set[int] = field(default_factory=set, repr=False)
     """Hashes of examples for which another class is predicted: the last batch repeats some to be full."""
 
@@ -38,6 +41,8 @@ class Difference:
             with np.errstate(invalid="ignore"):  # infinities of one sign are equal
                 apart = np.where(found == expected, 0.0, np.abs(found - expected))
             self.largest = float(np.maximum(self.largest, apart.max()))
+            self.total += float(apart.sum())
+            self.scale += float(np.abs(expected).sum())
         self.classes = found.ndim == 2 and found.shape[1] > 1
         if self.classes:
             differ = found.argmax(axis=1) != expected.argmax(axis=1)
@@ -117,6 +122,11 @@ def compare(
                 f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: "
                 "another format or other options, or a higher tolerance."
             )
+    if difference and not lossy and difference.total > max(limit, ROUNDING) * difference.scale:
+        raise UserError(
+            f"The outputs of the {form.name} file differ from the run's by {difference.total / difference.scale:.1%} on "
+            "average, although its metrics agree. Expected rounding alone: another format, or a higher tolerance."
+        )
     if foreign and difference and form.name == KERAS and difference.largest > TOLERANCE:
         raise UserError(
             f"Keras loads the file as a model whose outputs differ from the run's by up to {difference.largest:.3g}. "

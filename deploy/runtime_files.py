@@ -135,6 +135,8 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
             call = tf.function(KerasPredictor(model).traced, input_signature=signature, autograph=False)
             patch_tf2onnx()
             tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
+            # Its merging of a Pad op into a convolution would drop the padding that a dilated one has already.
+            tf2onnx.tfonnx.rewrite_conv2d_with_pad = lambda _, ops: ops
             handlers: dict[str, Any] = {"Erfc": (_write_erfc, [])}
             tf2onnx.convert.from_function(
                 call, signature, opset=OPSET, custom_op_handlers=handlers, output_path=str(path)

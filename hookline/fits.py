@@ -103,7 +103,7 @@ def begin(
     own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
     if checkpoint is not None:
         known = checkpoint.state["hooks"][HISTORY]["fit"]
-        _check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
+        check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
     fit = planned_fit(data, epochs, batch_size, before, checkpoint)
     if state is not None:
         spec.renew_optimizers(state.trainer)
@@ -163,7 +163,7 @@ def _place(
     stack.enter_context(locked(directory))
     stored = read_stored(str(directory), KEY)
     settings = spread_settings([stored, own], (KEY, "trainer.batch_size"))  # that of the first fit
-    _check_same(directory, settings)
+    check_same(directory, settings)
     digest = config_digest(stored)
     if not resume:
         return directory, open_store(directory, digest), None
@@ -179,7 +179,7 @@ def _refuse_steps(directory: Path, state: State) -> None:
         )
 
 
-def _check_same(directory: Path, settings: Settings) -> None:
+def check_same(directory: Path, settings: Settings) -> None:
     """Refuse a setting that is not what the run began with."""
     for key, (was, now) in settings.items():
         if was != now and (was is not MISSING or not key.startswith(LATER)):

@@ -10,20 +10,22 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import yaml
 
-from hookline.fits import KEY, State
+from hookline.fits import KEY, State, check_same
 from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, Watch
 from hookline.inputs import Examples, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
-from hookline.trainer.config.stored import read_stored
+from hookline.trainer.config.stored import read_stored, spread_settings
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import settle
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.build_run import build_trainer
 from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.directory import config_text
 from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
 from hookline.trainer.run.state import assign_variables, trainer_variables
 
@@ -54,7 +56,7 @@ def load(
         optimizer: likewise.
         loss: likewise.
         metrics: likewise.
-        hooks: likewise, where hooks are your own or have arguments that are not plain values.
+        hooks: all hooks of a run of Python, where some are your own or have arguments that are not plain values.
         networks: of a run of several networks.
         objectives: likewise.
 
@@ -86,6 +88,8 @@ def load(
         **given,
         **_settings(config["trainer"]),
     )
+    if hooks is not None:
+        _check_hooks(directory, config, trainer._spec.config())
     _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
 
@@ -94,6 +98,14 @@ def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section `trainer` of a config as `Trainer` takes it."""
     kept = trainer_settings({}).keys() - {*OF_FIT, *OF_COMMAND_LINE}
     return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
+
+
+def _check_hooks(directory: Path, *configs: dict[str, Any]) -> None:
+    """Refuse other hooks than the run's, on which depends what it predicts and ships."""
+    known = [yaml.safe_load(config_text(each))["hooks"] for each in configs]
+    ours = {*ALWAYS, *ON_DISK}
+    settings = spread_settings([{"hooks": {k: v for k, v in each.items() if k not in ours}} for each in known])
+    check_same(directory, settings)
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:

@@ -75,8 +75,18 @@ class Gelu(StatelessHook):
         return keras.Model(inputs, layers.Activation("gelu")(model(layers.Reshape((6,))(drawn))))
 
 
-def test_onnx_files_hold_gelu_and_nothing_of_random_layers(tmp_path):
-    run, path = finished_run(Gelu("gelu")), tmp_path / "a.onnx"
+class Padded(StatelessHook):
+    """Pad twice before a dilated convolution."""
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        padded = layers.ZeroPadding2D(1)(layers.Reshape((2, 3, 1))(model.inputs[0]))
+        made = layers.Conv2D(1, 3, dilation_rate=2, padding="same", kernel_initializer="ones")(padded)
+        return keras.Model(model.inputs[0], layers.Flatten()(made))
+
+
+@pytest.mark.parametrize("hook", [Gelu("gelu"), Padded("padded")])
+def test_onnx_files_hold_gelu_and_two_paddings_and_nothing_of_random_layers(hook, tmp_path):
+    run, path = finished_run(hook), tmp_path / "a.onnx"
     FORMATS["onnx"].write(run, "model", path, ExportOptions())
     expected = finished_model(run, "model")(toy_arrays()[0], training=False)
     np.testing.assert_allclose(FORMATS["onnx"].load(path)(toy_arrays()[0]), expected, atol=1e-6)

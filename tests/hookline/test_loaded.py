@@ -44,8 +44,9 @@ def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, c
     given = {"batch_size": 16, "verbose": 0}
     first = small_trainer(hook, QUIET, run_dir=tmp_path / "run", optimizer=optimizer())
     first.fit(x, y, **given)
+    assert_refused("another trainer: hooks.", hookline.load, tmp_path / "run", hooks=[hookline.hooks.Ema(decay=0.5)])
+    assert hookline.load(tmp_path / "run", hooks=[hook]).step == 5
     loaded = hookline.load(tmp_path / "run")
-    assert loaded.step == 5
     assert loaded.history == first.history
     np.testing.assert_array_equal(loaded.predict(x), first.predict(x))
     assert loaded.fit(x, y, **given).summary["digest"] == first.fit(x, y, **given).summary["digest"]
