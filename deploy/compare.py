@@ -48,6 +48,11 @@ class Difference:
             differ = found.argmax(axis=1) != expected.argmax(axis=1)
             self.others |= {hash(each.tobytes()) for each in inputs[differ]}
 
+    @property
+    def share(self) -> float:
+        """Return the mean difference as a share of the mean absolute output."""
+        return self.total / self.scale if self.scale else 0.0
+
     def __str__(self) -> str:
         text = f"outputs differ by {self.largest:.3g} at most"
         if not self.classes:
@@ -122,10 +127,10 @@ def compare(
                 f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: "
                 "another format or other options, or a higher tolerance."
             )
-    if difference and not lossy and difference.total > max(limit, ROUNDING) * difference.scale:
+    if difference and not lossy and difference.share > max(limit, ROUNDING):
         raise UserError(
-            f"The outputs of the {form.name} file differ from the run's by {difference.total / difference.scale:.1%} on "
-            "average, although its metrics agree. Expected rounding alone: another format, or a higher tolerance."
+            f"The outputs of the {form.name} file differ from the run's by {difference.share:.1%} on average, although "
+            "its metrics agree. Expected rounding alone: another format, or a higher tolerance."
         )
     if foreign and difference and form.name == KERAS and difference.largest > TOLERANCE:
         raise UserError(
