@@ -33,8 +33,8 @@ class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
     The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update a projection clips them. In every binary quantizer the sign of 0 is +1, and for kernels `dorefa` has no level
-    at 0 either: zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
+    update a projection clips them. In every binary quantizer the sign of 0 is +1, and `dorefa` has no level at 0 for
+    kernels, so zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
     padding="same" adds zeros to its quantized input; `summary.json` names these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
