@@ -51,6 +51,16 @@ def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path)
     assert curves(directory, "train") == curves(whole[0], "train")
 
 
+def test_a_run_that_a_hook_has_stopped_makes_no_step_after_it_is_resumed(tmp_path):
+    common = ("trainer.epochs=5", "trainer.monitor_mode=max", "hooks.early_stopping.patience=1", "hooks.advisor=null")
+    whole = run_small("bnn", *common, run_dir=tmp_path / "whole")
+    assert whole["status"] == "stopped"
+    found = run_cut("bnn", *common, cuts=[whole["steps"]], run_dir=tmp_path / "run")
+    assert found["resumed_at"] == [whole["steps"]]
+    for name in ("status", "stop_reason", "steps", "digest", "test"):
+        assert found[name] == whole[name], name
+
+
 def left_at(steps, directory, *overrides):
     """Make a run that was left after some steps."""
     hook = f"+hooks.signal={{_target_:tests.support.signals.Signal,steps:[{steps}]}}"

@@ -190,7 +190,8 @@ def _arrays(batch: Batch) -> dict[str, np.ndarray]:
 def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
     own = {"best": run.best.as_json(), **asdict(run.journal), **run.times.as_json()}
-    return {**own, "data": run._fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
+    own |= {"stop_reason": run.control.stop_reason, "replicas": run.trainer.replica.count}
+    return {**own, "data": run._fingerprint, "outside": _outside(run)}
 
 
 def _outside(run: Run) -> dict[str, str]:
@@ -214,6 +215,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
         warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
     _go_to(run, checkpoint)
     run.times.put_back(state)
+    run.control.stop_reason = state.get("stop_reason")  # older runs have none
     run.journal = Journal.of(state)
     run.journal.resumed_at.append(checkpoint.step)
 
