@@ -15,7 +15,7 @@ from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
 from hookline.trainer.replicas.cluster import Cluster
 from hookline.trainer.replicas.replica import Group, Messages
 from hookline.trainer.run import workers as module
-from hookline.trainer.run.control import Interrupted, Interruption
+from hookline.trainer.run.control import Cadence, Interrupted, Interruption
 from hookline.trainer.run.workers import ClusterWorkers, abort_after, follow, is_loss
 
 
@@ -93,7 +93,9 @@ class Parts:
     def __init__(self, variables):
         self.seen = []
         self.settings = {"max_seconds": None}
-        self.trainer, self.loop = variables, SimpleNamespace(trainers=[], run=self.run)
+        self.trainer, self.variables, self.cadence = variables, variables, Cadence(100, 10.0, 1, report_every_steps=5)
+        accumulators = SimpleNamespace(reset=lambda: self.seen.append("reset"))
+        self.loop = SimpleNamespace(trainers=[], run=self.run, accumulators=accumulators)
 
     def run(self, start, steps):
         self.seen.append((start, steps))
@@ -136,11 +138,12 @@ def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
         assert workers.run_to(4) is None
         workers.move(5)  # a step was left out
         assert workers.run_to(9) is None
+        assert workers.run_to(10) is None
         workers.take(30, chief)
         assert workers.run_to(31) is None
         workers.leave(None)
 
-    assert follow_orders(give, other)[1] == [(0, 4), (5, 4), (30, 1)]
+    assert follow_orders(give, other)[1] == [(0, 4), "reset", (5, 4), (9, 1), "reset", (30, 1)]
     for key, value in values.items():
         assert other[key].numpy().tobytes() == value.tobytes()
 

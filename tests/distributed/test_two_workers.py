@@ -32,9 +32,9 @@ def poisoned(policy, *steps):
     return (PLUGIN, f"+hooks.poison={node}", f"hooks.nan_guard.policy={policy}")
 
 
-def losses(directory):
+def losses(directory, name="loss/total"):
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-    return [(line["step"], line["loss/total"]) for line in lines if line["split"] == "train"]
+    return [(line["step"], line[name]) for line in lines if line["split"] == "train"]
 
 
 def summary_of(directory):
@@ -46,6 +46,8 @@ def check_same_run(directory, whole):
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert len(found) == 20
     assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], abs=1e-5)
+    sampled, norms = (dict(losses(each, "grad_norm/before")) for each in (directory, whole))
+    assert sampled == pytest.approx(norms, rel=1e-3)
 
 
 def launch(*overrides, log, code=0, workers=2):

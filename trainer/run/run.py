@@ -207,7 +207,7 @@ class Run:
     def _begin(self) -> None:
         self._store.sweep()
         if self.journal.resumed_at:
-            self._workers.take(self.step, trainer_variables(self.trainer))
+            self._workers.take(self.step, self.variables)
         else:
             self.journal.started_from = [line for each in self.networks.values() for line in each.started_from]
         self._advise()
@@ -303,7 +303,7 @@ class Run:
         if checkpoint is None:
             raise self._held_back("there is no checkpoint to go back to")
         roll_back(self, checkpoint, rate_factor)
-        self._workers.take(self.step, trainer_variables(self.trainer))
+        self._workers.take(self.step, self.variables)
         self.call("on_fit_begin")
 
     def lower_rates(self, factor: float) -> None:
@@ -311,7 +311,7 @@ class Run:
         self.journal.returns.append({"to": self.step, "rate_factor": factor})
         for network in self.trainer.networks.values():
             network.lower_rate(factor)
-        self._workers.take(self.step, trainer_variables(self.trainer))
+        self._workers.take(self.step, self.variables)
 
     def _held_back(self, why: str) -> NonFiniteError:
         return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.control.vetoes)}, and {why}.")

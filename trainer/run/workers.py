@@ -278,19 +278,20 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
     """Train beside the chief: follow its orders until the run is over."""
     variables = trainer_variables(run.trainer)
     interruption = Interruption(run.settings["max_seconds"])
-    step = 0
+    step, report = 0, -1
     with interruption.listening():
         while True:
             order = workers.next_order(interruption)
             if order.kind is Kind.RUN:
                 if not any(order.asked):
+                    report = run.cadence.next_report(step)
                     with workers.watching():
                         step, _ = run.loop.run(step, order.step - step)
             elif order.kind is Kind.MOVE:
                 step = order.step
             elif order.kind is Kind.TAKE:
                 step = order.step
-                workers.share(variables)
+                workers.share(run.variables)
                 share_variables(run.loop.trainers)
             elif order.kind is Kind.COMPARE:
                 workers.other_digests(variables)
@@ -300,6 +301,8 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
                 raise WorkersError("Worker 0 failed: its output says why.")
             else:
                 return
+            if step == report:  # the chief reads its own: hooks are measured in the first step after a report
+                run.loop.accumulators.reset()
 
 
 TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
