@@ -17,7 +17,8 @@ class CSV(HostHook):
     """Write every report as a row of `metrics.csv` in the run directory.
 
     The columns are step, split and the names of all values so far. The file is written as a whole at each evaluation
-    and checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats.
+    and checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats, and that of the
+    test split.
 
     Group: monitor
 
@@ -41,8 +42,9 @@ class CSV(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._path, self._rows = (path := run.directory.resolve() / FILE_NAME), []
         if run.from_checkpoint and path.exists():
-            rows = csv.DictReader(read_lines(path))
-            self._rows = [row for row in rows if (row.get("step") or "").isdecimal() and int(row["step"]) <= run.step]
+            whole = csv.DictReader(read_lines(path))
+            rows = (row for row in whole if (row.get("step") or "").isdecimal() and row.get("split") != "test")
+            self._rows = [row for row in rows if int(row["step"]) <= run.step]
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:

@@ -21,8 +21,8 @@ class MetricsJsonl(HostHook):
     """Append every report to `metrics.jsonl` in the run directory.
 
     A line is {"step": int, "split": str, name: value, ...}; NaN and infinity are written as null. A resumed run first
-    removes the lines of the steps that it repeats. If the disk is full, lines are kept in memory and written as soon as
-    there is room.
+    removes the lines of the steps that it repeats, and that of the test split. If the disk is full, lines are kept in
+    memory and written as soon as there is room.
 
     Group: monitor
 
@@ -71,7 +71,7 @@ class MetricsJsonl(HostHook):
 
     def _go_back(self, run: Run) -> None:
         """Leave out the reports of steps that are repeated, and say if some of the others are lost."""
-        self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
+        self._waiting = [line for line in self._waiting if _is_kept(line, run.step)]
         self._resumed_at = run.step
         path = self._path
         try:
@@ -108,12 +108,14 @@ def append_whole(path: Path, text: str) -> None:
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """Return the whole lines of a metrics.jsonl up to a step; without a last line that was cut off."""
-    return [line.rstrip("\n") + "\n" for line in read_lines(path) if _is_until(line, step)]
+    """Return the whole lines of a metrics.jsonl up to a step; without the test, and a last line that was cut off."""
+    return [line.rstrip("\n") + "\n" for line in read_lines(path) if _is_kept(line, step)]
 
 
-def _is_until(line: str, step: int) -> bool:
+def _is_kept(line: str, step: int) -> bool:
+    """Return whether a run that goes on from a step does not make the line again; it is tested again in any case."""
     try:
-        return int(parse_json(line)["step"]) <= step
+        values = parse_json(line)
+        return int(values["step"]) <= step and values["split"] != "test"
     except (ValueError, KeyError, TypeError, OverflowError):
         return False
