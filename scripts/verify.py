@@ -237,7 +237,8 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
     older = [manifest for manifest in manifests if newest.step - manifest.step >= steps]
     if not older:
         distances = sorted({newest.step - manifest.step for manifest in manifests} - {0})
-        known = f"at most {distances[-1]}" if distances else "a run that kept more than one: hooks.checkpoint.keep_last"
+        several = "a run that saved and kept more: hooks.checkpoint.every_seconds=0, with hooks.checkpoint.keep_last"
+        known = f"at most {distances[-1]}" if distances else several
         raise UserError(f"No checkpoint lies {steps} steps before the newest one, {newest.step}. Expected {known}.")
     return older[-1], newest
 

@@ -98,6 +98,8 @@ def test_keras_objects_are_built_and_their_refusals_are_one_line():
     optimizer = build({"_target_": "keras.optimizers.SGD", "learning_rate": 0.5, "momentum": 0.25})
     assert isinstance(optimizer, keras.optimizers.SGD)
     assert (float(optimizer.learning_rate), optimizer.momentum) == (0.5, 0.25)
+    typed = build({"_target_": "keras.optimizers.SGD", "learning_rate": 3, "momentum": 0})
+    assert (float(typed.learning_rate), typed.momentum) == (3.0, 0.0)
     layer = build({"_target_": "keras.layers.Dense", "units": 3, "name": "head", "dtype": "float32"})
     assert (layer.units, layer.name) == (3, "head")
     ours = "hookline.recipes.optimizers.fused_update.Adam"  # with the constructor of Keras

@@ -87,8 +87,9 @@ def build(
     """
     bind(node, group=group, kind=kind, plugins=plugins, injected=injected)
     target = _target(node, group, plugins)
-    arguments = {name: _build_nested(value, plugins) for name, value in node.items() if name != TARGET}
     parameters, takes_any = parameters_of(target)
+    arguments = {name: _build_nested(value, plugins) for name, value in node.items() if name != TARGET}
+    arguments = {name: _as_typed(value, parameters.get(name)) for name, value in arguments.items()}
     arguments |= {name: value for name, value in injected.items() if name in parameters or takes_any}
     try:
         part = target(**arguments)
@@ -109,6 +110,11 @@ def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) 
     if TARGET not in node:
         raise UserError(f"A part without {TARGET} received: {show(node)}. Expected {TARGET}=<import path>.")
     return resolve(node[TARGET], group=group, plugins=plugins)
+
+
+def _as_typed(value: Any, parameter: inspect.Parameter | None) -> Any:
+    """Return a value, as a float where the default is one: Keras refuses momentum=0, or computes with integers."""
+    return float(value) if type(value) is int and parameter and isinstance(parameter.default, float) else value
 
 
 def _build_nested(value: Any, plugins: Sequence[str]) -> Any:

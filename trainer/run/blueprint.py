@@ -104,7 +104,7 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
         return model
 
     def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
-        rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
+        rate = float(config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate)  # Keras: no int
         schedule = build(
             config["schedule"], group="schedule", plugins=plugins, learning_rate=rate, total_steps=total_steps
         )

@@ -61,6 +61,13 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     assert rate("discriminator", 29) > 0.0
 
 
+def test_a_rate_may_be_written_as_an_integer():
+    given = ("optimizer=sgd", "optimizer.learning_rate=3", "optimizer.momentum=0", "optimizer.nesterov=false")
+    optimizer = built("baseline", *given, "schedule=exponential").trainer.networks["model"].optimizer
+    optimizer.iterations.assign(20)  # the middle, where 3 has decayed to 3 * 0.01 ** 0.5
+    assert float(optimizer.learning_rate) == pytest.approx(0.3, rel=1e-3)
+
+
 def test_classes_weigh_and_come_as_the_config_says():
     parts = built("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}")
     assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
