@@ -29,6 +29,10 @@ class NanGuard(GraphHook, HostHook):
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
     of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
+    A rollback goes to the newest checkpoint, so the bits after it depend on when checkpoints were written: with
+    `hooks.checkpoint.every_seconds` above 0 on the wall time, and on an interruption, which saves one more. With
+    `hooks.checkpoint.every_seconds=0`, runs that are not interrupted repeat.
+
     Group: guard
 
     State:
@@ -39,8 +43,8 @@ class NanGuard(GraphHook, HostHook):
     Pitfalls:
         tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, and a large finite sum must
             not count as infinite.
-        tests/trainer/run/test_nan_policy.py: with one objective, a skipped step changes nothing. A run that rolled back
-            gives the same bits when it is resumed.
+        tests/trainer/run/test_nan_policy.py: with one objective, a skipped step changes nothing. A run that is
+            interrupted after its last rollback gives the same bits when it is resumed.
         tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica counts as NaN in all.
 
     Example:
