@@ -35,7 +35,7 @@ class Declaration:
     """Declare the state of a built graph hook, what it writes, what it leaves alone and what it promises.
 
     Attributes:
-        state: its variables by name; they are in every checkpoint.
+        state: its variables by name; they are in every checkpoint. A run is refused if the hook writes others.
         writes: the variables that `update_ops` writes; the audit refuses a run in which nothing writes them.
         frozen: names of variables of the network that do not change on purpose: latent variables without a gradient,
             and state variables that `transform_state` leaves out.
@@ -300,7 +300,7 @@ class GraphHook(Hook):
         return latent
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Return the gradients that the optimizer gets, under the same names."""
+        """Return the gradients that the optimizer gets, under the same names; None stays None where a hook froze it."""
         return gradients
 
     def batch_sums(self, context: StepContext) -> Tensors:

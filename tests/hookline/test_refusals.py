@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import hookline
 from hookline.spec import rebuilt_part
+from hookline.trainer.hook import Declaration, GraphHook
 from tests.support.door import images, small_model, small_trainer
 
 X, Y = images()["x_train"], images()["y_train"]
@@ -101,6 +102,7 @@ MISTAKES = {
         r"loss '<lambda>' has the shape \(48,\) for 16 examples. Expected \[batch, ...\] or a scalar",
     ),
     "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
+    "unsaved state": (lambda: fit(trainer=small_trainer({"own": Undeclared()})), "'own' writes a variable .* `state`"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
 
@@ -131,6 +133,20 @@ def frozen_model():
     model = small_model()
     model.trainable = False
     return model
+
+
+class Undeclared(GraphHook):
+    def __init__(self, *, network="model"):
+        self.network = network
+
+    def build(self, context):
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def declare(self):
+        return Declaration()
+
+    def update_ops(self, context):
+        return [self.count.assign_add(1.0)]
 
 
 def built_optimizer():

@@ -10,7 +10,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.network import Network
 from tests.support.refusals import assert_refused
-from tests.support.toy import build_context, toy_loop, toy_model, toy_network, values_of
+from tests.support.toy import StatelessHook, build_context, toy_loop, toy_model, toy_network, values_of
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]
 STATISTICS = ["toy/norm/moving_mean", "toy/norm/moving_variance"]
@@ -81,6 +81,22 @@ def test_gradients_still_flow_through_a_frozen_layer():
     np.testing.assert_array_equal(
         frozen.variables["toy/hidden/kernel"].numpy(), free.variables["toy/hidden/kernel"].numpy()
     )
+
+
+class Decay(StatelessHook):
+    """Give every weight a gradient, also those that had none."""
+
+    def transform_gradients(self, gradients, context):
+        return {name: 0.1 * context.latent[name] for name in gradients}
+
+
+def test_a_later_hook_that_gives_frozen_weights_a_gradient_is_refused():
+    later, earlier, network = Decay("later"), Decay("earlier"), toy_network()
+    assert_refused("'later' returned a gradient for 'toy/hidden/kernel' .* 'freeze_layers'", toy_loop, [named(), later])
+    earlier.priority, start = 0, values_of(network)
+    toy_loop([named(), earlier], network=network).run(0, 2)
+    assert "toy/logits/kernel" in latent_moved(network, start)
+    assert not latent_moved(network, start) & set(HIDDEN)
 
 
 def test_nothing_upstream_of_the_frozen_layer_moves():

@@ -30,7 +30,7 @@ from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.machine import FLOAT16, FLOAT32, computing_in
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.state import data_fingerprint, share_variables
+from hookline.trainer.run.state import data_fingerprint, refuse_unsaved_state, share_variables
 from hookline.trainer.run.times import TRACE, Times
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
@@ -147,7 +147,8 @@ def _trace_loop(trainers: list[Trainer], training: TrainingBatches, mode: str) -
     loop = ChunkLoop(trainers, batches, xla=xla)
     if xla and (blocking := python_ops(loop.graph)):
         keep_xla_off(mode, blocking)
-        return ChunkLoop(trainers, batches, xla=False)
+        loop = ChunkLoop(trainers, batches, xla=False)
+    refuse_unsaved_state(loop)
     return loop
 
 

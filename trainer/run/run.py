@@ -27,6 +27,7 @@ from hookline.trainer.run.state import (
     roll_back,
     run_state,
     trainer_variables,
+    unrepeatable,
     values_by_key,
     weights_reader,
 )
@@ -247,10 +248,12 @@ class Run:
         return Report(self.step, "train", values)
 
     def _advise(self) -> None:
-        """Show the advice of hooks before training, and which final activations are left out."""
+        """Show before training what hooks advise, what cannot be repeated, and which final activations are left out."""
         for name, network in self.networks.items():
             for each in network.final_activations:
                 self._warn_once(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
+        for line in unrepeatable(self.loop):
+            self._warn_once(line)
         for hook in self.hooks:
             for line in ask(hook, "advise", self, step=self.step):
                 self._warn_once(f"The hook '{hook.name}': {line}")

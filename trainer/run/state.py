@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,11 @@ from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.control import Journal
 from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.machine import estimated
-from hookline.trainer.step.stage import checked, in_stage
+from hookline.trainer.step.context import scope_name
+from hookline.trainer.step.loop import LOOP, ChunkLoop
+from hookline.trainer.step.stage import EXPECTED, UPDATE_OPS, checked, in_stage
 from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.writes import WRITING_OPS, all_operations, all_writes
 
 
 def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
@@ -40,6 +44,52 @@ def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
     for hook in trainer.hooks:
         variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return variables
+
+
+CHANGING_OPS = (*WRITING_OPS, "ResourceApply", "ResourceSparseApply", "Rng")
+"""How the names of ops begin that change a variable, not another resource; those of a `tf.random.Generator`, too."""
+DRAWING_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+"""How the names of stateful ops begin whose draws depend on how often the process has run them."""
+
+
+def unsaved_writes(loop: ChunkLoop) -> dict[str, str]:
+    """Return the ops of the step that write a variable that no checkpoint holds: hook by op, "" for none's."""
+    saved = {id(variable.handle) for each in loop.trainers for variable in trainer_variables(each).values()}
+    saved.add(id(loop.accumulators.variable.handle))
+    hooks, found = {scope_name(hook.name): hook.name for hook in loop.trainer.hooks}, {}
+    for write in all_writes(loop.loop_graph.get_operations()):
+        if write.operation.type.startswith(CHANGING_OPS) and write.handle not in saved:
+            parts = write.operation.name.split("/")
+            own = (hooks[name] for stage, name in pairwise(parts) if name in hooks and stage in (*EXPECTED, UPDATE_OPS))
+            found[write.operation.name.removeprefix(LOOP)] = next(own, "")
+    return found
+
+
+def refuse_unsaved_state(loop: ChunkLoop) -> None:
+    """Refuse a hook that writes a variable that it does not declare."""
+    for operation, hook in unsaved_writes(loop).items():
+        if hook:
+            raise UserError(
+                f"The hook '{hook}' writes a variable at '{operation}' that no checkpoint holds, so a resumed run "
+                "would differ. Declare it in `state`."
+            )
+
+
+def unrepeatable(loop: ChunkLoop) -> list[str]:
+    """Return what the step does that a resumed run would not repeat, but for hooks that are refused, in lines."""
+    lines = []
+    if written := list(unsaved_writes(loop)):
+        lines.append(
+            f"The step writes a variable at '{written[0]}' that no checkpoint holds, so a resumed run would differ. "
+            "Expected add_weight(..., trainable=False) of a layer, add_variable of an optimizer, or `state` of a hook."
+        )
+    drawing = (each for each in all_operations(loop.loop_graph.get_operations()) if each.op_def.is_stateful)
+    if draws := [each.name.removeprefix(LOOP) for each in drawing if each.type.startswith(DRAWING_OPS)]:
+        lines.append(
+            f"The step draws numbers at '{draws[0]}' that a resumed run would not repeat. Expected "
+            "context.stateless_seed in a hook, or keras.random with a SeedGenerator in a layer."
+        )
+    return lines
 
 
 def share_variables(trainers: Sequence[Trainer]) -> None:

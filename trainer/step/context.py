@@ -130,7 +130,7 @@ def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
         return
     start = current_scope() if inside is None else inside
     path = [start] if start else []
-    with tf.name_scope("/".join([*path, *map(_allowed, names)]) + "/"):
+    with tf.name_scope("/".join([*path, *map(scope_name, names)]) + "/"):
         yield
 
 
@@ -139,7 +139,7 @@ def current_scope() -> str:
     return "" if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_name_scope()
 
 
-def _allowed(name: str) -> str:
+def scope_name(name: str) -> str:
     """Return a name of letters, digits and a few signs, which does not begin with one of these."""
     allowed = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"scope{allowed}"

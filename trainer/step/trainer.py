@@ -149,9 +149,14 @@ class Trainer:
         norms = GradientNorms(gradients)
         for name, context in contexts.items():
             context.gradients = gradients[name]
+        givers: dict[tuple[str, str], str] = {}  # of gradients that were None
         for hook, context in taking_part(self.hooks, contexts):
-            context.gradients = ask(hook, "transform_gradients", dict(context.gradients), context, given=context.latent)
+            given = context.gradients
+            context.gradients = ask(hook, "transform_gradients", dict(given), context, given=context.latent)
+            made = [name for name, value in context.gradients.items() if value is not None and given[name] is None]
+            givers |= {(hook.network, name): hook.name for name in made}
             norms.add(hook, context.gradients)
+        writes.refuse_thawed(self.hooks, contexts, givers)
         with named_scope("gradient_norms"):
             every = self.sample_every
             sampled = tf.constant(True) if every == 1 else tf.logical_or(tf.equal(step % every, 0), sampled)

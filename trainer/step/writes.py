@@ -73,6 +73,14 @@ def inner_graphs(operation: tf.Operation) -> list[tf.Graph]:
     return [function.graph for function in found if function is not None]
 
 
+def all_operations(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
+    """Yield ops, and those of every function that they call."""
+    for operation in operations:
+        yield operation
+        for function in inner_graphs(operation):
+            yield from all_operations(function.get_operations())
+
+
 def written_variables(operation: tf.Operation) -> list[int]:
     """Return the identities of the variable handles that an op itself certainly writes."""
     if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):  # an optimizer's kernel writes slots, too
@@ -328,6 +336,19 @@ def refuse_double_writes(
                     f"comes first. Declare it in '{hook_name}', with `before` or `after`."
                 )
             writers[handle] = hook_name
+
+
+def refuse_thawed(
+    hooks: Iterable[GraphHook], contexts: Mapping[str, StepContext], givers: Mapping[tuple[str, str], str]
+) -> None:
+    """Refuse a gradient that the hook in `givers` made of None, by network and name, if another freezes the whole."""
+    for (network, name), giver in givers.items():
+        freezing = [hook.name for hook in hooks if hook.network == network and name in hook.declare().frozen]
+        if freezing and contexts[network].gradients[name] is not None:
+            raise UserError(
+                f"The hook '{giver}' returned a gradient for '{name}' from transform_gradients, which the hook "
+                f"'{freezing[0]}' freezes. Expected None, as it was given."
+            )
 
 
 def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:

@@ -204,6 +204,17 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
     assert graph_hook.reports == 2  # it is not asked again
 
 
+def test_a_step_that_a_resumed_run_would_not_repeat_is_named(tmp_path):
+    class Draws(StatelessHook):
+        def transform_gradients(self, gradients, context):
+            return {name: value + 0.0 * tf.random.normal(value.shape) for name, value in gradients.items()}
+
+    run = toy_run(tmp_path, graph_hooks=[Draws("own")])
+    with pytest.warns(UserWarning, match="draws numbers at 'transform_gradients/own/"):
+        run.fit()
+    assert len(run.journal.warnings) == 1
+
+
 def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(loop, tmp_path):
     def failing(stage, error):
         def fail(*_):

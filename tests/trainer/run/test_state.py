@@ -13,12 +13,14 @@ from hookline.trainer.run.state import (
     SAMPLES,
     assign_variables,
     data_fingerprint,
+    refuse_unsaved_state,
     trainer_variables,
+    unrepeatable,
     values_by_key,
 )
 from hookline.trainer.step.trainer import Trainer
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, ToyObjective, toy_network
+from tests.support.toy import CountingHook, StatelessHook, ToyObjective, toy_loop, toy_network
 
 KERNEL = "network/model/toy/hidden/kernel"
 
@@ -86,3 +88,50 @@ def test_a_digest_distinguishes_names_dtypes_shapes_and_bits():
     others = [{"a": base["a"], "c": base["b"]}, *({**base, "a": each} for each in changed)]
     zeros = [{"a": np.array([zero], np.float32)} for zero in (0.0, -0.0)]
     assert len({tensors_digest(each) for each in [base, *others, *zeros]}) == 8
+
+
+class Undeclared(CountingHook):
+    def declare(self):
+        return Declaration()
+
+
+class Draws(StatelessHook):
+    def build(self, context):
+        self.generator = tf.random.Generator.from_seed(0)
+
+    def transform_gradients(self, gradients, context):
+        return {name: value + self.generator.normal(value.shape) for name, value in gradients.items()}
+
+
+class DrawsByCount(Draws):
+    def transform_gradients(self, gradients, context):
+        return {name: value + tf.random.normal(value.shape) for name, value in gradients.items()}
+
+
+class Counts(ToyObjective):
+    def compute(self, forward, batch):
+        self.count.assign_add(1.0)
+        return super().compute(forward, batch)
+
+
+def test_what_a_step_changes_and_no_checkpoint_holds_is_named():
+    for hook, place in (
+        (Undeclared("own@model"), "UPDATE_OPS/own_model/AssignAdd"),
+        (Draws("own@model"), "transform_gradients/own_model/.*Rng"),
+    ):
+        assert_refused(f"'own@model' writes a variable at '{place}.* `state`", refuse_unsaved_state, toy_loop([hook]))
+    objective = Counts()
+    objective.count = tf.Variable(0.0, trainable=False)
+    loop = toy_loop([DrawsByCount("own")], objectives=[objective])
+    refuse_unsaved_state(loop)  # it is no hook's
+    wrote, drew = unrepeatable(loop)
+    assert "variable at 'losses/AssignAddVariableOp' that no checkpoint holds" in wrote
+    assert "numbers at 'transform_gradients/own/random_normal/RandomStandardNormal'" in drew
+
+
+def test_nothing_is_named_where_a_checkpoint_holds_everything():
+    optimizer = keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
+    network = toy_network(optimizer=keras.optimizers.LossScaleOptimizer(optimizer), dropout=0.5)
+    loop = toy_loop([CountingHook("own")], network=network, accumulation_steps=2)
+    refuse_unsaved_state(loop)
+    assert unrepeatable(loop) == []
