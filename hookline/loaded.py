@@ -71,12 +71,10 @@ def load(
     if config["task"].get("_target_") != PYTHON:
         return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
-    several = networks is not None
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
-    if not several:
+    if networks is None:
         given = {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
-    given = {key: each for key, each in given.items() if each is not None}
-    own = rebuilt_part(record.get(MODEL), MODEL) if model is None and not several else model
+    own = rebuilt_part(record.get(MODEL), MODEL) if model is None and networks is None else model
     restore_paths(record, {MODEL: own} if own is not None else networks or {})
     trainer = Trainer(
         own,
@@ -85,7 +83,7 @@ def load(
         run_dir=directory,
         networks=networks,
         objectives=objectives,
-        **given,
+        **{key: each for key, each in given.items() if each is not None},
         **_settings(config["trainer"]),
     )
     if hooks is not None:

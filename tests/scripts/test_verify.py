@@ -168,6 +168,3 @@ def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
     ):
         assert main(arguments) == 2
         assert word in capsys.readouterr().err
-    shutil.rmtree(checkpoint(run, 0))
-    assert main([f"run={run}", "replay=1"]) == 2
-    assert "hooks.checkpoint.every_seconds=0, with hooks.checkpoint.keep_last" in capsys.readouterr().err
