@@ -122,7 +122,8 @@ def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
     if not data.classes:
         raise UserError(
             "class_weight received for targets that are not one class an example. Expected classes of an integer dtype "
-            "(y.astype(int)); or sample_weight=, how much each example counts, or loss_weights= for several outputs."
+            "(y.astype(int)), none of them ignored; or sample_weight=, how much each example counts, or loss_weights= "
+            "for several outputs."
         )
     if isinstance(given, str) and given == BALANCED:
         return BALANCED

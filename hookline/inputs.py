@@ -247,6 +247,10 @@ def _classes(targets: Any, form: Form) -> int:
         return 0
     if form.classes:
         return form.classes
+    loss = form.losses.get(ONE)
+    ignored = getattr(loss.function, "ignore_class", None) if loss is not None else None
+    if ignored is not None and (targets == ignored).any():  # not all are classes
+        return 0
     return max(2, int(targets.max()) + 1) if targets.min() >= 0 and targets.max() < targets.size else 0
 
 

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from hookline.hooks.graphs import select_layer
 from hookline.trainer.errors import UserError, check_number
-from hookline.trainer.final_activation import take_off, with_final
+from hookline.trainer.final_activation import check_logits, take_off, with_final
 from hookline.trainer.graph import as_functional, is_graph, layer_output
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import name_variables
 from hookline.trainer.objective import SOFT_TARGETS
+from hookline.trainer.ops.probabilities import as_logits
 from hookline.trainer.run.finished import PYTHON, model_digest, read_model
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.means import example_weights, weighted_mean
@@ -96,8 +97,12 @@ class Distillation(GraphHook):
         self._model: keras.Model  # the teacher, once `rebuild_model` has run
         self._kept: dict[str, tf.Variable] = {}
         self._digest = ""
+        self._activation: str | None = None  # that the outputs of the network come out of, with a loss of the user's
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
+        _, activations = take_off(model)
+        with_final(model, activations)
+        self._activation = next((each.name for each in activations), None)
         if self.teacher is None:
             self._model = model
         else:
@@ -137,10 +142,13 @@ class Distillation(GraphHook):
             return {}
         teacher, features = self._taught(context.batch["inputs"])
         logits = context.outputs
+        if isinstance(logits, tf.Tensor):
+            logits = as_logits(tf.cast(logits, tf.float32), self._activation, keras.ops)
         alone = isinstance(logits, tf.Tensor) and isinstance(teacher, tf.Tensor)
         if not alone or teacher.shape != logits.shape or logits.shape[-1] < 2:  # a softmax of one output is always 1
             shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
-            raise UserError(f"The teacher gives {shapes[0]}, '{self.network}' {shapes[1]}. Expected the same classes.")
+            given = f"The teacher gives {shapes[0]}, '{self.network}' {shapes[1]}"
+            raise UserError(f"{given}. Expected the same classes, at least two.")
         same = tf.equal(tf.argmax(teacher, -1), tf.argmax(logits, -1))
         context.taps[f"{self.key}/agreement"] = _per_example(tf.cast(same, tf.float32))
         context.taps[f"{self.key}/teacher"] = teacher
@@ -186,6 +194,11 @@ class Distillation(GraphHook):
         return {"teacher": name, "digest": self._digest, "temperature": self.temperature, "alpha": self.alpha}
 
     def advise(self, run: Run) -> Sequence[str]:
+        model, activations = take_off(self._model)
+        try:
+            check_logits(model, run.data)  # of a teacher that cannot be taken apart
+        finally:
+            with_final(model, activations)
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()

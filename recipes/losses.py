@@ -236,8 +236,11 @@ class Measures:
             targets, outputs = (collected[self._prefix + each] for each in (TARGETS, OUTPUTS))
             weights = collected.get(self._prefix + WEIGHTS)
             counts = isinstance(metric, keras.metrics.IoU)  # pixels or labels, each with a weight
-            if weights is not None and (outputs.shape.rank or 0) > (1 if counts else 2):
-                weights = tf.broadcast_to(_beside_axes(weights, outputs.shape.rank), tf.shape(outputs))
+            whole = counts and not metric.sparse_y_pred  # it takes the largest of the outputs of each pixel
+            shape = tf.shape(outputs)[:-1] if whole else tf.shape(outputs)
+            rank = (outputs.shape.rank or 0) - whole
+            if weights is not None and rank > (1 if counts else 2):
+                weights = tf.broadcast_to(_beside_axes(weights, rank), shape)
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
             state = metric.stateless_update_state(state, targets, outputs, sample_weight=weights)
             with keras.StatelessScope(list(zip(metric.variables, state, strict=True))):  # it may return a variable

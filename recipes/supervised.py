@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hookline.recipes.classification import Classification
@@ -292,14 +293,14 @@ def supervised(
     width = outputs or _width(data, losses_of(loss, {}), reconstructs=reconstructs)
     model = parts.build_model(input_shape=data.model_shape, classes=width)
     losses, listed, weights = by_output(model, loss, metrics, loss_weights)
-    if not reconstructs:
-        _check_probabilities(data, losses)
     shapes, optimizer = output_shapes(model, data), parts.build_optimizer()
+    if not reconstructs:
+        _check_targets(data, losses, shapes)
     return recipe_of(model, optimizer, losses, listed, data, shapes, weights=weights, reconstructs=reconstructs)
 
 
-def _check_probabilities(data: Data, losses: Mapping[str, Loss]) -> None:
-    """Refuse targets outside [0, 1] for a binary cross-entropy, which would fall without end, by the first ones."""
+def _check_targets(data: Data, losses: Mapping[str, Loss], shapes: Mapping[str, Any]) -> None:
+    """Refuse targets outside [0, 1] for a binary cross-entropy, which would fall without end, and other classes."""
     targets = data.train.source.gather(tf.constant(data.train.indices[:PROBED])).get(TARGETS)
     for name, loss in losses.items():
         own = targets.get(name) if isinstance(targets, Mapping) else targets
@@ -309,6 +310,15 @@ def _check_probabilities(data: Data, losses: Mapping[str, Loss]) -> None:
                 f"loss={BINARY} received, and targets of data '{data.name}' from {low:g} to {high:g}. Expected 0 and "
                 "1, or probabilities; for numbers task.loss=mean_squared_error."
             )
+        classes = shapes[name][-1] if loss.kind == SPARSE and name in shapes else None
+        if classes is not None and own is not None:
+            ignored = getattr(loss.function, "ignore_class", None)
+            labels = [each for each in np.unique(own.numpy()) if each != ignored]
+            if wrong := [each for each in labels if not 0 <= each < classes]:
+                raise UserError(
+                    f"Data '{data.name}' has the label {wrong[0]:g}. Expected 0..{classes - 1} for loss={SPARSE}; "
+                    f"a label that does not count is ignore_class={wrong[0]:g} of its `_target_`."
+                )
 
 
 def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:

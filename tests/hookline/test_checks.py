@@ -86,6 +86,8 @@ def test_weights_of_classes():
     assert class_weights_of("balanced", data) == "balanced"
     for given in ([1, 2, 3], {"a": 1.0}, {0: -1.0}, {3: 1.0}, {0: np.nan}, "balance"):
         assert_refused("Expected 'balanced'", class_weights_of, given, data)
+    loss = Loss(keras.losses.SparseCategoricalCrossentropy(ignore_class=2))
+    assert training_data(ROWS, LABELS, form=Form(losses={ONE: loss}))[0].classes == 0  # one of them is none
     numbers, _ = training_data(ROWS, ROWS, form=Form())
     assert_refused("sample_weight=", class_weights_of, {0: 1.0}, numbers)
 

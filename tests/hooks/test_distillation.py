@@ -17,6 +17,7 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.control import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
+from tests.support.door import small_trainer, train
 from tests.support.hooked import hooked
 from tests.support.refusals import assert_refused, refusal
 from tests.support.resumed import go_on, signal_at
@@ -160,6 +161,28 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
     (tmp_path / "broken.keras").write_bytes(b"no archive")
     assert "model.save" in refused(tmp_path / "broken.keras")
     assert "teacher=" in refused(tmp_path / "nowhere")
+
+
+class Unknown(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = keras.layers.Dense(3, "softmax")
+
+    def call(self, inputs: Any) -> Any:
+        return self.last(keras.layers.Flatten()(inputs))
+
+
+def test_probabilities_are_not_taken_for_logits() -> None:
+    network = student()
+    network.model.layers[-1].activation = keras.activations.softmax  # as a loss of the user's leaves it
+    same = keras.models.clone_model(network.model)
+    same.set_weights(network.model.get_weights())
+    loop = hooked(network, Distillation(teacher=same, alpha=1.0))
+    loop.run(0, 1)
+    assert loop.accumulators.read()["loss/distillation"] == pytest.approx(0.0, abs=1e-6)
+    assert network.model.layers[-1].activation is same.layers[-1].activation is keras.activations.softmax
+    (unknown := Unknown())(np.zeros([1, 8, 8, 1]))
+    assert_refused("returns probabilities", train, small_trainer(Distillation(teacher=unknown)))
 
 
 @pytest.mark.full

@@ -62,6 +62,7 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 
 
 MASKED = "words of which some are padding, and labels to ignore"
+IOU = keras.metrics.MeanIoU(6, sparse_y_pred=False, name="iou", dtype="float32")
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
     "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
@@ -71,7 +72,7 @@ KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any
     ),
     "labels of a sequence": (
         *(IMAGES[..., 0], np.argmax(IMAGES[..., 0], -1), lambda: sequence()),
-        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "outputs": 6},
+        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy", IOU], "outputs": 6},
     ),
     MASKED: (
         *(WORDS, np.where(WORDS % 5 == 1, 255, WORDS % 3), lambda: masked()),
@@ -285,6 +286,9 @@ def test_what_does_not_fit_is_refused() -> None:
     assert_refused("task.outputs=1", loop_of, recipe, parts.data, batch_size=BATCH)
     assert_refused("recipe=regression", classification, parts=parts)
     assert_refused("Expected 0 and 1", supervised, parts=parts, loss="binary_crossentropy")
+    labels, sparse = data_of(VECTORS, np.arange(150) % 4), "sparse_categorical_crossentropy"
+    wide = parts_of(labels, model=lambda: dense(3))
+    assert_refused("label 3. Expected 0..2 .* ignore_class=3", supervised, parts=wide, loss=sparse, outputs=3)
     assert_refused("task=retrieval", retrieval, parts=parts)
     assert_refused("mean_squared_error", supervised, parts=parts, loss="mean_square_error")
     assert_refused("loss_weights", supervised, parts=parts, loss="mse", loss_weights={"sum": 2.0})
