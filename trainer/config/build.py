@@ -113,8 +113,13 @@ def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) 
 
 
 def _as_typed(value: Any, parameter: inspect.Parameter | None) -> Any:
-    """Return a value, as a float where the default is one: Keras refuses momentum=0, or computes with integers."""
-    return float(value) if type(value) is int and parameter and isinstance(parameter.default, float) else value
+    """Return a value, as a float if only the default says that it is one: Keras refuses momentum=0.
+
+    Where there is an annotation, an integer may mean something else: a number of examples, not a share.
+    """
+    if type(value) is not int or parameter is None or parameter.annotation != like(parameter.default):
+        return value
+    return float(value) if isinstance(parameter.default, float) else value
 
 
 def _build_nested(value: Any, plugins: Sequence[str]) -> Any:
