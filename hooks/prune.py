@@ -28,7 +28,7 @@ class Prune(GraphHook):
     r"""Prune kernels: the smallest entries become 0 and stay 0.
 
     Kernels are the weights of dense layers, convolutions, attention and other einsums, recurrent cells and embeddings,
-    and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" leaves dense.
+    and weights of your own layers named "kernel" or "recurrent_kernel"; a message names others that "*" omits.
     Biases and batch norm are not pruned.
 
     Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" does the same, but only evaluations after

@@ -54,12 +54,12 @@ class QuantizationAwareTraining(GraphHook):
     convolution this is not needed: with a step size for each channel, rounding and folding commute.
 
     The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
-    it rounds are not rounded again. The integer file holds binary kernels exactly, but cannot hold binary inputs.
+    `bnn_rounding` rounds are not rounded again. The integer file holds binary kernels exactly, but no binary inputs.
 
     With `ranges=learned` the optimizer trains the step sizes, without weight decay (LSQ). They start from mean
-    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that the graph says are
-    never negative have unsigned levels. The network's inputs keep a moving average as their range; tanh, sigmoid and
-    softmax have the fixed range that runtimes give them.
+    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that cannot be
+    negative, judging by the graph, have unsigned levels. The network's inputs keep a moving average as their range;
+    tanh, sigmoid and softmax have the fixed range that runtimes give them.
 
     From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor the range
     averages change: the network trains as it ships.
