@@ -1,4 +1,4 @@
-"""Checks of what `fit`, `evaluate` and `predict` take: what would be misread is refused in one line."""
+"""Checks of the inputs and class weights that `fit`, `evaluate` and `predict` take: a mismatch is one line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from numbers import Real
 from typing import Any
 
 import keras
-import numpy as np
 
-from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
-from hookline.recipes.model_checks import fits_shape, inputs_by_name, model_inputs
+from hookline.recipes.model_checks import alike, batched, inputs_by_name, model_inputs
 from hookline.trainer.config.schema import BALANCED
 from hookline.trainer.errors import UserError, is_whole_number
-from hookline.trainer.input.data import Data, check_labels
+from hookline.trainer.input.data import Data
 from hookline.trainer.network import listed_shapes
-
-Shape = tuple[int | None, ...]
 
 
 def embedded_inputs(model: keras.Model) -> dict[str, int]:
@@ -44,8 +40,8 @@ def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) ->
         found = f"the shape {' and '.join(str(list(each.shape)) for each in arrays)}"
         if len(arrays) == len(wanted) and (len(wanted) == 1 or not isinstance(taken, Mapping)):
             given = dict(zip(wanted, arrays, strict=True))
-    if not all(key in given and _alike(wanted[key], given[key].shape[1:]) for key in wanted):
-        shapes = {key: _batched(shape) for key, shape in wanted.items()}
+    if not all(key in given and alike(wanted[key], given[key].shape[1:]) for key in wanted):
+        shapes = {key: batched(shape) for key, shape in wanted.items()}
         one = len(shapes) == 1 and not isinstance(inputs, Mapping)
         expected = "".join(shapes.values()) if one else ", ".join(f"{key} {each}" for key, each in shapes.items())
         how = " in a dict" if isinstance(taken, Mapping) else ""
@@ -57,62 +53,6 @@ def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) ->
             raise UserError(
                 f"{where} has values within {low:g}..{high:g}. Expected 0..{size - 1}, the rows of its Embedding."
             )
-
-
-def _batched(shape: Shape) -> str:
-    return f"[{', '.join(['n', *('any' if each is None else str(each) for each in shape)])}]"
-
-
-def check_targets(targets: Any, losses: Mapping[str, Loss], shapes: Mapping[str, Shape], name: str) -> None:
-    """Refuse targets that a cross-entropy would misread; shapes are those of the outputs, the batch first."""
-    for output, loss in losses.items():
-        own = targets.get(output) if isinstance(targets, Mapping) else targets if output == ONE else None
-        where = f"{name}['{output}']" if output else name
-        if own is not None and loss.kind == BINARY:
-            _check_shares(own, where)
-        elif own is not None and loss.kind == SPARSE:
-            _check_classes(own, shapes.get(output, ()), getattr(loss.function, "ignore_class", None), where)
-
-
-def _check_shares(targets: np.ndarray, where: str) -> None:
-    bad = (targets < 0) | (targets > 1)
-    if bad.any():
-        raise UserError(
-            f"{where}: {bad.sum()} values lie outside 0..1, the first is {targets[bad][0]:g} in row "
-            f"{np.argwhere(bad)[0][0]}. Expected 0 and 1, or probabilities, for loss={BINARY}."
-        )
-
-
-def _check_classes(targets: np.ndarray, shape: Shape, ignored: int | None, where: str) -> None:
-    """Refuse labels that are no class numbers; `shape` is that of the output, () where it is not known."""
-    part = targets != np.floor(targets)
-    if part.any():
-        raise UserError(
-            f"{where}: {part.sum()} labels are not whole numbers, the first is {targets[part][0]:g} in row "
-            f"{np.argwhere(part)[0][0]}. Expected class numbers for loss={SPARSE}."
-        )
-    if len(shape) < 2:
-        return
-    if not _alike(shape[1:-1], targets.shape[1:]):
-        rows = f", or loss={ONE_HOT} for one-hot rows" if _alike(shape[1:], targets.shape[1:]) else ""
-        raise UserError(
-            f"{where} has the shape {list(targets.shape)}. Expected class numbers {_batched(shape[1:-1])} for "
-            f"loss={SPARSE}{rows}."
-        )
-    labels = targets.reshape(-1).astype(np.int64)
-    rows_of = np.repeat(np.arange(len(targets)), targets[0].size)
-    if shape[-1] is not None:
-        kept = labels != ignored
-        check_labels(labels[kept], shape[-1], where, rows_of[kept])
-
-
-def _alike(wanted: tuple[int | None, ...], given: tuple[int, ...]) -> bool:
-    """Return whether shapes are the same, but for a 1 at the end of one of them."""
-    return fits_shape(wanted, given) or fits_shape(_bare(wanted), _bare(given))
-
-
-def _bare(shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    return shape[:-1] if shape[-1:] == (1,) else shape
 
 
 def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:

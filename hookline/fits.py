@@ -71,7 +71,7 @@ class State:
 
     @property
     def checkpoint(self) -> str:
-        """Return which checkpoint the weights are of, or would be."""
+        """Return the tag of the checkpoint the weights came from; the last one, if training has moved them since."""
         return self.loaded_tag if self.step == self.begun else LAST
 
 

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.checks import Shape, check_inputs, check_targets
+from hookline.checks import check_inputs
 from hookline.recipes.losses import ONE, Loss
+from hookline.recipes.model_checks import Shape, check_targets
 from hookline.trainer.errors import UserError, check_integer
 from hookline.trainer.input.data import (
     ArraySource,

@@ -1,4 +1,4 @@
-"""Checks of any model against the data that it is given: a mismatch is reported in one line."""
+"""Checks of any model and loss against the data that they are given: a mismatch is reported in one line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
+from hookline.recipes.losses import BINARY, ONE, ONE_HOT, SPARSE, Loss
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import listed_shapes, shape_hint
+
+Shape = tuple[int | None, ...]
 
 
 def check_classes(data: Data, task: str) -> None:
@@ -81,6 +85,68 @@ def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
     )
 
 
-def fits_shape(taken: Sequence[int | None], given: Sequence[int]) -> bool:
+def check_targets(targets: Any, losses: Mapping[str, Loss], shapes: Mapping[str, Shape], name: str) -> None:
+    """Refuse targets that a cross-entropy would misread; shapes are those of the outputs, the batch first."""
+    for output, loss in losses.items():
+        own = targets.get(output) if isinstance(targets, Mapping) else targets if output == ONE else None
+        where = f"{name}['{output}']" if output else name
+        if own is not None and loss.kind == BINARY:
+            _check_shares(own, where)
+        elif own is not None and loss.kind == SPARSE:
+            _check_labels(own, shapes.get(output, ()), getattr(loss.function, "ignore_class", None), where)
+
+
+def _check_shares(targets: np.ndarray, where: str) -> None:
+    bad = (targets < 0) | (targets > 1)
+    if bad.any():
+        raise UserError(
+            f"{where}: {bad.sum()} values lie outside 0..1, the first is {targets[bad][0]:g} in row "
+            f"{np.argwhere(bad)[0][0]}. Expected 0 and 1, or probabilities, for loss={BINARY}; for other numbers "
+            "loss=mean_squared_error."
+        )
+
+
+def _check_labels(targets: np.ndarray, shape: Shape, ignored: int | None, where: str) -> None:
+    """Refuse labels that are no class numbers; `shape` is that of the output, () where it is not known."""
+    part = targets != np.floor(targets)
+    if part.any():
+        raise UserError(
+            f"{where}: {part.sum()} labels are not whole numbers, the first is {targets[part][0]:g} in row "
+            f"{np.argwhere(part)[0][0]}. Expected class numbers for loss={SPARSE}."
+        )
+    if len(shape) < 2:
+        return
+    if not alike(shape[1:-1], targets.shape[1:]):
+        rows = f", or loss={ONE_HOT} for one-hot rows" if alike(shape[1:], targets.shape[1:]) else ""
+        raise UserError(
+            f"{where} has the shape {list(targets.shape)}. Expected class numbers {batched(shape[1:-1])} for "
+            f"loss={SPARSE}{rows}."
+        )
+    if shape[-1] is None:
+        return
+    bad = ((targets < 0) | (targets >= shape[-1])) & (targets != (np.nan if ignored is None else ignored))
+    if bad.any():
+        raise UserError(
+            f"{where}: {bad.sum()} labels lie outside 0..{shape[-1] - 1}, the first is {targets[bad][0]:g} in row "
+            f"{np.argwhere(bad)[0][0]}. A label that does not count is the `ignore_class` of the loss, "
+            "keras.losses.SparseCategoricalCrossentropy."
+        )
+
+
+def batched(shape: Shape) -> str:
+    """Return a shape as a message shows it, the examples first."""
+    return f"[{', '.join(['n', *('any' if each is None else str(each) for each in shape)])}]"
+
+
+def alike(wanted: Shape, given: Shape) -> bool:
+    """Return whether shapes are the same, but for a 1 at the end of one of them."""
+    return fits_shape(wanted, given) or fits_shape(_bare(wanted), _bare(given))
+
+
+def _bare(shape: Shape) -> Shape:
+    return shape[:-1] if shape[-1:] == (1,) else shape
+
+
+def fits_shape(taken: Sequence[int | None], given: Sequence[int | None]) -> bool:
     """Return whether a shape is one that is taken, where None stands for any length."""
     return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))

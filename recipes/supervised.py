@@ -25,7 +25,7 @@ from hookline.recipes.losses import (
     metrics_of,
     weights_of,
 )
-from hookline.recipes.model_checks import check_inputs
+from hookline.recipes.model_checks import check_inputs, check_targets
 from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
@@ -295,30 +295,11 @@ def supervised(
     losses, listed, weights = by_output(model, loss, metrics, loss_weights)
     shapes, optimizer = output_shapes(model, data), parts.build_optimizer()
     if not reconstructs:
-        _check_targets(data, losses, shapes)
+        first = data.train.source.gather(tf.constant(data.train.indices[:PROBED]))
+        if TARGETS in first:
+            given = tf.nest.map_structure(np.asarray, first[TARGETS])
+            check_targets(given, losses, shapes, f"The target of data '{data.name}'")
     return recipe_of(model, optimizer, losses, listed, data, shapes, weights=weights, reconstructs=reconstructs)
-
-
-def _check_targets(data: Data, losses: Mapping[str, Loss], shapes: Mapping[str, Any]) -> None:
-    """Refuse targets outside [0, 1] for a binary cross-entropy, which would fall without end, and other classes."""
-    targets = data.train.source.gather(tf.constant(data.train.indices[:PROBED])).get(TARGETS)
-    for name, loss in losses.items():
-        own = targets.get(name) if isinstance(targets, Mapping) else targets
-        if loss.kind == BINARY and own is not None and bool(tf.reduce_any((own < 0) | (own > 1))):
-            low, high = (float(each(tf.cast(own, tf.float32))) for each in (tf.reduce_min, tf.reduce_max))
-            raise UserError(
-                f"loss={BINARY} received, and targets of data '{data.name}' from {low:g} to {high:g}. Expected 0 and "
-                "1, or probabilities; for numbers task.loss=mean_squared_error."
-            )
-        classes = shapes[name][-1] if loss.kind == SPARSE and name in shapes else None
-        if classes is not None and own is not None:
-            ignored = getattr(loss.function, "ignore_class", None)
-            labels = [each for each in np.unique(own.numpy()) if each != ignored]
-            if wrong := [each for each in labels if not 0 <= each < classes]:
-                raise UserError(
-                    f"Data '{data.name}' has the label {wrong[0]:g}. Expected 0..{classes - 1} for loss={SPARSE}; "
-                    f"a label that does not count is ignore_class={wrong[0]:g} of its `_target_`."
-                )
 
 
 def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:

@@ -113,7 +113,7 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 def _is_kept(line: str, step: int) -> bool:
-    """Return whether a run that goes on from a step does not make the line again; it is tested again in any case."""
+    """Return whether a run that resumes at `step` keeps the line. Lines of the test split go: it tests again."""
     try:
         values = parse_json(line)
         return int(values["step"]) <= step and values["split"] != "test"

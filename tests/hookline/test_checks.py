@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.checks import check_inputs, check_targets, class_weights_of, embedded_inputs
+from hookline.checks import check_inputs, class_weights_of, embedded_inputs
 from hookline.inputs import Form, read_examples, training_data
 from hookline.recipes.losses import ONE, Loss
 from hookline.recipes.model_checks import model_inputs
@@ -49,35 +49,6 @@ def test_one_input_is_a_batch():
         check_inputs(given, taken, {}, "x")
     assert_refused(r"x has the shape \[3\]. Expected \[n, 3\]", check_inputs, ROWS[0], taken, {}, "x")
     check_inputs(ROWS, None, {}, "x")
-
-
-MISREAD = {
-    "probabilities": (BINARY, (None, 1), LABELS, "2 values lie outside 0..1, the first is 2 in row 2"),
-    "signs": (BINARY, (None, 1), LABELS % 2 * 2 - 1.0, "the first is -1 in row 0"),
-    "halves": (SPARSE, (), LABELS + 0.5, "not whole numbers"),
-    "one-hot": (SPARSE, (None, 3), np.eye(3)[LABELS], "one-hot rows"),
-    "tokens": (SPARSE, (None, 2, 3), LABELS.reshape(3, 2) + 1, "2 labels lie outside 0..2, the first is 3 in row 1"),
-    "tokens of another length": (SPARSE, (None, 4, 3), LABELS.reshape(3, 2), r"\[n, 4\]"),
-}
-
-
-@pytest.mark.parametrize("case", MISREAD)
-def test_targets_that_a_loss_misreads_are_refused(case):
-    loss, shape, targets, message = MISREAD[case]
-    assert_refused(f"^y: .*{message}|^y has .*{message}", check_targets, targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
-    outputs = {"a": targets, "b": LABELS}
-    assert_refused(r"^y\['a'\]", check_targets, outputs, {"a": Loss(loss), "b": Loss("mse")}, {"a": shape}, "y")
-
-
-def test_targets_that_a_loss_reads_are_taken():
-    for loss, shape, targets in (
-        (BINARY, (None, 1), LABELS / 2),
-        (SPARSE, (None, 3), LABELS[:, None].astype(np.float32)),
-        (SPARSE, (None, None, 3), LABELS.reshape(3, 2)),
-        (keras.losses.SparseCategoricalCrossentropy(ignore_class=-1), (None, 2, 3), LABELS.reshape(3, 2) - 1),
-        ("mse", (None, 1), LABELS - 0.5),
-    ):
-        check_targets(targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
 
 
 def test_weights_of_classes():

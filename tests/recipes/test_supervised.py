@@ -288,7 +288,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert_refused("Expected 0 and 1", supervised, parts=parts, loss="binary_crossentropy")
     labels, sparse = data_of(VECTORS, np.arange(150) % 4), "sparse_categorical_crossentropy"
     wide = parts_of(labels, model=lambda: dense(3))
-    assert_refused("label 3. Expected 0..2 .* ignore_class=3", supervised, parts=wide, loss=sparse, outputs=3)
+    assert_refused("lie outside 0..2, the first is 3 .* `ignore_class`", supervised, parts=wide, loss=sparse, outputs=3)
     assert_refused("task=retrieval", retrieval, parts=parts)
     assert_refused("mean_squared_error", supervised, parts=parts, loss="mean_square_error")
     assert_refused("loss_weights", supervised, parts=parts, loss="mse", loss_weights={"sum": 2.0})
