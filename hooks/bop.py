@@ -19,7 +19,7 @@ from hookline.trainer.step.context import BuildContext, StepContext
 
 
 class Bop(GraphHook):
-    """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
+    """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which weights to flip.
 
     The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
     trains only the other weights. The gradients are those with respect to the binary weights, whatever the kernel

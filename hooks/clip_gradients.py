@@ -49,7 +49,7 @@ class ClipGradients(GraphHook):
 
     Example:
         python train.py recipe=baseline +hooks=clip_gradients hooks.clip_gradients.limit=0.5
-        python train.py recipe=gan +hooks=clip_gradients 'hooks.clip_gradients.network="generator"'
+        python train.py recipe=gan +hooks=clip_gradients hooks.clip_gradients.network=generator
     """
 
     after = ("freeze_layers", "incremental_quantization")

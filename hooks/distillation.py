@@ -43,7 +43,7 @@ class Distillation(GraphHook):
 
     Scalars:
         loss/distillation: alpha T^2 KL, in training.
-        loss/distillation_task: -alpha L_task, in training: the task's own loss is reported in full.
+        loss/distillation_task: -alpha L_task, in training: a correction, as the task's own loss is reported in full.
         loss/distillation_features: weighted loss between features, if `features` is set.
         distillation/agreement: share of the batch for which both networks predict the same class.
         distillation/teacher_accuracy: accuracy of the teacher on the batch; low if the teacher expects other inputs or

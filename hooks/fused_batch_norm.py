@@ -23,9 +23,9 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
-    Outputs, gradients and moving statistics are the same within rounding. On inputs below `min_entries`
-    entries it would be slower, because it always divides its work among threads; with trainer.threads=1, set
-    `min_entries=1000`.
+    Outputs, gradients and moving statistics are the same within rounding. Inputs with fewer than `min_entries` entries
+    are left to Keras: there the kernel would be slower, because it always divides its work among threads. With
+    trainer.threads=1, set `min_entries=1000`.
 
     The `call` of the layers is replaced only while a forward pass is traced: model, checkpoints and exports stay the
     same.

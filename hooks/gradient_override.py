@@ -33,10 +33,10 @@ class GradientOverride(GraphHook):
 
     "identity", "round_through", "hard_tanh_through" and "guided_relu" replace the gradient; "clip", "reverse" and
     "scale" modify it. For your own backward pass, set `'plugins=[my_package]'
-    'hooks.gradient_override.backward={_target_: my_package.my_backward}'`, a function that returns a
-    `hookline.trainer.ops.backward.Backward`; its docstring says what its `function` receives. `function` returns one
-    gradient for each input, in the shape of the input. With trainer.precision=float16 the backward pass sees gradients
-    times the loss scale, and "clip" compares these with its limit; `clip_gradients` does not.
+    'hooks.gradient_override.backward={_target_: my_package.my_backward}'`. `my_backward` returns a
+    `hookline.trainer.ops.backward.Backward`, whose docstring says what its field `function` receives. `function`
+    returns one gradient for each input, in the shape of the input. With trainer.precision=float16 the backward pass
+    sees gradients times the loss scale, and "clip" compares these with its limit; `clip_gradients` does not.
 
     Group: technique
 

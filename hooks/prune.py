@@ -39,18 +39,20 @@ class Prune(GraphHook):
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of n
     units (entries, blocks or channels) are pruned: n counts the units of one kernel; with scope=global, of all kernels
-    together; with n_m, of one group. Among equal units those at the end are pruned first, but the largest of
-    a kernel always stays. Pruned entries get no gradient and are exactly 0 after every step, whatever the optimizer
-    does. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these zeros to other values,
-    unless its kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook `frozen_mask` with
-    masks=hook and hook=prune; with splicing, its begin_epoch must not be before the end_epoch of this hook.
+    together; with structure={n_m: ...}, of one group of m inputs. Among equal units those at the end are pruned first,
+    but the largest of a kernel always stays. Pruned entries get no gradient and are exactly 0 after every step,
+    whatever the optimizer does. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these
+    zeros to other values, unless its kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook
+    `frozen_mask` with masks=hook and hook=prune; with splicing, its begin_epoch must not be before the end_epoch of
+    this hook.
 
     With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final (with `stages`: at every
     stage), survivors return to their values at `rewind_epoch`, and so do biases, moving statistics, the optimizer's
     slots and step count, hence the learning rate schedule. (The paper's code starts with empty slots.) The run does not
-    become longer, so the schedule does not reach its end: use `schedule=constant`, or `schedule=step` with milestones
-    that are still reached in the steps that remain, counted from `rewind_epoch`. Random draws, the order of examples
-    and other hooks continue; `rewind_epoch` cannot be combined with `incremental_quantization`.
+    become longer, so the learning rate does not reach the end of its schedule: use `schedule=constant` (not
+    `hooks.prune.schedule`), or `schedule=step` with early enough milestones, since steps count from `rewind_epoch`
+    again. Random draws, the order of examples and other hooks continue; `rewind_epoch` cannot be combined with
+    `incremental_quantization`.
 
     Group: technique
 

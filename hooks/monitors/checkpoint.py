@@ -13,9 +13,9 @@ from hookline.trainer.run.control import due_after
 class Checkpoint(HostHook):
     """Request checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
-    "last" is saved at multiples of `every_epochs` (but only if `every_seconds` have passed since "last" was saved),
-    and at the end of the run. "best" is saved at every validation that is better than all before it; those before the
-    network has its final form, such as its final sparsity, do not count. No step is saved twice.
+    "last" is saved at multiples of `every_epochs` (but only if `every_seconds` have passed since "last" was saved), and
+    at the end of the run. "best" is saved at every evaluation on the validation split that is better than all before
+    it; those before the network has its final form, such as its final sparsity, do not count. No step is saved twice.
 
     Group: monitor
 

@@ -25,13 +25,13 @@ OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 class NanGuard(GraphHook, HostHook):
     """Stop the run in the step in which a non-finite value would reach a variable, or skip that step.
 
-    The check is part of the step, so exactly the failing step is withheld, however many steps one call of the traced
+    The check is part of the step, so exactly the failing step is held back, however many steps one call of the traced
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
     of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
-    A rollback goes to the newest checkpoint, so the bits after it depend on when checkpoints were written: with
-    `hooks.checkpoint.every_seconds` above 0 on the wall time, and on an interruption, which saves one more. With
-    `hooks.checkpoint.every_seconds=0`, runs that are not interrupted repeat.
+    A rollback goes to the newest checkpoint, so the bits after it depend on when checkpoints were written: on
+    interruptions, each of which saves one, and on the wall time, unless `hooks.checkpoint.every_seconds=0`. With 0,
+    runs that are not interrupted give the same bits.
 
     Group: guard
 
@@ -60,8 +60,8 @@ class NanGuard(GraphHook, HostHook):
         """Set up the guard.
 
         Args:
-            policy: "stop" ends the run at the first step that is withheld; "skip" continues with the next step, as if
-                the withheld one had not been made; "rollback" returns to the newest checkpoint and continues at a lower
+            policy: "stop" ends the run at the first step that is held back; "skip" continues with the next step, as if
+                it had not been made; "rollback" returns to the newest checkpoint and continues at a lower
                 learning rate.
             at_most: how many steps a run may skip, or how often it may roll back, before it ends; at least 1.
             rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
@@ -94,7 +94,7 @@ class NanGuard(GraphHook, HostHook):
         return find_not_finite({name: value for name, value in checked.items() if value.dtype.is_floating})
 
     def on_veto(self, run: Run) -> None:
-        """Skip the withheld step, roll back, or raise an error that names step and variables."""
+        """Skip the step that is held back, roll back, or raise an error that names step and variables."""
         if run.control.skip or run.control.rate_factor is not None:
             return  # the guard of another network has answered
         own = [name for name in run.control.vetoes if OWN.match(name)]

@@ -28,7 +28,7 @@ MOST_BYTES = 2**26  # largest size of a frame file; Pillow also limits its pixel
 
 
 class PictureFiles(HostHook):
-    """Write `pictures/<name>.png` at the final test, and `pictures/step_<n>/<name>.png` at evaluations during training.
+    """Write `pictures/<name>.png` at the final test and, with `every`, `pictures/step_<n>/<name>.png` during training.
 
     Training examples, as the network sees them, are written when training begins. With `animate`, `pictures/<name>.gif`
     shows the picture at each evaluation on the validation split, in at most 201 frames. It is written when the run

@@ -207,19 +207,21 @@ python train.py recipe=baseline run_dir=runs/float                         # a t
 Hooks with a star run by default on the command line; [hookline/README.md](../hookline/README.md) lists those of
 `hookline.Trainer`. A run may have several instances of a hook, under names of your choice:
 `+hooks.<name>._target_=hookline.hooks.prune.Prune +hooks.<name>.<key>=<value>`, in Python `{{"<name>": Prune(...)}}`.
-[trainer/hook.py](../trainer/hook.py) explains the stages. What a hook writes, projects, freezes and saves is listed for
-its default options, on a small network with the layers {", ".join(LAYERS)}; `<variable>` stands for each variable that
-the hook works on. "0.9 of the speed" means 0.9 times the steps per second of a run without the hook, on 2 cores; times
-were measured there too. A hook without "State saved" keeps no state.
+The row *stages* lists the methods that a hook implements; [trainer/hook.py](../trainer/hook.py) explains them. What a
+hook writes, projects, freezes and saves is listed for its default options, on a small network with the layers
+{", ".join(LAYERS)}; `<variable>` stands for each variable that the hook works on. "0.9 of the speed" means 0.9 times
+the steps per second of a run without the hook, on 2 cores; times were measured there too. A hook without "State saved"
+keeps no state.
 
 *Latent weights* are the float variables that train while the forward pass uses rounded or masked values in their place.
 *Slots* are the variables that the optimizer keeps for a weight, such as its momentum. The *moving average* of a weight
 is the one that a Keras optimizer with use_ema=True keeps; the averages of the hook `ema` are separate. A hook
 *projects* a weight if it writes it after the optimizer, for example to clip it or to keep it at 0. It *freezes* a
 weight if it keeps the optimizer from changing it; the hook itself may still change it, as `bop` does. An *objective*
-computes a loss for the networks that it trains; most runs have one. With one objective, a step that is *held back* or
-*skipped* writes nothing; with several, what the objectives before the failing one wrote stays. A *chunk* is a series of
-steps that run in one call of a traced function; hooks outside the step are called only between chunks."""
+computes a loss for the networks that it trains; most runs have one. A step that fails a check, such as one for NaN, is
+*held back* (or, on request, *skipped*): it writes nothing, except what objectives before the failing one wrote. A
+*chunk* is a series of steps that run in one call of a traced function; hooks outside the step are called only between
+chunks."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
