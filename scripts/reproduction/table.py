@@ -30,7 +30,8 @@ Run the commands from top to bottom: several targets may start from one run, whi
 same results, add `trainer.threads=1` or `trainer.threads=2`: the number of threads in the column "time". Commands with
 `trainer.precision=bfloat16` need a processor with AMX or avx512_bf16, or a GPU that computes in bfloat16; elsewhere add
 `trainer.allow_slow_precision=true`. [scripts/README.md](../scripts/README.md#reproduce) says what the folders `cifar10`
-and `clothing` hold and what to install; `mnist.npz` is the file that `keras.datasets.mnist` downloads."""
+and `clothing` hold and what to install; `mnist.npz` is `~/.keras/datasets/mnist.npz`, which
+`keras.datasets.mnist.load_data()` downloads."""
 
 
 def render(rows: Sequence[Row]) -> str:
