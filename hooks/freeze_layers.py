@@ -25,7 +25,7 @@ class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
 
     The weights get no gradient, but the gradient of the layer's input still flows to the layers before it.
-    stop="upstream" freezes the layers before them too: every layer whose output reaches a frozen layer, even if it also
+    stop="upstream" also freezes all layers upstream: every layer whose output reaches a frozen layer, even if it also
     reaches the network's output along another path.
 
     Nothing in the optimizer changes frozen weights: no earlier momentum, weight decay, regularizer, or moving average.

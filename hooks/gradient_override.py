@@ -36,7 +36,8 @@ class GradientOverride(GraphHook):
     'hooks.gradient_override.backward={_target_: my_package.my_backward}'`. `my_backward` returns a
     `hookline.trainer.ops.backward.Backward`, whose docstring says what its field `function` receives. `function`
     returns one gradient for each input, in the shape of the input. With trainer.precision=float16 the backward pass
-    sees gradients times the loss scale, and "clip" compares these with its limit; `clip_gradients` does not.
+    sees gradients times the loss scale, and "clip" compares these with its limit; `clip_gradients` compares the
+    unscaled ones.
 
     Group: technique
 

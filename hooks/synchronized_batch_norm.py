@@ -22,8 +22,8 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class SynchronizedBatchNorm(GraphHook):
     """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without this hook each replica normalizes by its own part of the batch. With it, any number of replicas trains like
-    one, within rounding.
+    Without this hook each replica normalizes by its own part of the batch. With it, batch norm gives the same on any
+    number of replicas, within rounding.
 
     Group: optimization
 

@@ -14,8 +14,8 @@ from hookline.trainer.hook import Run
 class ReduceOnPlateau(EarlyStopping):
     """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then count again.
 
-    Which evaluations count, and what an improvement is, is as in `early_stopping`, whose patience should be longer. The
-    schedule continues, multiplied by all factors so far; with `schedule=constant` this hook alone sets the rate.
+    Evaluations and improvements count as in `early_stopping`, whose patience should be longer. The schedule continues,
+    multiplied by all factors so far; with `schedule=constant` this hook alone sets the rate.
 
     Group: monitor
 
