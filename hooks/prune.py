@@ -64,7 +64,7 @@ class Prune(GraphHook):
         forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
         after the optimizer:  w <- m w, for splicing from t1 on; likewise its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
-        rewinding:            w <- m w_k in the step that makes masks final (with `stages`: at each); w_k: from `rewind_epoch`
+        rewinding:            w <- m w_k in the step that makes masks final (with `stages`: at each); k = `rewind_epoch`
 
     State:
         mask/<variable>: True where an entry is kept.
