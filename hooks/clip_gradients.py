@@ -25,7 +25,7 @@ class ClipGradients(GraphHook):
     comes later. Frozen weights count as 0. Each network is clipped separately.
 
     A non-finite gradient is never clipped to a number, so `nan_guard` still sees it; with by="norm" the other gradients
-    then do not change. Reports cover the chosen layers; the scalars grad_norm/... cover all gradients of a network.
+    then do not change. The hook's scalars cover the chosen layers; grad_norm/... covers all gradients of a network.
 
     Group: optimization
 

@@ -48,8 +48,8 @@ class Ema(GraphHook):
     Cost: A second copy of the variables in memory, and 0.96 of the speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages of pruned, frozen or
-            quantized entries would be neither 0 nor on a level.
+        tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages would
+            take pruned entries off 0, frozen ones off their value, and quantized ones off their level.
 
     Reference: Polyak and Juditsky 1992; Tarvainen and Valpola 2017, arXiv 1703.01780 (evaluation with averages).
 

@@ -34,7 +34,7 @@ class WeightClustering(GraphHook):
     With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
     "mask/<variable>" records them. This is the default after a hook with masks, such as `prune`. After
     `prune` with schedule=splicing, set `begin_epoch` no earlier than the end_epoch of `prune`: until then the gradient
-    of a pruned entry moves a centroid that the forward pass does not use for it.
+    of a pruned entry moves the centroid nearest to its latent value, though the forward pass uses 0.
 
     Group: technique
 

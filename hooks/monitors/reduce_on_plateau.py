@@ -20,7 +20,7 @@ class ReduceOnPlateau(EarlyStopping):
     Group: monitor
 
     State:
-        best: the best value so far; null before the first.
+        best: the best value so far.
         best_step: the step of the best value.
         seen_step: the step of the last evaluation that counted.
         waited: evaluations since the best one, or since the rate was lowered.
