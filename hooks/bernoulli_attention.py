@@ -33,7 +33,7 @@ class BernoulliAttention(GraphHook):
     The branch is a small convolutional network, trained and saved with the rest. Hooks that choose kernels, such as
     those that prune or round, never choose its layers; `freeze_layers`, `gradient_override` and `clip_gradients` can.
     Unlike in dropout, y is not divided by A. The paper uses join="concatenate"; the moving statistics of batch norm
-    above the gate then cover masked and plain maps.
+    after the gate then cover masked and plain maps.
 
     With `bnn_rounding` the gate comes after the input quantizer.
 
@@ -65,7 +65,7 @@ class BernoulliAttention(GraphHook):
         attention/<layer>: eight examples: input, heat map of A, one draw.
 
     Cost: The branch and one draw per position: 0.59 of the speed (LeNet-5, batch 100). join=concatenate runs the layers
-        above the gate twice.
+        after the gate twice.
 
     Pitfalls:
         tests/trainer/ops/test_estimators.py: a draw has no gradient of its own: without a straight-through estimator

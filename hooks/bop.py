@@ -39,7 +39,7 @@ class Bop(GraphHook):
         bop/flip_ratio: share of entries that this update flipped.
         bop/flip_ratio/<layer>: the same for one layer.
 
-    Cost: Not more than the optimizer and the clip, which it replaces.
+    Cost: No more than the optimizer update and latent-weight clipping that it replaces.
 
     Pitfalls:
         tests/hooks/test_bop.py: flipping where the signs differ would raise the loss. A NaN gradient holds the step

@@ -88,7 +88,7 @@ class QuantizationAwareTraining(GraphHook):
         ranges: one row for each rounded activation: its limits a and b; initially those of the first batch. With
             ranges=learned only the rows of the network's inputs still move; the state `steps` has the initial step
             sizes of kernels. The layer `step_sizes` has trained factors, 1 at first, that multiply these step sizes and
-            all other rows except those of tanh, sigmoid and softmax.
+            the remaining rows, except those of tanh, sigmoid and softmax.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:

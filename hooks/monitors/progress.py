@@ -187,7 +187,7 @@ def draw(status: Status, width: int) -> Group:
 
 
 class Progress(HostHook):
-    """Show the progress of a run: steps, epoch, images per second, wait for data, time left, latest and best metrics.
+    """Show the progress of a run: steps, epoch, examples per second, wait for data, time left, latest and best metrics.
 
     This is a bar in a notebook, and on a terminal unless CI, NO_COLOR or TERM=dumb is set. Elsewhere it is one plain
     line and at most `lines` more, without control characters. If the reader of standard output exits, training

@@ -17,10 +17,10 @@ from hookline.trainer.run.results import format_bytes
 HEAD = """# Results
 
 `python scripts/reproduce.py` makes this page from `recipes/results.json`; do not edit it. Figures are means over the
-seeds on the test split, with the lowest and the highest in parentheses. A result is compared with the figure of a paper, a
-goal of the recipe, or another measurement of ours; a goal is reached if the mean is at least as good (the column
-"reached" has a single "yes" or "no" if all goals of a row agree). The size is that of the weights and statistics as
-`summary.json` counts them for the network that ships. A time is the median wall time of training, evaluation and
+seeds on the test split, with the lowest and the highest in parentheses. A result is compared with the figure of a
+paper, a goal of the recipe, or another measurement of ours; a goal is reached if the mean is at least as good (the
+column "reached" has a single "yes" or "no" if all goals of a row agree). The size is that of the weights and statistics
+as `summary.json` counts them for the network that ships. A time is the median wall time of training, evaluation and
 saving, without the start of Python; it reads "at most" if the machine had other work. *High quality* is the share of
 samples within 3 standard deviations of a mode.
 """
