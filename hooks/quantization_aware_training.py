@@ -39,11 +39,12 @@ NEVER = 2**62  # steps
 class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
-    The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a
-    convolution and one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving
-    average. Latent weights stay float and train through the rounding. Evaluations round as well, so they report the
-    network that ships. `scripts/export.py format=litert` writes an integer-only file with these ranges, without
-    calibration; `format=onnx` writes the same with QuantizeLinear and DequantizeLinear nodes.
+    The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a convolution and
+    one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average; tanh,
+    sigmoid and softmax have the fixed range that runtimes give them. Latent weights stay float and train through the
+    rounding. Evaluations round as well, so they report the network that ships. `scripts/export.py format=litert` writes
+    an integer-only file with these ranges, without calibration; `format=onnx` writes the same with QuantizeLinear and
+    DequantizeLinear nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU, ReLU6 or hard_tanh after it count as one
@@ -57,9 +58,8 @@ class QuantizationAwareTraining(GraphHook):
     `bnn_rounding` rounds are not rounded again. The integer file holds binary kernels exactly, but no binary inputs.
 
     With `ranges=learned` the optimizer trains the step sizes, without weight decay (LSQ). They start from mean
-    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that cannot be
-    negative, judging by the graph, have unsigned levels. The network's inputs keep a moving average as their range;
-    tanh, sigmoid and softmax have the fixed range that runtimes give them.
+    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that cannot be negative,
+    judging by the graph, have unsigned levels. The network's inputs keep a moving average as their range.
 
     From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor the range
     averages change: the network trains as it ships.
@@ -85,10 +85,10 @@ class QuantizationAwareTraining(GraphHook):
                       s trains by dL/ds / sqrt(p N), N: how many entries of x share s; of activations, in one example
 
     State:
-        ranges: one row for each rounded activation: its limits a and b; initially those of the first batch. With
-            ranges=learned only the rows of the network's inputs still move; the state `steps` has the initial step
-            sizes of kernels. The layer `step_sizes` has trained factors, 1 at first, that multiply these step sizes and
-            the remaining rows, except those of tanh, sigmoid and softmax.
+        ranges: one row for each rounded activation: its limits a and b; where they move, initially those of the first
+            batch. With ranges=learned only the rows of the network's inputs still move; the state `steps` has the
+            initial step sizes of kernels. The layer `step_sizes` has trained factors, 1 at first, that multiply these
+            step sizes and the remaining rows, except those of tanh, sigmoid and softmax.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:

@@ -21,8 +21,8 @@ class Sam(GraphHook):
     statistics of batch norm come from the first pass.
 
     The climb uses the gradient of the whole batch, even with micro batches and replicas; in the paper each replica
-    climbs on its own. Weights that `prune` (with splicing only once the masks are final), `frozen_mask` or
-    `freeze_layers` holds do not climb. The kernels of `bop` do climb. So do entries that `incremental_quantization` has
+    climbs on its own. Weights held by `prune` (with schedule=splicing: once the masks are final), `frozen_mask` or
+    `freeze_layers` do not climb. The kernels of `bop` do climb. So do entries that `incremental_quantization` has
     quantized, unless `frozen_mask` with masks=hook freezes them; with `bnn_rounding` the latent weights climb. A layer
     that writes TensorFlow variables in its call writes them twice a step.
 
