@@ -141,8 +141,10 @@ def compare(
 
 
 def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], limit: float) -> str | None:
-    equal = {name: np.isclose(metrics[name], expected[name], limit, limit, equal_nan=True) for name in metrics}
-    return next((name for name in metrics if not equal[name]), None)
+    def equal(one: float, other: float) -> bool:
+        return bool(np.isclose(one, other, 0.0, limit * max(1.0, abs(other)), equal_nan=True))
+
+    return next((name for name in metrics if not equal(metrics[name], expected[name])), None)
 
 
 def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) -> None:

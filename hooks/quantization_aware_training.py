@@ -85,10 +85,10 @@ class QuantizationAwareTraining(GraphHook):
                       s trains by dL/ds / sqrt(p N), N: how many entries of x share s; of activations, in one example
 
     State:
-        ranges: one row for each rounded activation: its limits a and b; where they move, initially those of the first
-            batch. With ranges=learned only the rows of the network's inputs still move; the state `steps` has the
-            initial step sizes of kernels. The layer `step_sizes` has trained factors, 1 at first, that multiply these
-            step sizes and the remaining rows, except those of tanh, sigmoid and softmax.
+        ranges: one row for each rounded activation: its limits a and b. The rows of tanh, sigmoid and softmax are
+            fixed; the others start from the first batch. With ranges=learned only the rows of the network's inputs move
+            after that: the layer `step_sizes` has trained factors, 1 at first, for the other rows that are not fixed
+            and for the initial step sizes of kernels, which are in the state `steps`.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:

@@ -33,7 +33,7 @@ class Advisor(HostHook):
     Group: guard
 
     State:
-        values: the monitor's values so far.
+        values: the monitor's values until one differs.
 
     Cost: 64 training examples are read once, before the first step.
 

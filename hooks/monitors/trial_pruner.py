@@ -23,10 +23,10 @@ PRUNERS = {
 
 
 class TrialPruner(HostHook):
-    """Report each evaluation of a trial to its Optuna study, and end the run when Optuna's pruner says so.
+    """Report validation results of a trial to its Optuna study, and end the run when Optuna's pruner says so.
 
     The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records the trial
-    as pruned. Trials are pruned only once the network has its final form, such as its final sparsity. Outside of a
+    as pruned. Evaluations count only once the network has its final form, such as its final sparsity. Outside of a
     search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
     why. `pip install -e '.[search]'` adds what a search needs.
 
