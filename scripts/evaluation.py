@@ -355,8 +355,9 @@ def print_evaluation(
     shown = {short_name(name): value for name, value in metrics if is_metric(name) or is_total_loss(name)}
     if measures is not None:
         shown = {name.replace("_", " "): value for name, value in measures.overall.items()}
+    width = max([28, *(len(name) + 2 for name in shown)])
     for name, value in shown.items():
-        console.print(f"{name:<28}{f'{value:,}' if isinstance(value, int) else format_value(value)}")
+        console.print(f"{name:<{width}}{f'{value:,}' if isinstance(value, int) else format_value(value)}")
     if measures is not None:
         title, classes = "Classes", measures.classes
         if len(classes) > MOST_CLASSES:

@@ -47,3 +47,8 @@ def test_a_console_keeps_its_own_colours(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     open_console("rich").print("a\x1b[2Jb\nc", style="bold")
     assert capsys.readouterr().out.startswith("\x1b[1ma\\x1b[2Jb\x1b[0m")
+
+
+def test_a_long_name_and_its_value_are_apart(tmp_path: Path, capsys):
+    print_evaluation({"title": "run", "metrics": {f"metric/{'name' * 8}": 0.5}}, None, tmp_path, [])
+    assert f"{'name' * 8}  0.5" in capsys.readouterr().out
