@@ -87,8 +87,8 @@ class QuantizationAwareTraining(GraphHook):
     State:
         ranges: one row for each rounded activation: its limits a and b. The rows of tanh, sigmoid and softmax are
             fixed; the others start from the first batch. With ranges=learned only the rows of the network's inputs move
-            after that: the layer `step_sizes` has trained factors, 1 at first, for the other rows that are not fixed
-            and for the initial step sizes of kernels, which are in the state `steps`.
+            after that. The layer `step_sizes` has a trained factor, 1 at first, for each other row that is not fixed
+            and for each kernel's initial step sizes; the state `steps` holds those sizes.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:

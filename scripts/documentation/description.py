@@ -277,12 +277,16 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
         kind = "changes training inside the step (GraphHook)" if changes else "watches from outside the step (HostHook)"
     yield "class", f"[{cls.__name__}](../{hook.source}), {kind}"
     yield "stages", _names(hook.stages)
-    order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
+    classes: dict[str, Any] = {name: load(name) for name in catalogue()}
+
+    def with_others(declared: Sequence[str], converse: str) -> list[str]:  # the declaration of one holds for both
+        return sorted({*declared, *(name for name, each in classes.items() if hook.name in getattr(each, converse))})
+
+    relations = {"after": with_others(cls.after, "before"), "before": with_others(cls.before, "after")}
+    order = [f"{word} {_names(names)}" for word, names in relations.items() if names]
     priority = f"by priority {cls.priority}, from 0 (first) to 100 (last)"
     yield "order", "; ".join([*order, f"otherwise {priority}" if order else priority])
-    classes: dict[str, Any] = {name: load(name) for name in catalogue()}
-    others = [name for name, each in classes.items() if hook.name in each.conflicts]  # one declaration refuses a pair
-    rows = {"conflicts with": sorted({*cls.conflicts, *others}), **hook.declared}
+    rows = {"conflicts with": with_others(cls.conflicts, "conflicts"), **hook.declared}
     yield from ((label, _names(names)) for label, names in rows.items() if names)
 
 
