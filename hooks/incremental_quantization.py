@@ -56,8 +56,8 @@ class IncrementalQuantization(GraphHook):
 
     Pitfalls:
         tests/hooks/test_incremental_quantization.py: new levels at a later quantization step would move quantized
-            entries. Levels other than 0 change exactly at 1.5 times a power of two; a logarithm in float32 is not exact
-            there.
+            entries. The boundary between two nonzero levels is exactly 1.5 times a power of two; a logarithm in float32
+            is not exact there.
 
     Reference: Zhou et al. 2017, arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5 * 2^n1, of which the paper
         says nothing, are rounded to 2^n1.

@@ -86,9 +86,10 @@ class QuantizationAwareTraining(GraphHook):
 
     State:
         ranges: one row for each rounded activation: its limits a and b. The rows of tanh, sigmoid and softmax are
-            fixed; the others start from the first batch. With ranges=learned only the rows of the network's inputs move
-            after that. The layer `step_sizes` has a trained factor, 1 at first, for each other row that is not fixed
-            and for each kernel's initial step sizes; the state `steps` holds those sizes.
+            fixed; the others start from the first batch. With ranges=learned, only the rows of the network's inputs do
+            so and keep moving; the rest are set once, in the first batch after `begin_epoch`. For each of these, and
+            for each initial step size of a kernel (state `steps`), the layer `step_sizes` trains a factor that starts
+            at 1.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
 
     Scalars:

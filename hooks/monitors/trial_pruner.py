@@ -27,8 +27,8 @@ class TrialPruner(HostHook):
 
     The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records the trial
     as pruned. Evaluations count only once the network has its final form, such as its final sparsity. Outside of a
-    search (`--trials`), the hook does nothing. If the study cannot be reached, training continues, and one line says
-    why. `pip install -e '.[search]'` adds what a search needs.
+    search (`--trials`), the hook does nothing. If an evaluation cannot reach the study, training continues, and one
+    line says why. `pip install -e '.[search]'` adds what a search needs.
 
     Group: monitor
 
