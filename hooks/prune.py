@@ -85,8 +85,8 @@ class Prune(GraphHook):
         tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
             number of steps.
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; an update
-            that falls on a skipped step takes place in the next one. Survivors and the optimizer's state return
-            together, to the values of one step.
+            that falls on a skipped step takes place in the next one. Rewinding returns survivors and
+            the optimizer's state together, to the values of one step.
         tests/hooks/pruning/test_selector.py: even among equal entries, exactly the required number
             is pruned.
 
