@@ -21,6 +21,6 @@ def assert_refused(message, function, *arguments, **options):
 
 def assert_one_line(main, arguments, word, capture):
     assert main(arguments) == 2, arguments
-    error = capture.readouterr().err
+    shown, error = capture.readouterr()
     assert word in error, error
-    assert error.count("\n") == 1
+    assert (shown, error.startswith("Error: "), error.count("\n")) == ("", True, 1), (shown, error)
