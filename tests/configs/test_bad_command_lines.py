@@ -3,17 +3,14 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from hookline.trainer.config.command import parse_command, typed
 from hookline.trainer.config.preflight import preflight
 from tests.support.refusals import assert_refused, refusal
+from tests.support.workers import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = "trainer.strategy=mirrored trainer.batch_size=64"
 MISTAKES = {
     "recipes": {
@@ -121,9 +118,8 @@ def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():
         "assert train.main(['recipe=bnn', '--explain', 'optimizer.learning_rate']) == 0\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.startswith("optimizer.learning_rate = 0.003\n  set by configs/recipe/baseline.yaml:15\n")
+    shown = "optimizer.learning_rate = 0.003\n  set by configs/recipe/baseline.yaml:15\n"
+    assert run_python("-c", code)[0].startswith(shown)
 
 
 # Likely mistakes at the real door, with the real configs; TensorFlow takes seconds to import, so it is not imported.
@@ -180,9 +176,8 @@ def test_a_mistake_is_one_line_with_its_remedy_without_tensorflow(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     lines = json.dumps([shlex.split(line) for line in LIKELY])
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, input=lines, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    shown, _ = run_python("-c", PROGRAM, input=lines, cwd=tmp_path, timeout=300)
+    found = [json.loads(line) for line in shown.splitlines()]
     for (line, words), (code, said, imported) in zip(LIKELY.items(), found, strict=True):
         assert (code, said.count("\n"), imported) == (2, 1, False), line
         assert said.startswith("Error: ")

@@ -4,14 +4,12 @@ import os
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
 from hookline import train
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.workers import ROOT, run_python
 
 
 @pytest.fixture
@@ -67,9 +65,7 @@ def test_a_fault_of_the_program_and_debug_show_the_traceback(session, capfd, mon
 
 def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path):
     for shown, words in ((["--info", "defaults"], "recipe/bnn"), (["--cfg", "job", "--package", "trainer"], "batch_")):
-        command = [sys.executable, str(ROOT / "train.py"), "recipe=bnn", *shown]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert words in done.stdout
+        assert words in run_python(ROOT / "train.py", "recipe=bnn", *shown, cwd=tmp_path)[0]
 
 
 @pytest.mark.parametrize("arguments", [["recipe=bnn", "--cfg", "job"], ["recipe=no_such_recipe"]])

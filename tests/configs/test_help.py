@@ -20,14 +20,18 @@ def wide(monkeypatch) -> None:
     monkeypatch.setattr(module, "terminal_width", lambda: 500)
 
 
-def test_every_option_and_setting_is_listed_with_its_purpose():
-    text = " ".join(help_text().split())
+def test_every_option_and_setting_is_listed_with_its_purpose_and_each_option_has_a_text_with_a_command():
+    listed = " ".join(help_text().split())
     for group in TITLES:
         for path in (CONFIG_DIR / group).glob("*.yaml"):
             if path.stem != "default":
-                assert re.search(rf"\b{path.stem} (\* )?{re.escape(purpose(path))}", text), path
+                assert re.search(rf"\b{path.stem} (\* )?{re.escape(purpose(path))}", listed), path
+                text = entry_text(name := f"{group}.{path.stem}")
+                assert " ".join(text.split()).startswith(f"{name}: {purpose(path)}")
+                assert f"configs/{group}/{path.name}" in text
+                assert re.search(r"^  command +python train\.py .*recipe=\w+", text, re.M)
     for field in dataclasses.fields(TrainerConfig):
-        assert f" {field.name} {field.metadata['help']}" in text
+        assert f" {field.name} {field.metadata['help']}" in listed
     assert not re.search(r"[^\n\x20-\x7e]", help_text())
 
 
@@ -41,17 +45,6 @@ def test_the_examples_are_right():
             assert parse_command(arguments).overrides == (arguments[0],)
         else:
             assert preflight(parse_command([each for each in arguments if not each.startswith("run_dir")]))
-
-
-def test_every_name_has_a_text_with_its_file_and_a_command():
-    for group in TITLES:
-        for path in (CONFIG_DIR / group).glob("*.yaml"):
-            if path.stem != "default":
-                name = f"{group}.{path.stem}"
-                text = entry_text(name)
-                assert " ".join(text.split()).startswith(f"{name}: {purpose(path)}")
-                assert f"configs/{group}/{path.name}" in text
-                assert re.search(r"^  command +python train\.py .*recipe=\w+", text, re.M)
 
 
 def test_a_text_shows_keys_defaults_and_comments():

@@ -43,8 +43,7 @@ def test_options_of_another_type_or_range_are_refused():
 def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
     layer = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))
     keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "a.keras")
-    with pytest.raises(UserError, match="cannot be loaded as format=keras"):
-        FORMATS["keras"].load(tmp_path / "a.keras")
+    assert_refused("cannot be loaded as format=keras", FORMATS["keras"].load, tmp_path / "a.keras")
 
 
 FILE, DIRECTORY = FORMATS["onnx"], FORMATS["saved_model"]

@@ -1,6 +1,5 @@
 """Files of integers: what quantization-aware training evaluates is what the runtimes compute."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from hookline.deploy.formats import load_litert, load_onnx
 from hookline.deploy.integer import grid_steps, write_integer, write_qdq
 from hookline.deploy.plain_model import is_fake_quantized, rebuilt
 from hookline.deploy.runtime_files import OPSET
-from hookline.hook_list import hook_name
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization.activation_places import stretched
 from hookline.hooks.quantization.fake import nudged
@@ -23,13 +21,10 @@ from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.scripts.export import main
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_weights
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
+from tests.support.hooked import hooked
 from tests.support.refusals import assert_refused
-from tests.support.toy import ToyObjective, build_context
 
 layers = keras.layers
 EXAMPLES, SIDE = 64, 12
@@ -53,14 +48,8 @@ def trained(model: keras.Model, steps: int = 40, first: BnnRounding | None = Non
     """Return the plain model that ships after some steps of quantization-aware training, perhaps beside a hook."""
     hook = QuantizationAwareTraining(**options)
     hooks: list[GraphHook] = [hook] if first is None else [first, hook]
-    for each in hooks:
-        each.name = hook_name(type(each))
-        model = each.rebuild_model(model)
     network = Network("model", model, keras.optimizers.Adam(0.003))
-    network.optimizer.build(network.model.trainable_variables)
-    for each in hooks:
-        each.build(replace(build_context(network), rounded=_rounded(each, [] if first in (None, each) else [first])))
-    loop = ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), batch, xla=False)
+    loop = hooked(network, *hooks, batch=batch)
     loop.run(0, steps)
     used = shipped_weights(loop.trainer, steps)["model"]
     stripped = network.model

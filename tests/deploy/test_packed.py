@@ -23,9 +23,7 @@ from hookline.trainer.network import Network
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.trainer import Trainer
-from tests.support.hooked import named
-from tests.support.masking import build_hooks
+from tests.support.hooked import built, named
 from tests.support.packed import (
     exact_inputs,
     inner_value,
@@ -122,13 +120,8 @@ def finished(*hooks: GraphHook, model: keras.Model | None = None) -> Run:
     """Return a run whose latent weights and statistics are random."""
     model, ends = take_off(model or small_model())
     randomize(model, 1, dict.fromkeys(("first", "second", "logits")))
-    for hook in hooks:
-        model = hook.rebuild_model(model)
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build(model.trainable_variables)
-    network = Network("model", model, optimizer, final_activations=ends)
-    trainer = Trainer([network], [Classify()], build_hooks(hooks, network), seed=0)
-
+    network = Network("model", model, keras.optimizers.SGD(0.1), final_activations=ends)
+    trainer = built(network, *hooks, objective=Classify())
     data = SimpleNamespace(
         input_shape=(FEATURES,), classes=CLASSES, class_names=("cat", "ant", "bee"), preparation=None
     )

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -212,7 +212,6 @@ def assert_comes_back(stored: Stored, values: np.ndarray) -> None:
     assert found.tobytes() == values.tobytes()
 
 
-@settings(deadline=None)
 @given(
     arrays(
         np.float32, array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6), elements=floats, fill=st.just(0.0)

@@ -11,7 +11,6 @@ import tensorflow as tf
 from hookline.hooks.monitors.checkpoint import Checkpoint
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import NonFiniteError
-from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import read_checkpoint, read_manifests
@@ -20,7 +19,7 @@ from hookline.trainer.run.workers import Workers
 from tests.support.poison import Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values
 from tests.support.runs import toy_run
-from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy_network
+from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, network_of, toy_network
 
 STEPS = 12
 
@@ -50,9 +49,7 @@ def plain_network():
     rate = ScaledRate(keras.optimizers.schedules.CosineDecay(0.1, STEPS))
     layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
     model = keras.Sequential([keras.Input([FEATURES]), *layers], name="plain")
-    network = Network("model", model, keras.optimizers.SGD(rate, momentum=0.9, name="sgd"))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+    return network_of(model, keras.optimizers.SGD(rate, momentum=0.9, name="sgd"))
 
 
 def run_on(count, directory, fault, network=plain_network, **guard):

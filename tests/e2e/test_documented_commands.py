@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 
 from tests.support.documentation import PAGES, check_page, read_page, run_here
 from tests.support.images import write_mnist
+from tests.support.workers import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = ("README.md", "hooks/README.md")
 """The page whose commands run below, and one made by a script, whose tests compose its commands."""
 

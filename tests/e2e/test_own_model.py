@@ -13,6 +13,7 @@ from hookline.scripts.plan import main as plan
 from hookline.scripts.predict import main as predict
 from hookline.train import main
 from tests.support.command import run_small
+from tests.support.refusals import assert_one_line
 
 MODULE = """
 import keras
@@ -97,9 +98,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         ([OWN[0], "model._target_=my_models.raises"], "raised RuntimeError: nothing here"),
         ([OWN[0], "model._target_=my_models.sequence", "data=arrays", "data.path=rows.npz"], "[7, 5, 1]"),
     ):
-        assert main([*CUSTOM, *given, "run_dir=never"]) == 2
-        (line,) = capfd.readouterr().err.strip().splitlines()
-        assert word in line
+        assert_one_line(main, [*CUSTOM, *given, "run_dir=never"], word, capfd)
         assert not (own_module / "never").exists()
 
 
@@ -210,8 +209,7 @@ def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_classes, capsys)
         np.testing.assert_allclose(outputs(f"run/export/{name}"), expected, atol=1e-5)
     capsys.readouterr()
     for form, line in (("packed", "is a Own."), ("sparse", "parts of Keras alone")):
-        assert export(["run=run", PLUGIN, f"format={form}"]) == 2
-        assert line in capsys.readouterr().err
+        assert_one_line(export, ["run=run", PLUGIN, f"format={form}"], line, capsys)
 
 
 def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_classes, capsys):

@@ -2,18 +2,17 @@
 
 import json
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hookline import train
 from hookline.scripts import evaluate, export, plan
 from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.results import read_summary
 from hookline.trainer.run.state import changed_environment
+from tests.support.workers import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "support" / "moons_plugin"
 INSTALL = ("install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
@@ -26,9 +25,7 @@ MADE = 12
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(SOURCE, folder / "source")
-    command = [sys.executable, "-m", "pip", *INSTALL, "--target", str(folder / "site"), str(folder / "source")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-m", "pip", *INSTALL, "--target", folder / "site", folder / "source")
     return folder / "site"
 
 
@@ -38,7 +35,7 @@ def run(site, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         assert train.main(["recipe=moons", *SHORT, "trainer.max_seconds=0", f"run_dir={directory}"]) == 0
-        assert summary_of(directory)["status"] == "paused"
+        assert read_summary(directory)["status"] == "paused"
         assert train.main([f"resume={directory}", "trainer.max_seconds=null"]) == 0
     forget()
     return directory
@@ -56,12 +53,8 @@ def forget():
         del sys.modules[name]
 
 
-def summary_of(directory):
-    return json.loads((directory / "summary.json").read_text())
-
-
 def test_a_run_of_its_recipe_is_resumed_after_its_time_was_over(run):
-    summary = summary_of(run)
+    summary = read_summary(run)
     assert (summary["recipe"], summary["status"], summary["steps"]) == ("moons", "completed", MADE)
     assert 0 < summary["resumed_at"][0] < MADE
     assert summary["final"]["weight_noise/steps"] > 1

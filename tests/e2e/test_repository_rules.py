@@ -4,11 +4,11 @@ import ast
 import re
 import subprocess
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.workers import ROOT
+
 ROOMS = ("trainer", "deploy", "hooks", "recipes", "scripts")
 MAY_IMPORT = {
     "trainer": {"trainer"},

@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +17,10 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.results import read_summary
 from tests.support.command import run_small
+from tests.support.workers import ROOT, wait_until
 
-ROOT = Path(__file__).parents[2]
 LISTENING = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
@@ -31,23 +30,11 @@ sys.exit(train.main(sys.argv[1:]))
 SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")
 
 
-def wait_for_content(path, process):
-    deadline = time.monotonic() + 120
-    while not path.exists() or not path.stat().st_size:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-def summary_of(directory):
-    return json.loads((directory / "summary.json").read_text())
-
-
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 295 steps:UserWarning")  # few on purpose
 def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
     given = ("trainer.epochs=15", "trainer.evaluate_every_epochs=3", "trainer.compile=off", "hooks.pictures=null")
     code = main(["recipe=bnn", *given, f"run_dir={tmp_path / 'run'}"])
-    summary = summary_of(tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
     assert code == 0
     assert summary["status"] == "completed"
     assert summary["test"]["metric/accuracy"] >= 0.93
@@ -68,7 +55,7 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd):
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("Error: NaN or infinity at step ")
     assert "This update was withheld" in line
-    summary = summary_of(tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
     assert summary["status"] == "failed"
     assert summary["test"] == {}
 
@@ -82,14 +69,16 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            wait_for_content(directory / "metrics.jsonl", process)
+            metrics = directory / "metrics.jsonl"
+            wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), 120)
+            assert process.poll() is None, process.communicate()
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130
     assert re.fullmatch(rf"Ended by SIGINT after step \d+ of \d+\. Resume with: .* resume={directory}\n", errors)
-    assert summary_of(directory)["status"] == "interrupted"
+    assert read_summary(directory)["status"] == "interrupted"
     for line in (directory / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
 

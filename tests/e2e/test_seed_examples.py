@@ -15,14 +15,13 @@ import tensorflow as tf
 
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
-from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.centers import center_change, center_sums
 from hookline.trainer.ops.estimators import round_through, straight_through
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import ToyObjective, build_context, toy_batch, toy_network, values_of
+from tests.support.toy import ToyObjective, build_context, network_of, toy_batch, toy_network, values_of
 
 v1 = tf.compat.v1
 
@@ -109,9 +108,7 @@ class OutputMinusTarget(Objective):
 def two_layers(middle):
     layers = [keras.layers.Dense(n, use_bias=False, kernel_initializer="ones", name=f"w{n - 2}") for n in (3, 4)]
     model = keras.Sequential([keras.Input((2,)), layers[0], *middle, layers[1]])
-    network = Network("model", model, keras.optimizers.SGD(1.0))
-    network.optimizer.build(model.trainable_variables)
-    return network
+    return network_of(model, keras.optimizers.SGD(1.0))
 
 
 def test_a_frozen_layer_does_the_same_and_an_accident_is_refused():

@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import network_of
 
 v1 = tf.compat.v1
 NUMBERS = itertools.count()
@@ -113,8 +113,7 @@ def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route):
     # The same in the trainer's own step: at a learning rate of 1 a weight moves by its gradient.
     model = keras.Sequential([keras.Input((2,), batch_size=1), ToyLogits(ROUTES[route])])
     model.set_weights([C, K])
-    network = Network("model", model, keras.optimizers.SGD(1.0))
-    network.optimizer.build(model.trainable_variables)
+    network = network_of(model, keras.optimizers.SGD(1.0))
     batch = {"inputs": tf.zeros([1, 2]), "targets": tf.constant(LABELS[None])}
     ChunkLoop(Trainer([network], [ToyLoss()], [], seed=0), lambda step: batch, xla=False).run(0, 1)
     for before, after, expected in zip((C, K), model.get_weights(), CHAIN_RULE.values(), strict=True):

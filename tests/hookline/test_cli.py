@@ -15,8 +15,9 @@ from hookline.trainer import errors
 from hookline.trainer.config import parts
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.errors import UserError, as_typed
+from tests.support.refusals import assert_one_line
+from tests.support.workers import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT_ONLY = {"benchmark", "catalogue", "kill_runs", "reproduce"}
 """Scripts for work on the project itself, which stay in a clone."""
 FRAMEWORKS = "{'tensorflow', 'keras', 'jax', 'torch', 'sklearn', 'matplotlib'}"
@@ -24,10 +25,7 @@ FRAMEWORKS = "{'tensorflow', 'keras', 'jax', 'torch', 'sklearn', 'matplotlib'}"
 
 def in_a_process(code, *arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P", "-c", code, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python("-P", "-c", code, *arguments, cwd=cwd, env=environment, timeout=120)[0]
 
 
 def test_every_script_that_users_need_has_a_subcommand():
@@ -101,12 +99,7 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_code_2(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, said in MISTAKES.items():
-        assert cli.main(arguments.split()) == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        (line,) = shown.err.splitlines()
-        assert line.startswith("Error: ")
-        assert said in line
+        assert_one_line(cli.main, arguments.split(), said, capsys)
 
 
 def test_any_directory_can_be_resumed(tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 import email
 import json
 import os
-import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -13,7 +11,9 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-ROOT = Path(__file__).resolve().parents[2]
+from hookline.trainer.run.results import read_summary
+from tests.support.workers import ROOT, run_python
+
 ROOMS = ("configs", "deploy", "hooks", "recipes", "scripts", "trainer")
 LEFT_OUT = ("scripts/benchmark", "scripts/catalogue", "scripts/documentation/", "scripts/kill_runs", "scripts/repro")
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
@@ -51,16 +51,14 @@ def test_extras_and_the_command_are_declared():
     assert cuda.replace("[and-cuda]", "") == tensorflow
 
 
-def run(command, cwd, site=None, code=0):
-    """Run a program as a user of the installed package does: nothing of this clone is on the path before it."""
+def run(arguments, cwd, site=None, code=0):
+    """Run Python as a user of the installed package does: nothing of this clone is on the path before it."""
     environment = {**os.environ, "PYTHONPATH": str(site) if site else ""}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+    return "".join(run_python(*arguments, code=code, cwd=cwd, env=environment, timeout=600))
 
 
 def build(source, place, target):
-    run([sys.executable, "-P", "-m", "hatchling", "build", "-t", target, "-d", str(place)], source)
+    run(["-P", "-m", "hatchling", "build", "-t", target, "-d", place], source)
     (made,) = place.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return made
 
@@ -74,7 +72,7 @@ def wheel(tmp_path_factory):
 def site(wheel, tmp_path_factory):
     place = tmp_path_factory.mktemp("site")
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(place))
-    run([sys.executable, "-m", "pip", "install", *options, str(wheel)], place)
+    run(["-m", "pip", "install", *options, wheel], place)
     return place
 
 
@@ -100,10 +98,7 @@ def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(whee
 @pytest.mark.full
 def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, tmp_path):
     def command(*arguments, code=0):
-        return run([sys.executable, "-m", "hookline", *arguments], tmp_path, site, code)
-
-    def summary_of(directory):
-        return json.loads((tmp_path / directory / "summary.json").read_text())
+        return run(["-m", "hookline", *arguments], tmp_path, site, code)
 
     for name in FOREIGN:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -112,21 +107,21 @@ def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, t
     (tmp_path / "configs" / "train.yaml").write_text("x: [\n")
     own = (ROOT / "recipes" / "OWN.md").read_text().split("# my_models.py\n")[1].split("```")[0]
     (tmp_path / "my_models.py").write_text(own)
-    seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], tmp_path, site)
+    seen = run(["-P", "-c", "import hookline; print(hookline.__file__)"], tmp_path, site)
     assert Path(seen.strip()).is_relative_to(site)
-    version = run([sys.executable, str(site / "bin" / "hookline"), "--version"], tmp_path, site)
+    version = run([site / "bin" / "hookline", "--version"], tmp_path, site)
     assert version == f"hookline {project()['version']}\n"
     assert "hookline train --help" in command("train", "seed=1", code=2)
     model = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
     said = command("launch", "workers=2", *SHORT, *model, "trainer.max_seconds=0", "run_dir=own")
     assert "hookline train resume=own" in said
-    assert summary_of("own")["workers"]["count"] == 2
+    assert read_summary(tmp_path / "own")["workers"]["count"] == 2
     command("resume", "own", "trainer.strategy=none", "trainer.max_seconds=null", model[0])
-    assert summary_of("own")["status"] == "completed"
+    assert read_summary(tmp_path / "own")["status"] == "completed"
     assert json.loads((tmp_path / "own" / "environment.json").read_text())["git_commit"] is None
     said = command("train", "-m", *SHORT, "model.units=[16]", "seed=1", "--jobs", "1", "--sweep", "sweep")
     assert "hookline compare sweep" in said
     (swept,) = (tmp_path / "sweep").glob("0*/")
-    assert summary_of(swept)["status"] == "completed"
+    assert read_summary(swept)["status"] == "completed"
     command("export", f"run={swept}")
     assert (swept / "export" / "model.keras").is_file()

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import hookline
 from hookline.spec import rebuilt_part
-from hookline.trainer.hook import Declaration, GraphHook
+from hookline.trainer.hook import Declaration
 from tests.support.door import images, small_model, small_trainer
+from tests.support.toy import CountingHook
 
 X, Y = images()["x_train"], images()["y_train"]
 
@@ -135,18 +136,9 @@ def frozen_model():
     return model
 
 
-class Undeclared(GraphHook):
-    def __init__(self, *, network="model"):
-        self.network = network
-
-    def build(self, context):
-        self.count = tf.Variable(0.0, trainable=False)
-
+class Undeclared(CountingHook):
     def declare(self):
         return Declaration()
-
-    def update_ops(self, context):
-        return [self.count.assign_add(1.0)]
 
 
 def built_optimizer():

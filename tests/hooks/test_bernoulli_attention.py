@@ -15,6 +15,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from tests.support.attention import BATCH, attention, binary_model, image_loop, image_model, prepare, square_batch
 from tests.support.hooked import named
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, toy_network, values_of
 
 
@@ -127,10 +128,8 @@ def test_evaluation_metrics_are_exact_means_over_examples():
 
 
 def test_wrong_options_and_networks_are_refused_by_name():
-    with pytest.raises(UserError, match="convolution"):
-        attention().rebuild_model(toy_network().model)
-    with pytest.raises(UserError, match="supervision.key=mask"):
-        seeded(0, supervision={"key": "mask"})
+    assert_refused("convolution", attention().rebuild_model, toy_network().model)
+    assert_refused("supervision.key=mask", seeded, 0, supervision={"key": "mask"})
     inputs = keras.Input((None, None, 1))
     maps = keras.layers.Conv2D(2, 3)(keras.layers.Conv2D(2, 3, name="conv")(inputs))
     with pytest.raises(UserError, match="branch_input=input"):

@@ -17,7 +17,7 @@ from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import hooked
 from tests.support.refusals import assert_refused
-from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_arrays, toy_batch
+from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, network_of, toy_arrays, toy_batch
 
 
 def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, width: int = 2) -> Network:
@@ -25,9 +25,7 @@ def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, widt
     inputs = keras.Input((FEATURES,))
     features = keras.layers.Dense(width, use_bias=False, name="features")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(CLASSES, name="logits")(features))
-    network = Network("model", model, optimizer or keras.optimizers.SGD(0.1))
-    network.optimizer.build(model.trainable_variables)
-    return network
+    return network_of(model, optimizer)
 
 
 def center_loop(network: Network, **options: Any) -> tuple[CenterLoss, ChunkLoop]:

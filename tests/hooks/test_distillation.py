@@ -19,6 +19,7 @@ from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
 from tests.support.door import small_trainer, train
 from tests.support.hooked import hooked
+from tests.support.networks import Subclassed
 from tests.support.refusals import assert_refused, refusal
 from tests.support.resumed import go_on, signal_at
 from tests.support.toy import BATCH, CLASSES, FEATURES, build_context, toy_batch, toy_network
@@ -163,15 +164,6 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
     assert "teacher=" in refused(tmp_path / "nowhere")
 
 
-class Unknown(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = keras.layers.Dense(3, "softmax")
-
-    def call(self, inputs: Any) -> Any:
-        return self.last(keras.layers.Flatten()(inputs))
-
-
 def test_probabilities_are_not_taken_for_logits() -> None:
     network = student()
     network.model.layers[-1].activation = keras.activations.softmax  # as a loss of the user's leaves it
@@ -181,7 +173,7 @@ def test_probabilities_are_not_taken_for_logits() -> None:
     loop.run(0, 1)
     assert loop.accumulators.read()["loss/distillation"] == pytest.approx(0.0, abs=1e-6)
     assert network.model.layers[-1].activation is same.layers[-1].activation is keras.activations.softmax
-    (unknown := Unknown())(np.zeros([1, 8, 8, 1]))
+    (unknown := Subclassed("softmax"))(np.zeros([1, 8, 8, 1]))
     assert_refused("returns probabilities", train, small_trainer(Distillation(teacher=unknown)))
 
 

@@ -18,7 +18,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from tests.support.hooked import named
 from tests.support.masking import build_hooks, small_network
-from tests.support.toy import BATCH, CLASSES, build_context, toy_loop, values_of
+from tests.support.toy import BATCH, CLASSES, build_context, network_of, toy_loop, values_of
 
 WORDS, LENGTH, WIDTH = 12, 2, 8
 
@@ -43,9 +43,7 @@ def sequence_network() -> Network:
     x = layers.SeparableConv1D(WIDTH, 3, padding="same", name="separable")(x)
     x = layers.Conv1DTranspose(WIDTH, 3, padding="same", name="transposed")(x)
     x = layers.GRU(4, unroll=True, name="gru")(x)
-    network = Network("model", keras.Model(words, layers.Dense(CLASSES, name="logits")(x)), keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+    return network_of(keras.Model(words, layers.Dense(CLASSES, name="logits")(x)))
 
 
 def word_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:

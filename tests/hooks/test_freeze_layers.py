@@ -10,7 +10,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_paths, select_layers
 from hookline.trainer.network import Network
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, build_context, toy_loop, toy_model, toy_network, values_of
+from tests.support.toy import StatelessHook, build_context, network_of, toy_loop, toy_model, toy_network, values_of
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]
 STATISTICS = ["toy/norm/moving_mean", "toy/norm/moving_variance"]
@@ -113,8 +113,7 @@ def test_nothing_upstream_of_the_frozen_layer_moves():
 
 def test_inference_makes_a_frozen_norm_use_its_moving_statistics():
     hook = named(layers=["hidden", "norm"], batch_norm="inference")
-    network = Network("model", hook.rebuild_model(toy_model()), keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
+    network = network_of(hook.rebuild_model(toy_model()))
     loop = toy_loop([hook], network=network)
     x = np.random.default_rng(3).normal(3.0, 5.0, size=(16, 6)).astype(np.float32)
     np.testing.assert_array_equal(network.model(x, training=True), network.model(x, training=False))

@@ -13,10 +13,9 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.ops.backward import Backward
-from hookline.trainer.step.trainer import Trainer
-from tests.support.hooked import named
+from tests.support.hooked import built, named
 from tests.support.refusals import assert_refused
-from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch
+from tests.support.toy import CLASSES, FEATURES, toy_batch
 
 Gradients = dict[str, np.ndarray]
 
@@ -38,13 +37,7 @@ def model() -> keras.Model:
 
 def gradients_with(hooks: list[GraphHook], given: keras.Model | None = None, step: int = 0) -> Gradients:
     """Return the gradients of a step over the first batch, by the names of the variables; nothing is trained."""
-    given = given or model()
-    for hook in hooks:
-        given = hook.rebuild_model(given)
-    network = Network("model", given, keras.optimizers.SGD(1.0))
-    for hook in hooks:
-        hook.build(build_context(network))  # of a run of 100 steps
-    trainer = Trainer([network], [ToyObjective()], hooks, seed=0)
+    trainer = built(Network("model", given or model(), keras.optimizers.SGD(1.0)), *hooks)  # of a run of 100 steps
 
     @tf.function(autograph=False)
     def gradients(number: tf.Tensor) -> dict[str, tf.Tensor]:

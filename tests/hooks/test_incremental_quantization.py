@@ -21,9 +21,9 @@ from hookline.hooks.quantization.quantizers import (
     power_of_two,
     round_to_levels,
 )
-from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from tests.support.hooked import hooked
+from tests.support.refusals import assert_refused
 from tests.support.toy import build_context, toy_network, values_of
 
 
@@ -147,8 +147,7 @@ def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
 
 def test_what_does_not_fit_is_refused_by_name():
     for options, word in (({"layers": "norm"}, "norm"), ({"begin_epoch": 20}, "epoch 26")):
-        with pytest.raises(UserError, match=word):
-            named(**options).build(build_context(toy_network()))
+        assert_refused(word, named(**options).build, build_context(toy_network()))
 
 
 # When shares grow.
@@ -170,8 +169,7 @@ def test_shares_grow_at_the_first_step_of_their_epoch():
         ({"count": 2, "begin": 24.75, "apart": 0.25}, [99, 99]),
     ):
         assert steps(**arguments) == expected
-    with pytest.raises(UserError, match="epoch 27"):
-        steps(apart=9)
+    assert_refused("epoch 27", steps, apart=9)
 
 
 # Levels and rounding against the paper's own equations, computed by exhaustive comparison in float64.

@@ -11,7 +11,7 @@ from hookline import hooks
 from hookline.hooks.ema import Ema
 from hookline.hooks.options import epoch_start, moving_average, project_with_average
 from hookline.hooks.prune import Prune
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 from tests.support.toy import toy_network
 
 
@@ -21,8 +21,7 @@ def test_types_of_the_arguments_are_those_of_the_constructor():
         (lambda: Prune(layers=toy_network().model.layers), r"layers=\["),
         (lambda: Ema(warm_up="no"), "warm_up='no'"),
     ):
-        with pytest.raises(UserError, match=f"^{given}.* received for .* Expected "):
-            make()
+        assert_refused(f"^{given}.* received for .* Expected ", make)
 
 
 WRONG = {
@@ -58,8 +57,7 @@ def test_every_option_of_a_hook_is_checked_when_it_is_made():
     for name, wrong in WRONG.items():
         given = {"layers": "*"} if name == "freeze_layers" else {}
         for option, value in wrong.items():
-            with pytest.raises(UserError, match=option):
-                hooks.load(name)(**{**given, option: value})
+            assert_refused(option, hooks.load(name), **{**given, option: value})
 
 
 def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():

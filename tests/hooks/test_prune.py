@@ -15,6 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.step.stage import order_hooks
 from tests.support.hooked import hooked, named
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, build_context, toy_network, values_of
 
 OPTIMIZERS = {
@@ -102,8 +103,7 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
         ({"structure": "channel"}, "last layer", None),
         ({}, "not trainable", frozen),
     ):
-        with pytest.raises(UserError, match=word):
-            Prune(**options).build(build_context(network or toy_network()))
+        assert_refused(word, Prune(**options).build, build_context(network or toy_network()))
 
 
 # What the summary says: entries, zeros and bytes.
@@ -305,5 +305,4 @@ def test_what_cannot_be_gone_back_to_is_refused():
         with pytest.raises(UserError, match="rewind_epoch"):
             Prune(**options).build(build_context(toy_network()))
     hooks = [named(Prune(rewind_epoch=1.0)), named(IncrementalQuantization())]
-    with pytest.raises(UserError, match="incremental_quantization"):
-        order_hooks(hooks)
+    assert_refused("incremental_quantization", order_hooks, hooks)

@@ -17,11 +17,10 @@ from hookline.trainer.network import Network
 from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import built, hooked, named, used_by
 from tests.support.networks import Subclassed
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model, values_of
+from tests.support.toy import StatelessHook, toy_arrays, toy_batch, toy_model, values_of
 
 
 def loop_of(
@@ -137,11 +136,8 @@ def test_logits_are_rounded_before_a_softmax_that_was_inside_of_their_layer() ->
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(3, activation="softmax")])
     model, finals = take_off(model)
     hook, inputs = named(QuantizationAwareTraining()), toy_arrays()[0]
-    network = Network("model", hook.rebuild_model(model), keras.optimizers.SGD(0.1), final_activations=finals)
-    hook.build(build_context(network))
-    network.optimizer.build(network.model.trainable_variables)
-    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), toy_batch, xla=False)
-    loop.run(0, 2)
+    network = Network("model", model, keras.optimizers.SGD(0.1), final_activations=finals)
+    hooked(network, hook).run(0, 2)
     shipped = hook.strip_model(network.model)
     before = shipped(inputs)
     assert len(np.unique(before)) < 150  # of 64 x 3 logits

@@ -7,11 +7,9 @@ import tensorflow as tf
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.sam import Sam
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.metrics import LossScale
-from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import named
-from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import ToyObjective, toy_batch, toy_loop, toy_network, values_of
 
 
 def make(*hooks, radius: float = 0.5, climbs: bool = True, **options):
@@ -91,10 +89,9 @@ class Steep(ToyObjective):
 
 def test_an_overflow_of_the_first_pass_leaves_the_step_out():
     keras.utils.set_random_seed(0)
-    hook, network, scale = named(Sam()), toy_network(), LossScale()
-    hook.build(build_context(network))
+    network, scale = toy_network(), LossScale()
     scale.value.assign(2.0**120)
-    loop = ChunkLoop(Trainer([network], [Steep()], [hook], seed=0, loss_scale=scale), toy_batch, xla=False)
+    loop = toy_loop([named(Sam())], network=network, objectives=[Steep()], loss_scale=scale)
     before = values_of(network)
     assert loop.run(0, 1) == (1, [])
     assert float(scale.value) == 2.0**119

@@ -9,7 +9,7 @@ from hookline.recipes.classification import Classification, classification
 from hookline.recipes.data.digits import digits
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.recipe import Parts
-from tests.support.networks import identity
+from tests.support.networks import Subclassed, identity
 from tests.support.refusals import assert_refused
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
@@ -30,16 +30,7 @@ def test_loss_and_accuracy_of_labels_and_of_mixed_examples_by_hand(smoothing: fl
 
 def test_networks_that_do_not_fit_are_refused() -> None:
     assert_refused("3 logits for 6 classes", Classification(classes=6).compute, identity, BATCH)
-
-    class Softmax(keras.Model):
-        def __init__(self) -> None:
-            super().__init__(name="own")
-            self.dense = keras.layers.Dense(10, activation="softmax")
-
-        def call(self, inputs: tf.Tensor) -> tf.Tensor:
-            return self.dense(tf.reshape(inputs, [-1, 64]))
-
-    own = Softmax()
+    own = Subclassed("softmax", units=10)
     own(tf.zeros([1, 8, 8, 1]))
     parts = Parts(digits(), lambda input_shape, classes: own, keras.optimizers.SGD)
     assert_refused("'own' returns probabilities", classification, parts=parts)

@@ -19,8 +19,8 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import Batch
 from hookline.trainer.recipe import Parts
-from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.trainer import Trainer
+from tests.support.hooked import built
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook
 
@@ -42,14 +42,7 @@ def trainer_of(parts: Parts, hooks: Sequence[GraphHook]) -> Trainer:
     """Return the recipe with its hooks built, from the same initial weights every time."""
     keras.utils.set_random_seed(0)
     recipe = domain_adaptation(parts=parts)
-    (network,) = recipe.networks
-    for hook in hooks:
-        network.model = hook.rebuild_model(network.model)
-        network.taps |= hook.request_taps(network.model)
-    network.optimizer.build(network.model.trainable_variables)
-    for hook in hooks:
-        hook.build(BuildContext(network, total_steps=100, steps_per_epoch=10.0, batch_size=32, seed=0))
-    return Trainer(recipe.networks, recipe.objectives, list(hooks), seed=0)
+    return built(*recipe.networks, *hooks, objective=recipe.objectives[0])
 
 
 LOGITS = np.array([[2.0, 0.0, -1.0, 0.7], [0.0, 0.0, 3.0, -0.4]], np.float32)  # the last one is the domain's

@@ -15,8 +15,9 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 from hookline.trainer.recipe import Recipe
 from tests.support.adversarial import assign_slices, evaluator_of, loop_of, parts_of
-from tests.support.networks import fingerprint, snapshot
+from tests.support.networks import fingerprint
 from tests.support.refusals import assert_refused
+from tests.support.toy import values_of
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_local_networks_become_what_they_become_without_the_global_ones(data):
     loop.run(0, 4)
     assert {each.name for each in alone.networks if fingerprint(each) != before[each.name]} == {*local}
     for name in local:
-        np.testing.assert_equal(snapshot(named(whole)[name]), snapshot(named(alone)[name]))
+        np.testing.assert_equal(values_of(named(whole)[name]), values_of(named(alone)[name]))
 
 
 @pytest.mark.full
@@ -163,10 +164,6 @@ def test_both_forms_do_the_same_with_the_same_weights(data):
     assert evaluations[0] == pytest.approx(evaluations[1], abs=1e-4)
 
 
-def weights(network):
-    return [variable.numpy() for variable in network.variables.values()]
-
-
 @pytest.mark.full
 def test_messengers_are_copies_of_the_moment_and_their_optimizer_is_reset(data):
     recipe = recipe_of(data, messenger_every=2, messenger_optimizer="reset")
@@ -174,10 +171,10 @@ def test_messengers_are_copies_of_the_moment_and_their_optimizer_is_reset(data):
     messenger.optimizer = keras.optimizers.SGD(0.0)  # so that they stay as they were copied
     loop = loop_of(recipe, data, batch_size=24)
     for step, (copied, updates) in enumerate(((True, 1), (False, 2), (True, 1))):
-        before = weights(messenger)
+        before = messenger.model.get_weights()
         loop.run(step, 1)
-        np.testing.assert_equal(weights(messenger), weights(source) if copied else before)
-        assert copied or not all(np.array_equal(a, b) for a, b in zip(weights(source), before, strict=True))
+        np.testing.assert_equal(messenger.model.get_weights(), source.model.get_weights() if copied else before)
+        assert copied or not all(np.array_equal(a, b) for a, b in zip(source.model.get_weights(), before, strict=True))
         assert (int(messenger.optimizer.iterations), int(source.optimizer.iterations)) == (updates, step + 1)
 
 

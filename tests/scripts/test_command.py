@@ -8,7 +8,7 @@ import pytest
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.trainer.errors import UserError
-from tests.support.refusals import assert_refused
+from tests.support.refusals import assert_one_line, assert_refused
 
 
 @dataclass
@@ -92,8 +92,6 @@ def test_a_path_that_leads_nowhere_is_one_line(script, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     for arguments in OPTIONS[script]:
         for path in PATHS:
-            assert importlib.import_module(f"scripts.{script}").main(arguments.replace("{}", path).split()) == 2
-            (line,) = capsys.readouterr().err.strip().splitlines()
-            assert line.startswith("Error: ")
-            assert path in line
+            main = importlib.import_module(f"scripts.{script}").main
+            assert_one_line(main, arguments.replace("{}", path).split(), path, capsys)
             assert not list(tmp_path.iterdir())

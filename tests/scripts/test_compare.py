@@ -82,9 +82,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
         (["RUNS/open", "csv=TMP/a.csv"], "No run is at its end"),
         (["TMP/damaged"], "another format"),
     ):
-        assert_one_line(
-            main, [each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments], word, capfd
-        )
+        given = [each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments]
+        assert_one_line(main, given, word, capfd, quiet=word != "No run is at its end")
         assert sorted(tmp_path.rglob("*")) == before
     assert main([f"{tmp_path}/four", "against=recipe=b,learning_rate=0.2"]) == 0
     assert "Difference to recipe=b learning_rate=0.2" in capfd.readouterr().out

@@ -3,7 +3,6 @@
 import copy
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
 from tests.support.refusals import assert_one_line, assert_refused
+from tests.support.workers import run_python
 
 # What somebody runs who has the file and Keras, and nothing of this project.
 ELSEWHERE = """
@@ -61,10 +61,8 @@ def latent_kernels(run: Path, tag: str = "best") -> dict[str, np.ndarray]:
 def test_a_keras_file_is_read_without_the_project_and_gives_the_same_outputs(runs: Path, tmp_path):
     np.save(tmp_path / "inputs.npy", INPUTS)
     paths = [runs / name / "export" / "model.keras" for name in ("frozen_mask", "bnn")]
-    command = [sys.executable, "-I", "-c", ELSEWHERE, *map(str, paths)]
     environment = {**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-I", "-c", ELSEWHERE, *paths, cwd=tmp_path, env=environment)
     for number, path in enumerate(paths):
         expected = keras.saving.load_model(path)(INPUTS)
         np.testing.assert_allclose(np.load(tmp_path / f"{number}.npy"), expected, rtol=1e-4, atol=1e-5)

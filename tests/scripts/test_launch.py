@@ -13,7 +13,8 @@ import pytest
 
 from hookline.scripts import launch as module
 from hookline.scripts.launch import Options, environments, launch, main, parse
-from tests.support.workers import is_gone
+from tests.support.refusals import assert_one_line
+from tests.support.workers import is_gone, wait_until
 
 ME = "import json, os; me = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 
@@ -49,9 +50,7 @@ def test_workers_get_the_strategy_and_a_part_of_the_cores(monkeypatch, capsys):
         (["workers=2", "-m", "recipe=bnn"], "'-m'"),
         (["workers=2", "recipe=bnn", "trainer.strategy=mirrored"], "trainer.strategy=mirrored"),
     ):
-        assert main(arguments) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert word in line
+        assert_one_line(main, arguments, word, capsys)
 
 
 def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
@@ -110,14 +109,8 @@ time.sleep(60)
     code = "import sys; from pathlib import Path; from hookline.scripts import launch; "
     code += f"launch.TRAIN = Path({str(program(text))!r}); sys.exit(launch.launch(launch.Options(2, 5.0, [])))"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(module.__file__).parents[1])
-    deadline = time.monotonic() + 20.0
-    while {each.name for each in tmp_path.iterdir()} != {"0", "1"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: {each.name for each in tmp_path.iterdir()} == {"0", "1"}, 20.0)
     os.kill(process.pid, number)
     assert process.wait(timeout=20) == (-number if killed else 128 + number)
-    deadline = time.monotonic() + 5.0
     workers = [int(Path(each).read_text()) for each in tmp_path.iterdir()]
-    while not all(is_gone(each) for each in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: all(map(is_gone, workers)), 5.0)

@@ -16,6 +16,7 @@ from hookline.scripts.reproduction.targets import DATA, commands_of, read_target
 from hookline.scripts.sweep import run
 from hookline.trainer.config.command import Command, open_composer, typed, with_values
 from hookline.trainer.config.schema import validate
+from tests.support.refusals import assert_one_line
 from tests.support.stored_runs import config_of, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,10 +198,7 @@ def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):
         ([f"mnist={tmp_path}/nowhere.npz", "only=bnn"], "nowhere.npz"),
         ([f"targets={tmp_path}/nowhere.yaml"], "nowhere.yaml"),
     ):
-        assert reproduce.main(arguments) == 2
-        out, error = capsys.readouterr()
-        assert (out, error.count("\n")) == ("", 1)
-        assert word in error
+        assert_one_line(reproduce.main, arguments, word, capsys)
     before = sorted(tmp_path.rglob("*"))
     assert reproduce.main([f"targets={own}", f"out={tmp_path}/out", results, "--list"]) == 0
     assert "  python train.py -m --jobs 1 recipe=baseline seed=0,1,2" in capsys.readouterr().out.splitlines()

@@ -2,8 +2,6 @@
 
 import posixpath
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -12,6 +10,7 @@ import hookline
 from hookline.scripts.documentation.description import describe_hooks
 from hookline.scripts.documentation.pictures import PICTURES
 from hookline.scripts.documentation.site import DOCS, LINK, ROOT, add_hooks, site_pages
+from tests.support.workers import run_python
 
 
 def laid_out():
@@ -40,9 +39,7 @@ def test_every_hook_has_a_page_in_the_contents_and_every_link_a_target():
 def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the site needs the extra [docs]")
     pytest.importorskip("material", reason="the site needs the extra [docs]")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    run_python("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
     assert "fit" in (tmp_path / "reference" / "index.html").read_text()
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submi
 from hookline.scripts.sweep import run
 from hookline.scripts.sweep.command import SweepTask
 from hookline.scripts.sweep.record import read_sweep
-from hookline.trainer.errors import UserError
 from tests.support.fake_task import FAKE, FakeTask
-from tests.support.refusals import assert_one_line
-from tests.support.workers import children
+from tests.support.refusals import assert_one_line, assert_refused
+from tests.support.workers import children, wait_until
 
 LOCAL = ["--cluster", "local"]
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
@@ -108,6 +106,12 @@ def test_workers_share_the_trials_of_a_search(place, prepared, capsys):
     assert prepared() == []
 
 
+def running(job, condition):
+    """Wait until a condition holds, while the job runs."""
+    wait_until(lambda: job.state != "RUNNING" or condition(), 120)
+    assert job.state == "RUNNING", job.stderr()
+
+
 WORKERS = ["trainer.strategy=multi_worker", "--resources", "r.yaml"]
 
 
@@ -117,11 +121,7 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit, 
     Path("r.yaml").write_text("tasks_per_node: 2")
     logs = [Path("s/01.log"), Path("s/01.1.log")][: 2 if given == WORKERS else 1]
     (job,) = submit(parse(["recipe=bnn", "seed=15", *given, "--sweep", "s", *LOCAL]))
-    deadline = time.monotonic() + 60
-    while not all(log.exists() and "waiting" in log.read_text() for log in logs):
-        assert time.monotonic() < deadline
-        assert job.state == "RUNNING", job.stderr()
-        time.sleep(0.05)
+    running(job, lambda: all(log.exists() and "waiting" in log.read_text() for log in logs))
     for log in logs:
         os.kill(int(re.findall(r"^parent (\d+)$", log.read_text(), re.MULTILINE)[0]), signal.SIGUSR2)  # as SLURM does
     assert job.results() == [0] * len(logs)
@@ -139,11 +139,8 @@ def test_workers_that_are_preempted_resume_to_the_bits_of_a_whole_run(place, sub
     common += ["model.units=[16,16]", "trainer.compile=off", "hooks.tensorboard=null", "hooks.early_stopping=null"]
     given = [*common, "trainer.threads=1", "--resources", "r.yaml", *LOCAL]
     (job,) = submit(parse([*given, "--sweep", "s"]))
-    deadline = time.monotonic() + 120
-    while not (Path("s/01/metrics.jsonl").exists() and "validation" in Path("s/01/metrics.jsonl").read_text()):
-        assert time.monotonic() < deadline
-        assert job.state == "RUNNING", job.stderr()
-        time.sleep(0.05)
+    metrics = Path("s/01/metrics.jsonl")
+    running(job, lambda: metrics.exists() and "validation" in metrics.read_text())
     for task in children(job._process.pid):
         os.kill(task, signal.SIGUSR2)  # as SLURM does, all of them
     assert job.results() == [0, 0]
@@ -184,8 +181,6 @@ def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, c
         assert_one_line(main, line.split(), word, capsys)
     assert [path.name for path in place.iterdir()] == ["r.yaml"]
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="SLURM"):
-        submit(parse(["recipe=bnn"]))
+    assert_refused("SLURM", submit, parse(["recipe=bnn"]))
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="needs the package submitit"):
-        submit(parse(["recipe=bnn", *LOCAL]))
+    assert_refused("needs the package submitit", submit, parse(["recipe=bnn", *LOCAL]))

@@ -20,7 +20,7 @@ from hookline.trainer.run.checkpoint_files import (
     write_checkpoint,
 )
 from tests.support.command import run_small
-from tests.support.refusals import assert_refused
+from tests.support.refusals import assert_one_line, assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -166,5 +166,4 @@ def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
         ([f"run={tmp_path / 'missing'}"], "not a run directory"),
         ([f"run={run}", f"replay={last - first + 1}"], f"at most {last - first}."),
     ):
-        assert main(arguments) == 2
-        assert word in capsys.readouterr().err
+        assert_one_line(main, arguments, word, capsys)

@@ -1,17 +1,12 @@
 """What tests of masks share: a small network, loops over hooks that read one another, a maker of masks, bits."""
 
-from dataclasses import replace
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration
-from hookline.trainer.network import Network
-from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.stage import order_hooks
-from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, build_context, toy_batch
+from tests.support.hooked import built, hooked
+from tests.support.toy import CLASSES, FEATURES, StatelessHook, network_of
 
 KERNELS = ("hidden/kernel", "logits/kernel")
 
@@ -21,23 +16,15 @@ def small_network(optimizer, *, regularizer=0.0, units=5):
     inputs = keras.Input((FEATURES,))
     hidden = keras.layers.Dense(units, activation="tanh", kernel_regularizer=penalty, name="hidden")(inputs)
     outputs = keras.layers.Dense(CLASSES, kernel_regularizer=penalty, name="logits")(hidden)
-    network = Network("model", keras.Model(inputs, outputs), optimizer)
-    optimizer.build(network.model.trainable_variables)
-    return network
+    return network_of(keras.Model(inputs, outputs), optimizer)
 
 
 def build_hooks(hooks, network):
-    """Build hooks in their order, each with the states of those before it; runs have 4 steps an epoch."""
-    ordered = order_hooks(hooks)
-    states = {}
-    for hook in ordered:
-        hook.build(replace(build_context(network), total_steps=1000, states=dict(states)))
-        states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
-    return ordered
+    return list(built(network, *hooks, total_steps=1000).hooks)
 
 
-def masked_loop(hooks, network, *, xla=False, batch=toy_batch):
-    return ChunkLoop(Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0), batch, xla=xla)
+def masked_loop(hooks, network, *, xla=False):
+    return hooked(network, *hooks, total_steps=1000, xla=xla)
 
 
 class Maker(StatelessHook):
@@ -73,7 +60,8 @@ class Maker(StatelessHook):
 
 def bits(array):
     """Return an array's bits, in which -0.0 is not 0.0 and NaN is NaN."""
-    return np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    array = np.ascontiguousarray(array)
+    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
 def kernels_of(network):

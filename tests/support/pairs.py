@@ -3,11 +3,10 @@
 import keras
 import tensorflow as tf
 
-from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import FEATURES, toy_batch
+from tests.support.toy import FEATURES, network_of, toy_batch
 
 NOISE = 2
 
@@ -30,9 +29,7 @@ def _network(name, inputs, outputs, optimizer, dropout=0.0):
         *([keras.layers.Dropout(dropout, name="dropout")] if dropout else []),
         keras.layers.Dense(outputs, name="last"),
     ]
-    network = Network(name, keras.Sequential(layers, name=name), optimizer or keras.optimizers.Adam(0.05))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+    return network_of(keras.Sequential(layers, name=name), optimizer or keras.optimizers.Adam(0.05), name)
 
 
 class Judge(Objective):
@@ -44,15 +41,6 @@ class Judge(Objective):
         for made in self.generators:
             losses[made] = tf.nn.softplus(forward(self.network, samples(forward, made, batch))[:, 0])
         return ObjectiveOutput(losses)
-
-
-class Fool(Objective):
-    def __init__(self, name, network, judges):
-        self.name, self.network, self.judges, self.trains = name, network, tuple(judges), (network,)
-
-    def compute(self, forward, batch):
-        made = samples(forward, self.network, batch)
-        return ObjectiveOutput({judge: tf.nn.softplus(-forward(judge, made)[:, 0]) for judge in self.judges})
 
 
 def samples(forward, network, batch):

@@ -19,8 +19,9 @@ def assert_refused(message, function, *arguments, **options):
     assert re.search(message, found), found
 
 
-def assert_one_line(main, arguments, word, capture):
+def assert_one_line(main, arguments, word, capture, *, quiet=True):
     assert main(arguments) == 2, arguments
-    error = capture.readouterr().err
+    shown, error = capture.readouterr()
     assert word in error, error
-    assert error.count("\n") == 1
+    assert (error.startswith("Error: "), error.count("\n")) == (True, 1), error
+    assert not (quiet and shown), shown

@@ -43,10 +43,15 @@ def toy_model(*, dropout=0.0, regularizer=0.0):
     return keras.Sequential(layers, name="toy")
 
 
-def toy_network(name="model", optimizer=None, **arguments):
-    network = Network(name, toy_model(**arguments), optimizer or keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
+def network_of(model, optimizer=None, name="model"):
+    """Return a network whose optimizer is built."""
+    network = Network(name, model, optimizer or keras.optimizers.SGD(0.1))
+    network.optimizer.build(model.trainable_variables)
     return network
+
+
+def toy_network(name="model", optimizer=None, **arguments):
+    return network_of(toy_model(**arguments), optimizer, name)
 
 
 class ToyObjective(Objective):
@@ -100,5 +105,6 @@ def updated(commit, network):
 
 
 def values_of(network):
+    """Return copies of a network's variables by name, and of its optimizer's as "optimizer/<name>"."""
     named = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
     return {name: np.array(variable.value) for name, variable in named.items()}

@@ -1,4 +1,4 @@
-"""Runs of several real processes."""
+"""Real processes: Python, until it has ended, and runs of several workers."""
 
 import os
 import signal
@@ -8,6 +8,21 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_python(*arguments, code=0, cwd=ROOT, **options):
+    """Run Python with arguments until it has ended, with an exit code; return what it printed on either stream."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout, done.stderr
+
+
+def wait_until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class Launched:

@@ -1,10 +1,7 @@
 """TensorFlow and Keras are imported at their first use, and can be forbidden before; checks of functions run first."""
 
-import subprocess
-import sys
-from pathlib import Path
+from tests.support.workers import run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import sys, threading
 from omegaconf import OmegaConf
@@ -66,6 +63,4 @@ DATA += ["image_folder.image_folder", "keras_dataset.keras_dataset", "hubs.tfds"
 def test_all_is_inspected_before_tensorflow_is_imported_at_its_first_use():
     sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
     functions = ["schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan"]
-    command = [sys.executable, "-c", CODE, *sources, *functions]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", CODE, *sources, *functions)

@@ -4,13 +4,11 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from hookline.trainer.deferred import plain_warnings
-
-ROOT = Path(__file__).parents[2]
+from tests.support.workers import ROOT
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_code():

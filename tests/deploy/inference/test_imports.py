@@ -1,14 +1,10 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 
 from hookline.deploy.inference.card import CARD, Card
 from hookline.deploy.inference.container import PACKED, write_container
 from hookline.deploy.inference.graph import Graph, Op, graph_to_json
+from tests.support.workers import run_python
 
-ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"tensorflow", "keras", "hydra", "omegaconf", "rich", "numba", "scipy", "matplotlib", "h5py", "yaml"}
 CODE = """
 import importlib, pkgutil, sys
@@ -22,8 +18,7 @@ print(" ".join(sorted(name for name in sys.modules if name.startswith("hookline.
 
 
 def test_inference_imports_numpy_and_nothing_heavy():
-    run = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
-    modules, own = (set(line.split()) for line in run.stdout.splitlines())
+    modules, own = (set(line.split()) for line in run_python("-c", CODE)[0].splitlines())
     assert "numpy" in modules
     assert not modules & HEAVY
     assert {name for name in own if not name.startswith("hookline.deploy")} == {
@@ -45,7 +40,7 @@ def test_predicting_from_a_packed_file_imports_nothing_heavy(tmp_path):
         f"import sys; from hookline.scripts.predict import main; main(['model={path}', 'images={inputs}', 'output=-']);"
         f"print({HEAVY - {'numba', 'yaml'}} & sys.modules.keys() or '')"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not run.stderr
-    assert run.stdout.splitlines()[1].startswith("0,bright,0.7")
-    assert run.stdout.splitlines()[2] == ""
+    shown, errors = run_python("-c", code)
+    assert not errors
+    assert shown.splitlines()[1].startswith("0,bright,0.7")
+    assert shown.splitlines()[2] == ""

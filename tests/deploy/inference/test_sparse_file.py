@@ -29,7 +29,7 @@ from hookline.deploy.inference.sparse_file import (
 )
 from hookline.deploy.sparse import store
 from hookline.trainer.errors import UserError
-from tests.support.refusals import assert_refused
+from tests.support.refusals import assert_refused, refusal
 
 
 def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:
@@ -218,8 +218,7 @@ def test_lengths_that_make_no_code_are_refused():
     stream = write_lengths(code_lengths(np.array([3, 2, 1])))
     assert read_lengths(stream, 3).tolist() == [1, 2, 2]
     assert_refused("more than 2 symbols", read_lengths, stream, 2)
-    with pytest.raises(UserError):
-        read_lengths(np.zeros(10**6, np.uint8), 256)
+    refusal(read_lengths, np.zeros(10**6, np.uint8), 256)
 
 
 @given(symbols_of, st.integers(1, 3))
@@ -227,12 +226,9 @@ def test_a_stream_that_ends_early_or_late_is_refused(symbols: list[int], bytes_l
     numbers = np.array([*symbols, 0, 255], np.uint8)
     lengths = code_lengths(np.bincount(numbers))
     stream = encode(numbers, lengths)
-    with pytest.raises(UserError):
-        decode(stream[:-bytes_less], lengths, len(numbers))
-    with pytest.raises(UserError):
-        decode(np.append(stream, np.zeros(bytes_less, np.uint8)), lengths, len(numbers))
-    with pytest.raises(UserError):
-        decode(stream, lengths, len(numbers) + 8 * len(stream))
+    refusal(decode, stream[:-bytes_less], lengths, len(numbers))
+    refusal(decode, np.append(stream, np.zeros(bytes_less, np.uint8)), lengths, len(numbers))
+    refusal(decode, stream, lengths, len(numbers) + 8 * len(stream))
     assert_refused("too short", decode, stream, lengths, 10**15)  # before memory is taken
 
 
@@ -255,5 +251,4 @@ def test_gaps_that_lead_elsewhere_are_refused():
         ([3, 0], 2, 4),  # the last one lies at 4
         ([3, 7], 1, 20),  # a filler at the end leads nowhere
     ):
-        with pytest.raises(UserError):
-            from_gaps(np.array(numbers, np.uint8), 3, kept, size)
+        refusal(from_gaps, np.array(numbers, np.uint8), 3, kept, size)

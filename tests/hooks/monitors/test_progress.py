@@ -11,13 +11,9 @@ from hookline.hooks.monitors import progress
 from hookline.hooks.monitors.progress import Progress, Status
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.times import Times
+from tests.hooks.monitors.test_console import Terminal
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def advance(hook, run, step, evaluate=True):

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.sweep.conftest import FAKE
-from tests.support.workers import is_gone
+from tests.support.workers import ROOT, is_gone, wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
 SWEEP = """
 import signal, sys
 from pathlib import Path
@@ -32,13 +30,6 @@ sys.exit(run_command(parse_command(["-m", *sys.argv[3:]])))
 
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-
-
-def wait_until(condition: object, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.trainer.input.split import split_indices
@@ -12,7 +12,6 @@ FRACTIONS = {"validation": 0.1, "test": 0.2}
 LARGE = {"validation": 0.3, "test": 0.3}  # no part of a small set is empty by chance
 
 
-@settings(deadline=None)
 @given(
     size=st.integers(20, 500),
     validation=st.one_of(st.floats(0.05, 0.45), st.integers(1, 5)),
@@ -30,7 +29,6 @@ def test_parts_are_disjoint_and_complete(size, validation, test, seed, classes):
     assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts.values())
 
 
-@settings(deadline=None)
 @given(size=st.integers(100, 1000), seed=st.integers(0, 2**32), skew=st.floats(0.1, 5))
 def test_parts_hold_each_class_in_proportion(size, seed, skew):
     share = np.arange(1, 8) ** skew
@@ -56,7 +54,6 @@ def test_a_seed_gives_one_split_which_never_changes_between_versions():
     assert parts["test"].tolist() == [4, 14, 18, 19]
 
 
-@settings(deadline=None)
 @given(size=st.integers(60, 300), groups=st.integers(6, 60), seed=st.integers(0, 2**32), labelled=st.booleans())
 def test_groups_stay_whole(size, groups, seed, labelled):
     rng = np.random.default_rng(seed)
@@ -82,7 +79,6 @@ def test_groups_are_drawn_whatever_their_size_and_stratified():
         assert np.all(np.abs(np.bincount(labels[stratified[name]], minlength=5) - share * np.bincount(labels)) <= 15)
 
 
-@settings(deadline=None)
 @given(first=st.integers(50, 200), more=st.integers(1, 200), seed=st.integers(0, 2**32))
 def test_an_example_never_changes_its_part_when_more_arrive(first, more, seed):
     rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.ops.backward import entry_stop_gradients
+from tests.support.masking import bits
 
 CORNERS = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 3.4e38, 1.0, -2.5], np.float32)
 
@@ -17,10 +18,6 @@ def value_and_gradient(op, target, mask, upstream, *, jit=False):
 
     value, gradient = run(tf.constant(target), tf.constant(mask), tf.constant(upstream))
     return value.numpy(), gradient.numpy()
-
-
-def bits(array):
-    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
 @pytest.mark.parametrize(("dtype", "jit"), [(bool, False), (np.float32, True), (np.int32, False)])

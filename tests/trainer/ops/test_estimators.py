@@ -21,6 +21,7 @@ from hookline.trainer.ops.estimators import (
     swish_sign,
     zero_unless,
 )
+from tests.support.masking import bits
 from tests.support.refusals import assert_refused
 
 SIGNS = {
@@ -318,10 +319,6 @@ def test_channels_are_summed_in_float32_and_a_loss_on_the_mask_counts():
         y, mask = bernoulli_gate(x, given, seed=tf.constant(SEED, tf.int64))
         loss = tf.reduce_sum(y) + 7.0 * tf.reduce_sum(mask)  # the draw itself passes its gradient straight through
     np.testing.assert_allclose(tape.gradient(loss, given), x.numpy().sum(-1, keepdims=True) + 7.0, rtol=1e-6)
-
-
-def bits(values):
-    return tf.bitcast(values, tf.int32).numpy()
 
 
 @pytest.mark.parametrize("xla", [False, True])

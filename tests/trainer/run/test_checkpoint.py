@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +10,7 @@ import pytest
 
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import checkpoint_names, leftovers, set_aside, step_of
+from tests.support.workers import run_python
 
 
 def tensors(value):
@@ -136,7 +134,6 @@ def test_each_kind_of_name_is_distinguished_and_only_leftovers_go(store):
     assert {path.name for path in store.directory.iterdir()} == before - set(LEFT)
 
 
-ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 10.0
 
 
@@ -202,6 +199,5 @@ store = CheckpointStore(pathlib.Path({str(tmp_path)!r}))
 store.save({{"last"}}, 1, {{"a": numpy.zeros(1_000_000)}}, {{}})
 raise SystemExit(3)
 """
-    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=False)
-    assert done.returncode == 3
+    run_python("-c", source, code=3)
     assert (tmp_path / "index.json").exists()

@@ -5,8 +5,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import DamagedError, read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
 from tests.support.refusals import assert_refused
+from tests.support.workers import run_python
 
 ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 
@@ -171,14 +170,8 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_
     assert not reported[-1]
 
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
 def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path):
-    command = [sys.executable, "-m", "tests.support.killed_saves", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in run_python("-m", "tests.support.killed_saves", tmp_path)[0].splitlines()]
     for before, power in itertools.product((0, 3), (False, True)):
         cuts = [each for each in lines if (each["before"], each["power"]) == (before, power)]
         assert [each["killed"] for each in cuts] == [True] * (len(cuts) - 1) + [False]

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -28,6 +27,7 @@ from hookline.trainer.run.control import (
 )
 from hookline.trainer.run.results import mode_of
 from tests.support.toy import StatelessHook, ToyObjective
+from tests.support.workers import ROOT, run_python
 
 
 def seen(tracker, *values, first=0):
@@ -122,7 +122,6 @@ def test_prefixes_are_left_out_and_each_objective_is_a_view():
     assert own_values(hook("ema", "model"), values, [ToyObjective()]) == [values]
 
 
-ROOT = Path(__file__).parents[3]
 LISTENING = """
 import hashlib, os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -167,8 +166,7 @@ def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored():
 
 def test_the_second_signal_stops_the_process_at_once():
     code = LISTENING.format("[os.kill(os.getpid(), each) for each in (signal.SIGINT, signal.SIGTERM)]")
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (found.stdout, found.returncode) == ("listens\n", -signal.SIGTERM)
+    assert run_python("-c", code, code=-signal.SIGTERM)[0] == "listens\n"
 
 
 def test_a_second_signal_is_one_while_python_waits_for_a_computation():

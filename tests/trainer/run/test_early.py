@@ -1,10 +1,7 @@
 """The early check leaves a package of the user as if it had not been imported, so that the run can import it."""
 
-import subprocess
-import sys
-from pathlib import Path
+from tests.support.workers import run_python
 
-ROOT = Path(__file__).resolve().parents[3]
 FILES = {
     "keras/__init__.py": "class layers:\n    Layer = object\n",  # quick to import; put off like the real one
     "mine/__init__.py": "import mine.sizes\nimport mine.net\n\nWIDTH = mine.sizes.WIDTH\n",
@@ -27,6 +24,4 @@ def test_a_package_that_was_checked_can_be_imported_again(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{CODE}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{CODE}")

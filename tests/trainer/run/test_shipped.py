@@ -14,9 +14,9 @@ from hookline.hooks.pruning.report import csr_bytes
 from hookline.trainer.run.state import shipped_bits, shipped_weights
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.hooked import named
-from tests.support.masking import build_hooks, small_network
-from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
+from tests.support.hooked import built, named
+from tests.support.masking import small_network
+from tests.support.toy import StatelessHook, toy_batch, toy_loop, toy_network, values_of
 
 HIDDEN, LOGITS = "hidden/kernel", "logits/kernel"
 SHAPES = {HIDDEN: (6, 8), LOGITS: (8, 3)}
@@ -36,8 +36,7 @@ def quantization():
 
 def trained(*hooks):
     """Return a trainer after 12 steps, in the middle of which the last mask or level is set, if hooks have any."""
-    network = small_network(keras.optimizers.Adam(0.01), units=8)
-    trainer = Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0)
+    trainer = built(small_network(keras.optimizers.Adam(0.01), units=8), *hooks, total_steps=1000)
     if any(hook.declare().state for hook in hooks):
         ChunkLoop(trainer, toy_batch, xla=False).run(0, 12)
     return trainer

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.network import Network
 from hookline.trainer.step.copy_network import copy_network, moving_variables
-from tests.support.networks import fingerprint, snapshot
+from tests.support.networks import fingerprint
 from tests.support.pairs import Judge, discriminator, pairs_loop
 from tests.support.refusals import assert_refused
+from tests.support.toy import network_of, values_of
 
 OPTIMIZERS = {
     "amsgrad_ema": lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
@@ -40,30 +40,30 @@ def disturb(network):
 def test_a_copy_has_every_value_and_stands_alone_afterwards(kind):
     source, target = filled("source", OPTIMIZERS[kind]()), discriminator("target", OPTIMIZERS[kind]())
     assert copy_network(source, target, optimizer="copy") == []  # outside a step it is made at once
-    np.testing.assert_equal(list(snapshot(source).values()), list(snapshot(target).values()))
+    np.testing.assert_equal(list(values_of(source).values()), list(values_of(target).values()))
     for still, moved in ((target, source), (source, target)):
-        before, of_moved = fingerprint(still), snapshot(moved)
+        before, of_moved = fingerprint(still), values_of(moved)
         disturb(moved)
         assert fingerprint(still) == before
-        for name, value in snapshot(moved).items():
+        for name, value in values_of(moved).items():
             assert not np.array_equal(value, of_moved[name]), name
 
 
 @pytest.mark.parametrize("kind", ["ftrl", "loss_scale"])
 def test_slots_are_kept_or_reset_as_told(kind):
     source, target = filled("source", keras.optimizers.SGD(0.1)), filled("target", OPTIMIZERS[kind]())
-    before = snapshot(target)
+    before = values_of(target)
     copy_network(source, target, optimizer="keep")
-    kept = snapshot(target)
+    kept = values_of(target)
     np.testing.assert_equal(*({n: v for n, v in each.items() if n.startswith("optimizer/")} for each in (kept, before)))
     weights = [
-        [values[name] for name in each.variables] for values, each in ((snapshot(source), source), (kept, target))
+        [values[name] for name in each.variables] for values, each in ((values_of(source), source), (kept, target))
     ]
     np.testing.assert_equal(*weights)
     copy_network(source, target, optimizer="reset")
     fresh = discriminator("target", OPTIMIZERS[kind]())
     np.testing.assert_equal(*([v.numpy() for v in each.optimizer.variables] for each in (target, fresh)))
-    after = snapshot(target)
+    after = values_of(target)
     assert any(not np.array_equal(after[name], before[name]) for name in after if name.startswith("optimizer/"))
 
 
@@ -87,9 +87,9 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, 
     for step in range(3):
         loop.run(step, 1)
         by_hand.run(step, 1)
-        for mine, others in zip(snapshot(source).values(), snapshot(twin).values(), strict=True):
+        for mine, others in zip(values_of(source).values(), values_of(twin).values(), strict=True):
             np.testing.assert_allclose(mine, others, rtol=1e-3, atol=1e-4)  # the messenger never reaches the source
-        ours, theirs = snapshot(messenger), snapshot(source)
+        ours, theirs = values_of(messenger), values_of(source)
         assert int(ours["optimizer/iteration"]) == {"copy": step + 2, "keep": step + 1, "reset": 1}[slots]
         seed = "dropout/seed_generator_state"
         np.testing.assert_array_equal(ours[seed] - theirs[seed], [0, 1])  # a call more
@@ -101,11 +101,9 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, 
         assert fingerprint(still) == before
 
 
-def network_of(*layers, name="target", optimizer="Nadam"):
+def stacked(*layers, name="target", optimizer="Nadam"):
     model = keras.Sequential([keras.Input((6,)), *layers], name=name)
-    network = Network(name, model, getattr(keras.optimizers, optimizer)(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    return network
+    return network_of(model, getattr(keras.optimizers, optimizer)(0.1), name)
 
 
 def dense(units, name=None, **options):
@@ -113,7 +111,7 @@ def dense(units, name=None, **options):
 
 
 def test_networks_and_optimizers_that_do_not_correspond_are_named():
-    source = network_of(dense(3, "one"), dense(2, "two"), name="source")
+    source = stacked(dense(3, "one"), dense(2, "two"), name="source")
     for layers, optimizer, match in (
         (
             [dense(4, "one"), dense(2, "two")],
@@ -124,7 +122,7 @@ def test_networks_and_optimizers_that_do_not_correspond_are_named():
         ([dense(3, "one", dtype="float64"), dense(2, "two")], "Nadam", "is float32 .*is float64"),
         ([dense(3, "one"), dense(2, "two")], "SGD", "Nadam, .*SGD"),
     ):
-        target = network_of(*layers, optimizer=optimizer)
+        target = stacked(*layers, optimizer=optimizer)
         before = fingerprint(target)
         assert_refused(match, copy_network, source, target, optimizer="copy")
         assert fingerprint(target) == before

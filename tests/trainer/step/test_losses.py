@@ -1,7 +1,6 @@
 """Losses weighted by class and by example, as in Keras; and the loss scale of float16."""
 
 import math
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -12,12 +11,10 @@ from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import ArraySource, Split
-from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import trainer_variables, values_by_key
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.metrics import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
 from hookline.trainer.step.trainer import Trainer
 from tests.support.batches import assert_same_bits
@@ -26,16 +23,15 @@ from tests.support.masking import small_network
 from tests.support.refusals import assert_refused
 from tests.support.toy import (
     BATCH,
-    CLASSES,
     SIZE,
     StatelessHook,
     ToyObjective,
-    build_context,
     toy_arrays,
     toy_batch,
-    toy_model,
+    toy_loop,
     toy_network,
 )
+from tests.trainer.step.test_evaluate import Collecting
 
 WEIGHTS = [3.0, 0.5, 0.0]
 
@@ -46,8 +42,7 @@ class Weighable(ToyObjective):
 
 def weighted_loop(weights=WEIGHTS, objective=Weighable):
     keras.utils.set_random_seed(1)
-    vector = None if weights is None else tf.constant(weights)
-    return ChunkLoop(Trainer([toy_network()], [objective()], [], seed=0, class_weights=vector), toy_batch, xla=False)
+    return toy_loop(objectives=[objective()], class_weights=None if weights is None else tf.constant(weights))
 
 
 def test_an_example_weighs_as_its_class_or_their_mixture():
@@ -95,15 +90,12 @@ def batches_with(factors, default=1.0):
     return batch
 
 
-def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options):
+def half_loop(hooks=(), *, batch=None, network=None, scale=None, objectives=None, **options):
     keras.utils.set_random_seed(0)
     with computing_in("float16"):
         network = network or toy_network(optimizer=keras.optimizers.Adam(0.05), dropout=0.5)
-    for hook in hooks:
-        hook.build(replace(build_context(network), classes=CLASSES))
-    options["loss_scale"] = scale or LossScale()
-    trainer = Trainer([network], objectives or [Weighted()], hooks, seed=0, **options)
-    return ChunkLoop(trainer, batch or batches_with({}), xla=xla)
+    options |= {"loss_scale": scale or LossScale(), "objectives": objectives or [Weighted()]}
+    return toy_loop(hooks, network=network, batch=batch or batches_with({}), **options)
 
 
 def all_values(loop):
@@ -129,8 +121,8 @@ def seen_gradients(precision, scale, factor=1.0, objective=Weighted, shrink=1.0,
     for name, variable in network.trainable_variables.items():
         if name.endswith("kernel"):
             variable.assign(variable * shrink)
-    trainer = Trainer([network], [objective()], [Seen()], seed=0, accumulation_steps=steps, loss_scale=scale)
-    loop = ChunkLoop(trainer, batches_with({}, factor), xla=False)
+    options = {"objectives": [objective()], "batch": batches_with({}, factor)}
+    loop = toy_loop([Seen()], network=network, accumulation_steps=steps, loss_scale=scale, **options)
     assert loop.run(0, 1) == (1, [])
     return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("hidden/kernel")])
 
@@ -212,9 +204,7 @@ def test_nan_and_an_overflow_at_the_floor_stop_the_run():
         assert step == 1
         assert any(name.startswith(veto) for name in vetoes)
         assert (float(scale.value), int(scale.overflow_steps)) == after
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    network = Network("model", toy_model(), optimizer)
-    network.optimizer.build(network.model.trainable_variables)
+    network = toy_network(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
     with pytest.raises(UserError, match="'model' is a LossScaleOptimizer"):
         Trainer([network], [ToyObjective()], [], seed=0, loss_scale=LossScale())
 
@@ -238,7 +228,7 @@ def weighted_batch(step):
 
 
 def loop_with(objective=Weighable, batch=weighted_batch, **settings):
-    return ChunkLoop(Trainer([plain_network()], [objective()], [], seed=0, **settings), batch, xla=False)
+    return toy_loop(network=plain_network(), objectives=[objective()], batch=batch, **settings)
 
 
 def keras_twin():
@@ -266,12 +256,6 @@ def test_steps_and_their_report_are_those_of_keras_fit(by_class, accumulation_st
 
 
 def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch():
-    class Collecting(ToyObjective):
-        def compute(self, forward, batch):
-            output = super().compute(forward, batch)
-            output.collected = {"first": batch["inputs"][:, 0]}
-            return output
-
     batches = EvaluationBatches(Split("validation", source(), np.arange(SIZE)), batch_size=24)
     trainer = Trainer([plain_network()], [Collecting()], [], seed=0)
     evaluator = Evaluator(trainer, batches.batch, batches.count)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.network import Network
 from tests.support.finished import Halve
-from tests.support.toy import BATCH, CountingHook, ToyObjective, toy_arrays, toy_loop, toy_network
+from tests.support.toy import BATCH, CountingHook, ToyObjective, network_of, toy_arrays, toy_loop, toy_network
 
 
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
@@ -51,8 +50,7 @@ def test_code_that_adds_to_the_collection_the_classic_way_is_honoured():
     counter = tf.Variable(0.0, trainable=False)
     inputs = keras.Input((6,))
     model = keras.Model(inputs, keras.layers.Dense(3)(ClassicLayer(counter)(inputs)))
-    network = Network("model", model, keras.optimizers.SGD(0.1))
-    network.optimizer.build(model.trainable_variables)
+    network = network_of(model)
     counter.assign(0.0)
     loop = toy_loop(network=network)
     counter.assign(0.0)

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
-from hookline.trainer.network import Network
 from hookline.trainer.step.copy_network import copy_network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -21,6 +20,7 @@ from tests.support.toy import (
     StatelessHook,
     ToyObjective,
     build_context,
+    network_of,
     toy_batch,
     toy_loop,
     toy_network,
@@ -146,8 +146,7 @@ def test_every_batch_norm_assignment_is_upstream_of_every_apply():
     for index in range(2):
         layers += [keras.layers.Dense(4, name=f"dense_{index}"), keras.layers.BatchNormalization(name=f"norm_{index}")]
     model = keras.Sequential([*layers, keras.layers.Dense(3, name="last")])
-    network = Network("model", model, keras.optimizers.SGD())
-    network.optimizer.build(model.trainable_variables)
+    network = network_of(model)
     loop = toy_loop([veto], network=network)
     commit = loop.trainer.commits[0]
     expected = {name for name in network.variables if "moving_" in name}
