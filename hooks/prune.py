@@ -78,7 +78,7 @@ class Prune(GraphHook):
     Pictures:
         prune/mask/<variable>: the mask.
 
-    Cost: 0.95 to 0.97 of the speed (LeNet-5, batch 100), 1.1 times that of TFMOT. With `rewind_epoch`, checkpoints and
+    Cost: 0.95 to 0.97 of the speed (LeNet-5, batch 100), 1.1 times TFMOT's speed. With `rewind_epoch`, checkpoints and
         memory contain a second copy of the weights and slots, as the states early/<variable>.
 
     Pitfalls:

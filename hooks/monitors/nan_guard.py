@@ -29,8 +29,8 @@ class NanGuard(GraphHook, HostHook):
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
     of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
-    A rollback goes to the newest checkpoint. Which one that is depends on interruptions, each of which saves one, and
-    on the wall time unless `hooks.checkpoint.every_seconds=0`. With 0, uninterrupted runs give the same bits.
+    policy=rollback returns to the newest checkpoint. Which one that is depends on interruptions, each of which saves
+    one, and on the wall time unless `hooks.checkpoint.every_seconds=0`. With 0, uninterrupted runs give the same bits.
 
     Group: guard
 
