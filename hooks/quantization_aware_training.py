@@ -87,7 +87,7 @@ class QuantizationAwareTraining(GraphHook):
     State:
         ranges: one row for each rounded activation: its limits a and b. The rows of tanh, sigmoid and softmax are
             fixed. With ranges=average the other rows start from the first batch and keep moving. With ranges=learned
-            only the rows of the network's inputs do this. All others are set once, in the first batch after
+            only the rows of the network's inputs do this. The rest are set once, in the first batch after
             `begin_epoch`; then the layer `step_sizes` trains a factor for each of them. It also trains one for each
             initial step size of a kernel (state `steps`). All factors start at 1.
         active: whether the network is quantized; true from the end of the first step after `begin_epoch`.
