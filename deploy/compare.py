@@ -86,6 +86,9 @@ class Stand(keras.layers.Layer):
     def compute_output_shape(self, input_shape: list[tuple[int | None, ...]]) -> tuple[int | None, ...]:
         return input_shape[1]
 
+    def compute_mask(self, inputs: list[tf.Tensor], previous_mask: list[tf.Tensor | None]) -> tf.Tensor | None:
+        return previous_mask[1]
+
 
 @tf.custom_gradient
 def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -101,6 +102,7 @@ class FreezeLayers(GraphHook):
         if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):
             raise UserError("batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null.")
         self.network = network
+        self.inference_norms: list[keras.Layer] = []  # that use their moving statistics in training
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
         """Return every layer to freeze, by path."""
@@ -113,16 +115,6 @@ class FreezeLayers(GraphHook):
                 raise UserError(f"hooks.{self.key}.but: {error}") from error
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
 
-    def rebuild_model(self, model: keras.Model) -> keras.Model:
-        if self.batch_norm == "inference":
-            chosen = self._choose(model).values()
-            normalizing = [layer for layer in chosen if isinstance(layer, keras.layers.BatchNormalization)]
-            if not normalizing:
-                raise UserError(f"layers={self.layers} has no batch norm. Expected batch_norm=frozen, not inference.")
-            for layer in normalizing:
-                layer.trainable = False
-        return model
-
     def build(self, context: BuildContext) -> None:
         network, chosen = context.network, self._choose(context.network.model)
         self._begin, self._end = begin_step(self.begin_epoch, context), NEVER  # another fit may follow this one
@@ -134,6 +126,12 @@ class FreezeLayers(GraphHook):
         frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
         if not frozen:
             raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers that have some.")
+        if self.batch_norm == "inference":
+            self.inference_norms = [
+                each for each in chosen.values() if isinstance(each, keras.layers.BatchNormalization)
+            ]
+            if not self.inference_norms:
+                raise UserError(f"layers={self.layers} has no batch norm. Expected batch_norm=frozen, not inference.")
         weights = {name for name, weight in network.weights.items() if id(weight) in frozen}
         self._paths = [path for path, layer in chosen.items() if layer.weights]
         self._latent = [name for name in network.trainable_variables if name in weights]
@@ -169,6 +167,18 @@ class FreezeLayers(GraphHook):
         given = {name: weights[name] for name in self._latent}
         stopped = {name: self._where_active(context, tf.stop_gradient(each), each) for name, each in given.items()}
         return {**weights, **stopped}
+
+    @contextmanager
+    def around_forward(self, context: StepContext) -> Iterator[None]:
+        """Let batch norm take its moving statistics, as Keras and other hooks do if it is not trainable for now."""
+        before = [layer._trainable for layer in self.inference_norms]  # `trainable` would also set that of its weights
+        try:
+            for layer in self.inference_norms:
+                layer._trainable = False
+            yield
+        finally:
+            for layer, trainable in zip(self.inference_norms, before, strict=True):
+                layer._trainable = trainable
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         """Stop gradients that bypass the weights of the forward pass, such as those of a regularizer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -80,10 +81,11 @@ def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> ke
 
 
 def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return a model that returns logits, from one that ends in activations and keeps them."""
+    """Return a model that returns logits, from one that ends in activations and keeps them, and a mask."""
 
     def undoing(name: str) -> Callable[[Any], Any]:
-        return lambda outputs: as_logits(outputs, name, keras.ops)
+        function = partial(as_logits, activation=name, ops=keras.ops)
+        return keras.layers.Lambda(function, mask=lambda _, mask: mask, autocast=False)
 
     return _change_outputs(model, {each.output: undoing(each.name) for each in activations})
 

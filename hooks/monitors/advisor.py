@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.hooks.kernels import is_kernel_layer
 from hookline.hooks.quantization.latent_advice import find_missing_norms
 from hookline.hooks.quantization.selection import trace_kernel_inputs
@@ -62,6 +63,7 @@ class Advisor(HostHook):
             late_advice(run),
             norm_batch_advice(
                 models,
+                [norm for hook in run.trainer.hooks if isinstance(hook, FreezeLayers) for norm in hook.inference_norms],
                 batch_size=run.training.batch_size,
                 replicas=run.trainer.replica.count,
                 micro_batches=settings.get("accumulation_steps", 1),
@@ -134,16 +136,22 @@ FEW = 8  # Wu and He 2018, "Group Normalization", table 2: the error of ResNet-5
 
 
 def norm_batch_advice(
-    models: Mapping[str, keras.Model], *, batch_size: int, replicas: int, micro_batches: int, synchronized: bool
+    models: Mapping[str, keras.Model],
+    frozen: Sequence[keras.Layer] = (),
+    *,
+    batch_size: int,
+    replicas: int,
+    micro_batches: int,
+    synchronized: bool,
 ) -> str | None:
-    """Return a line on batch norm layers that see few examples at a time; None if there are none."""
+    """Return a line on batch norm layers, but frozen ones, that see few examples at a time; None if there are none."""
     parts = micro_batches * (1 if synchronized else replicas)
     seen = batch_size // parts
     layers = [
         layer.name
         for model in models.values()
         for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer not in frozen
     ]
     if not layers or seen >= FEW:
         return None

@@ -79,6 +79,17 @@ def test_a_file_of_a_regression_without_metrics_is_compared_by_its_loss(tmp_path
         trainer.export(tmp_path / "coarse.sparse.safetensors", "sparse", codebook=1, tolerance=1e-5)
 
 
+def test_files_of_a_model_with_a_mask_are_compared_where_it_counts(tmp_path):
+    keras.utils.set_random_seed(0)
+    words = np.random.default_rng(0).integers(1, 9, (64, 6)) * (np.arange(6) < 3 + np.arange(64)[:, None] % 4)
+    layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+    trainer = hookline.Trainer(model, loss="sparse_categorical_crossentropy", metrics=["accuracy"], **SETTINGS)
+    trainer.fit(words, words % 3, verbose=0)
+    for form in ("keras", "saved_model"):
+        trainer.export(tmp_path / f"model{FORMATS[form].suffix}", form)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("last", [None, "softmax", "sigmoid"])
 def test_integers_hold_a_last_activation_bilinear_resizing_and_no_augmentation(last, tmp_path):

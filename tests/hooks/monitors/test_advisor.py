@@ -72,6 +72,7 @@ def test_batch_norm_over_few_examples_is_pointed_at(given, seen):
     assert line is None if seen is None else seen in line
     frozen = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(trainable=False)])
     assert norm_batch_advice({"a": frozen}, **given) is None  # sees no batch
+    assert norm_batch_advice({"a": NORM}, NORM.layers, **given) is None  # neither
 
 
 def bare(*before, behind=()):
