@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS
+from hookline.recipes.data.canvases import TARGET_LABELS
+from hookline.recipes.data.input_form import TARGET_IMAGES
 from hookline.recipes.model_checks import check_inputs
 from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import take_off

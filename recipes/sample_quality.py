@@ -17,9 +17,10 @@ from hookline.recipes.models import is_image
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import HOST, Data
+from hookline.trainer.input.preparation import Preparation, different_ranges
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, enlarged, in_rows, sheet
-from hookline.trainer.run.finished import read_config, shipped_network
+from hookline.trainer.run.finished import read_config, restore_beside, shipped_network
 
 
 def class_shares(labels: tf.Tensor, classes: int) -> tf.Tensor:
@@ -123,19 +124,33 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
 TASK = "hookline.recipes.classification.classification"
 
 
-def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> keras.Model:
+def load_classifier(
+    run: str,
+    *,
+    input_shape: Sequence[int],
+    classes: int,
+    preparation: Preparation | None,
+    plugins: Sequence[str] = (),
+) -> keras.Model:
     """Return the classifier of a finished run, as at its best evaluation, from images to features and logits."""
     try:
         config = read_config(run, plugins)
         task = config.get("task")
         if not isinstance(task, dict) or task.get("_target_") != TASK:
             raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
-        model = _with_features(shipped_network(run, config))
+        finished = restore_beside(run, config)
+        model = _with_features(shipped_network(finished))
         found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
         if (found, logits) != (tuple(input_shape), classes):
             raise UserError(
                 f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
                 f"{classes} classes of inputs {list(input_shape)}."
+            )
+        ranges = [None if each is None else each.pixel_range for each in (finished.data.preparation, preparation)]
+        if told := different_ranges(*ranges):
+            raise UserError(
+                f"this run was trained on inputs {told[0]}, but the data gives inputs {told[1]}. Set data.scale "
+                "(pixels: from -1 to 1, unit: from 0 to 1) so that they are alike, or give a classifier of this data."
             )
         return model
     except UserError as error:
@@ -218,7 +233,13 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
     if is_image(data.input_shape):
         if classifier is None:
             return ImageQuality(data.classes, None)
-        judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
+        judge = load_classifier(
+            classifier,
+            input_shape=data.input_shape,
+            classes=data.classes,
+            preparation=data.preparation,
+            plugins=plugins,
+        )
         return ImageQuality(data.classes, partial(judge, training=False))
     if classifier is not None:
         raise UserError(f"task.classifier={classifier} received, but data={data.name} has no images. Expected null.")

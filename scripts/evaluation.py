@@ -20,6 +20,7 @@ from hookline.trainer.config.build import build
 from hookline.trainer.errors import UserError, printable, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation, Range, different_ranges
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 from hookline.trainer.run.finished import restore
@@ -115,7 +116,7 @@ def _names(data: Data) -> Sequence[str]:
     return data.class_names or tuple(str(label) for label in range(data.classes))
 
 
-def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: tuple[float, float] | None) -> list[str]:
+def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: Range) -> list[str]:
     """Refuse data that a network was not trained for, and return warnings, a line each.
 
     The shape is that of one input, or of several by name; () of several whose shapes are not known.
@@ -131,20 +132,17 @@ def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: tuple[flo
         raise UserError(
             f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names."
         )
-    found = input_range(data)
-    if found == scaled or (found and scaled and np.allclose(scaled, found, rtol=0, atol=1e-3)):
-        return []
-    told = ["of no known range" if each is None else f"from {each[0]:g} to {each[1]:g}" for each in (found, scaled)]
-    return [
+    told = different_ranges(input_range(data), scaled)
+    return told and [
         f"Data '{data.name}' gives inputs {told[0]}, but the network was trained on inputs {told[1]}: set data.scale "
         "so that they are alike, or expect wrong predictions."
     ]
 
 
-def input_range(data: Any) -> tuple[float, float] | None:
+def input_range(data: Any) -> Range:
     """Return the smallest and the largest value that pixels can become; None if inputs are not pixels."""
-    made = data.preparation
-    return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
+    made: Preparation | None = data.preparation
+    return None if made is None else made.pixel_range
 
 
 def reliability(

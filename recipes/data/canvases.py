@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hookline.recipes.data import digits as small
 from hookline.recipes.data import keras_dataset as large
-from hookline.recipes.data.input_form import transform_of
+from hookline.recipes.data.input_form import TARGET_IMAGES, transform_of
 from hookline.recipes.data.splits import PARTS
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_integer
@@ -23,7 +23,7 @@ from hookline.trainer.objective import Batch
 PEAKS = {"digits": small.PEAK, "mnist": PIXEL_PEAK}  # the brightest gray value of each set
 AUTO = "auto"
 TARGETS = CLASS, MASK = "class", "mask"
-TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
+TARGET_LABELS = "target_domain_labels"
 CELLS = 3  # a side of the grid that several digits stand on
 
 
@@ -196,12 +196,8 @@ def pair_domains(
     arrays = {"inputs": canvases[0], "targets": split.labels[halves[0][rows]], TARGET_IMAGES: canvases[1]}
     if split.name == "test":
         arrays[TARGET_LABELS] = split.labels[halves[1][rows]]
-    scale = transform_of(_form(looks[0].canvas, peak))
-
-    def transform(batch: Batch) -> Batch:
-        return {**scale(batch), TARGET_IMAGES: scale({"inputs": batch[TARGET_IMAGES]})["inputs"]}
-
-    return Split(split.name, ArraySource(arrays, transform), np.arange(len(rows), dtype=np.int64))
+    source = ArraySource(arrays, transform_of(_form(looks[0].canvas, peak)))
+    return Split(split.name, source, np.arange(len(rows), dtype=np.int64))
 
 
 def several_digits(

@@ -13,7 +13,15 @@ import tensorflow as tf
 
 from hookline.recipes.data import splits
 from hookline.recipes.data.example_rows import INPUTS, TARGETS, Formats, is_batched, processes, read_own, read_rows
-from hookline.recipes.data.input_form import HostRows, check_fits, check_rows, input_form, is_held, transform_of
+from hookline.recipes.data.input_form import (
+    TARGET_IMAGES,
+    HostRows,
+    check_fits,
+    check_rows,
+    input_form,
+    is_held,
+    transform_of,
+)
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.data import ArraySource, Data, Source
@@ -96,9 +104,11 @@ class ExampleReader:
         return found
 
     def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: Preparation) -> dict[str, np.ndarray]:
-        """Return rows whose inputs are finite, and whose targets are their labels, where these are known."""
+        """Return rows whose images are finite, and whose targets are their labels, where these are known."""
         found = self._read(rows)
         check_rows(form, found[INPUTS], rows, self.name)
+        if TARGET_IMAGES in found:
+            check_rows(form, found[TARGET_IMAGES], rows, f"{self.name}, {TARGET_IMAGES}")
         if labels is not None and len(wrong := np.flatnonzero(found[TARGETS] != labels[rows])):
             row = int(rows[wrong[0]])
             raise UserError(
@@ -167,9 +177,10 @@ def custom(
     `source[row]` gives one example: inputs and target (its class, or other numbers for task=supervised), or a mapping
     with "inputs", "targets" and perhaps more names; `source.gather(rows)` gives those of rows, int64 [n], as arrays
     [n, ...]. Several threads read, or several processes with a copy each. The same row must always give the same
-    example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. The object
-    may have `labels`, the class of every row, so that they need not be read from all examples first; and `groups` or
-    `keys` for those ways to split.
+    example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. Of the other
+    names, "target_domain" (images of a second domain, for task=domain_adaptation) is prepared as "inputs" is, and must
+    have its shape and dtype; the rest stays as it is. The object may have `labels`, the class of every row, so that
+    they need not be read from all examples first; and `groups` or `keys` for those ways to split.
     """
     options = dict(locals())
     readers = {}
@@ -193,6 +204,11 @@ def read_data(
         if reader.specs != train.specs:
             raise UserError(f"{reader.name} gives {_listed(reader)}; expected {_listed(train)}, as {train.name} gives.")
     spec = train.specs[INPUTS]
+    if train.specs.get(TARGET_IMAGES, spec) != spec:
+        raise UserError(
+            f"{train.name} gives {_listed(train)}; expected {INPUTS} and {TARGET_IMAGES} of one dtype and shape, since "
+            "both are prepared alike. Convert one of them."
+        )
     form = input_form(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype), options, train.name)
     held = is_held(options["cache"], sum(reader.bytes for reader in readers.values()))
     sources = {part: _source(reader, form, held) for part, reader in readers.items()}

@@ -19,6 +19,7 @@ from hookline.trainer.input.data import HOST, as_pixels, check_finite, labels_of
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_preparation
 from hookline.trainer.objective import Batch
 
+TARGET_IMAGES = "target_domain"  # images of a second domain, beside "inputs" and prepared as these
 FEW_CHANNELS = (1, 3)
 AUTO_BYTES = 2**30  # cache "auto" holds data up to this size
 TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
@@ -69,16 +70,18 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, options: Mapping[str, A
 
 
 def transform_of(form: Preparation) -> Callable[[Batch], Batch]:
-    """Return the transform of a batch whose "inputs" become what the network takes, float32; the rest is left."""
+    """Return the transform of a batch whose images become what the network takes, float32; the rest is left."""
 
-    def transform(batch: Batch) -> Batch:
-        inputs = batch["inputs"]
+    def prepared(inputs: tf.Tensor) -> tf.Tensor:
         if form.axes == "new" and inputs.shape.rank == len(form.shape):
             inputs = inputs[..., tf.newaxis]
         elif form.axes == "first":
             inputs = tf.transpose(inputs, [0, *range(2, len(form.shape) + 1), 1])
         inputs = tf.cast(inputs, tf.float32)
-        return {**batch, "inputs": inputs if form.peak is None else inputs * form.scale + form.offset}
+        return inputs if form.peak is None else inputs * form.scale + form.offset
+
+    def transform(batch: Batch) -> Batch:
+        return {**batch, **{name: prepared(batch[name]) for name in ("inputs", TARGET_IMAGES) if name in batch}}
 
     return transform
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.gradient_override import GradientOverride
-from hookline.recipes.data.canvases import TARGET_IMAGES, TARGET_LABELS, domains
+from hookline.recipes.data.canvases import TARGET_LABELS, domains
 from hookline.recipes.data.digits import digits
+from hookline.recipes.data.input_form import TARGET_IMAGES
 from hookline.recipes.domain_adaptation import DomainAdaptation, domain_adaptation
 from hookline.recipes.models.cnn import two_headed_cnn
 from hookline.recipes.models.mlp import mlp

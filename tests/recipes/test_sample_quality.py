@@ -21,6 +21,7 @@ from hookline.recipes.sample_quality import (
     moments,
     share_distances,
 )
+from hookline.trainer.input.preparation import Preparation, pixel_preparation
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -174,6 +175,7 @@ def test_measures_are_those_of_the_definition(samples) -> None:
 
 
 SHAPE = (8, 8, 1)
+ASKED = {"input_shape": SHAPE, "classes": 10, "preparation": pixel_preparation(SHAPE, 16)}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +189,7 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
 def test_predictions_are_those_of_the_runs_best_evaluation(run) -> None:
     split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
     examples = split.examples(range(split.split.size))
-    classifier = load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
+    classifier = load_classifier(str(run[0]), **ASKED)
     features, shown = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
     assert features.shape == (len(examples["targets"]), 16)
     layers = classifier.layers
@@ -211,8 +213,10 @@ def test_what_is_no_classifier_of_this_data_or_has_code_that_nobody_named_is_ref
     for directory, options, match in (
         (run[0], {"input_shape": (28, 28, 1)}, r"\[28, 28, 1\]"),
         (run[0], {"classes": 7}, "7 classes"),
+        (run[0], {"preparation": Preparation(SHAPE, 1 / 255, peak=255)}, "from -1 to 1, but .* from 0 to 1. Set data."),
+        (run[0], {"preparation": Preparation(SHAPE)}, "of no known range. Set data.scale .*unit"),
         (tmp_path / "task", {}, "no classifier"),
         (tmp_path / "own", {}, r"Expected plugins=\[tests.support\] beside it, if you trust it"),
     ):
-        assert_refused(match, load_classifier, str(directory), **{"input_shape": SHAPE, "classes": 10, **options})
-    load_classifier(str(tmp_path / "own"), input_shape=SHAPE, classes=10, plugins=["tests.support"])
+        assert_refused(match, load_classifier, str(directory), **{**ASKED, **options})
+    load_classifier(str(tmp_path / "own"), **ASKED, plugins=["tests.support"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,8 @@ FITS = ("crop", "stretch")
 AXES = ("last", "first", "new")
 PIXEL_PEAK = 255
 """The brightest value of an image file, once it is decoded to 8 bits."""
+Range: TypeAlias = "tuple[float, float] | None"
+"""The network's values of the darkest and the brightest pixel; None if raw values are not pixels."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,11 @@ class Preparation:
     @property
     def black_and_white(self) -> tuple[float, float]:
         """Return the network's values of the darkest and the brightest pixel; -1 and 1 if these are unknown."""
-        return (-1.0, 1.0) if self.peak is None else (self.offset, self.offset + self.scale * self.peak)
+        return self.pixel_range or (-1.0, 1.0)
+
+    @property
+    def pixel_range(self) -> Range:
+        return None if self.peak is None else (self.offset, self.offset + self.scale * self.peak)
 
     @property
     def takes_images(self) -> bool:
@@ -75,6 +82,13 @@ class Preparation:
         if self.offset:
             values += np.float32(self.offset)
         return np.ascontiguousarray(values)
+
+
+def different_ranges(first: Range, second: Range) -> list[str]:
+    """Return two ranges of pixels in words if they differ; nothing if they are alike."""
+    if first == second or (first and second and np.allclose(first, second, rtol=0, atol=1e-3)):
+        return []
+    return ["of no known range" if each is None else f"from {each[0]:g} to {each[1]:g}" for each in (first, second)]
 
 
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = FITS[0], axes: str | None = None) -> Preparation:

@@ -67,12 +67,12 @@ def _made_beside(make: Callable[[], Made]) -> Made:
     return made
 
 
-def shipped_network(run: str, config: dict[str, Any]) -> Network:
-    """Return the network of a finished run, with the values that evaluations use at its best checkpoint."""
+def shipped_network(finished: Run) -> Network:
+    """Return the only network of a finished run, with the values that evaluations use at its best checkpoint."""
     from hookline.trainer.network import settle
     from hookline.trainer.run.state import shipped_weights
 
-    trainer = (finished := restore_beside(run, config)).trainer
+    trainer = finished.trainer
     if len(trainer.networks) > 1:
         raise UserError(f"this run has the networks {', '.join(trainer.networks)}. Expected a run of one network.")
     (network,) = trainer.networks.values()
@@ -116,7 +116,7 @@ def read_model(path: str, key: str) -> keras.Model:
         if given.suffix == KERAS_SUFFIX:
             check_parts(given)
             return _made_beside(lambda: load_keras(given))
-        return shipped_network(path, read_config(path)).model
+        return shipped_network(restore_beside(path, read_config(path))).model
     except UserError as error:
         raise UserError(f"{key}={path}: {error}") from error
 

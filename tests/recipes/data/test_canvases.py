@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hookline.recipes.data.canvases import (
-    TARGET_IMAGES,
     TARGET_LABELS,
     Clutter,
     cluttered,
@@ -16,6 +15,7 @@ from hookline.recipes.data.canvases import (
     several_digits,
 )
 from hookline.recipes.data.digits import PEAK, digits
+from hookline.recipes.data.input_form import TARGET_IMAGES
 from hookline.trainer.input.data import ArraySource, Data, Split
 from tests.support.batches import whole
 from tests.support.refusals import assert_refused

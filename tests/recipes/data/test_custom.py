@@ -42,6 +42,25 @@ def test_one_object_is_split_with_a_share_of_every_class(cache):
     assert [data.train.size, data.validation.size, data.test.size] == [60, 20, 10]
 
 
+class Domains(Photos):
+    """Give images of two domains: those of the target are negatives."""
+
+    def __init__(self, white, **options):
+        super().__init__(**options)
+        self.white = white
+
+    def __getitem__(self, row):
+        image, label = super().__getitem__(row)
+        return {"inputs": image, "targets": label, "target_domain": self.white - image, "mask": image}
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_images_of_a_second_domain_are_prepared_alike_and_all_else_is_kept(cache):
+    batch = custom(source=Domains(np.uint8(255)), cache=cache).train.source.gather(tf.constant([3, 4]))
+    np.testing.assert_allclose(batch["target_domain"], -batch["inputs"], atol=1e-6)
+    np.testing.assert_array_equal(batch["mask"][0], Photos()[3][0])
+
+
 def test_the_cache_changes_where_rows_lie_but_no_bit(monkeypatch):
     held, read = (custom(source=Photos(), cache=cache) for cache in ("memory", "none"))
     assert isinstance(held.train.source, ArraySource)
@@ -65,6 +84,11 @@ def test_what_cannot_be_is_refused_in_one_line():
         ({"split": "group"}, "needs groups"),
         ({"classes": 2}, r"data.source \(Photos\): 20 labels lie outside 0..1"),
         ({"threads": 0}, "data.threads=0"),
+        ({"source": Domains(np.float32(255))}, "uint8.*float32.*expected inputs and target_domain of one dtype and"),
+        (
+            {"source": Domains(np.float32(300), dtype=np.float32), "scale": "pixels"},
+            "target_domain, row 0: values",
+        ),
     ):
         assert_refused(message, custom, **{"source": Photos(), **options})
 
