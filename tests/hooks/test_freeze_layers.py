@@ -9,6 +9,7 @@ from hookline.hooks.fused_batch_norm import FusedBatchNorm
 from hookline.hooks.graphs import with_upstream_layers
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_paths, select_layers
+from hookline.trainer.network import Network
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, build_context, network_of, toy_loop, toy_model, toy_network, values_of
 
