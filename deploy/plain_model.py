@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.graph import graph_calls, is_graph
 from hookline.trainer.hook import Run
-from hookline.trainer.network import Network, settle
+from hookline.trainer.network import Network, name_variables, settle
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.stage import checked, in_stage
@@ -185,6 +185,15 @@ def foreign_names(model: keras.Model) -> list[str]:
     foreign = [layer for layer in model._flatten_layers() if not _is_of_keras(type(layer).__module__)]
     layers = [f"{layer.name} ({type(layer).__name__})" for layer in foreign]
     return layers or sorted(set(foreign_parts(architecture(model))))
+
+
+def check_weights(model: keras.Model, format_name: str, lacks: Callable[[str], bool]) -> None:
+    """Refuse weights of a dtype that a format lacks."""
+    for name, variable in name_variables(model.weights).items():
+        if lacks(variable.dtype):
+            raise UserError(
+                f"The weight {name} is of {variable.dtype}. Expected float32 for format={format_name}, or format=keras."
+            )
 
 
 def card_of(run: Run, network: str) -> Card:

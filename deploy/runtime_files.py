@@ -17,7 +17,7 @@ from tensorflow.lite.python.convert_phase import ConverterError
 from hookline.deploy.compare import with_model
 from hookline.deploy.formats import Contents, ExportOptions, first_line
 from hookline.deploy.integer import unknown_operations, write_integer, write_qdq
-from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
+from hookline.deploy.plain_model import check_weights, foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.deferred import silent
 from hookline.trainer.errors import UserError, import_optional
 from hookline.trainer.graph import layer_paths
@@ -127,6 +127,7 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
     """Write an .onnx file for any number of examples; after fake quantization, with integers as QDQ nodes."""
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "onnx")
+        check_weights(model, "onnx", lambda dtype: dtype == "bfloat16")
         if is_fake_quantized(model):
             return layer_table(own, write_qdq(model, path, OPSET), lossy=True)
         with silent(), warnings.catch_warnings():
@@ -166,6 +167,7 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
     """
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "litert")
+        check_weights(model, "litert", lambda dtype: dtype in ("bfloat16", "float16", "float64"))
         if is_fake_quantized(model):
             return layer_table(own, write_integer(model, path), lossy=True)
         notes, rounding = [], {}

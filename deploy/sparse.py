@@ -34,7 +34,7 @@ from hookline.deploy.inference.sparse_file import (
     write_fields,
     write_lengths,
 )
-from hookline.deploy.plain_model import architecture, card_of, check_plain, plain_model, single_model
+from hookline.deploy.plain_model import architecture, card_of, check_plain, check_weights, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Run
@@ -191,15 +191,12 @@ def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> 
 
 def write_model(model: keras.Model, path: Path, options: ExportOptions, about: Mapping[str, Any]) -> Contents:
     """Write a plain Keras model as a sparse file; return its table, as in the paper."""
+    check_weights(model, "sparse", lambda dtype: dtype != "float32")
     stored: list[Stored] = []
     rows: list[tuple[str, ...]] = []
     totals, lossy = [0] * 6, False
     for name, variable in name_variables(model.weights).items():
         values = np.array(variable.numpy(), order="C")
-        if values.dtype != np.float32:
-            raise UserError(
-                f"The weight {name} is of {values.dtype}. Expected float32 for format=sparse, or format=keras."
-            )
         given = _shared(name, values, options)
         lossy = lossy or given.tobytes() != values.tobytes()
         form = store(name, given, huffman=options.huffman)

@@ -65,12 +65,6 @@ def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model
     models: dict[str, Any] = {MODEL: model} if networks is None else dict(networks)
     for name, each in models.items():
         check_model(name, each)
-        half = next((layer for layer in each._flatten_layers() if layer.compute_dtype == "float16"), None)
-        if half is not None:
-            raise UserError(
-                f"The layer '{half.name}' computes in float16, and no loss is scaled here: small gradients would be 0. "
-                "Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
-            )
     return models
 
 

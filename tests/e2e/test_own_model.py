@@ -18,12 +18,12 @@ from tests.support.refusals import assert_one_line
 MODULE = """
 import keras
 
-def small_cnn(*, input_shape, classes, width=4):
+def small_cnn(*, input_shape, classes, width=4, dtype=None):
     return keras.Sequential([
         keras.Input(input_shape),
         keras.layers.Conv2D(width, 3, use_bias=False, name="conv_1"),
         keras.layers.BatchNormalization(name="batch_norm_1"),
-        keras.layers.Conv2D(width, 3, use_bias=False, name="conv_2"),
+        keras.layers.Conv2D(width, 3, use_bias=False, name="conv_2", dtype=dtype),
         keras.layers.BatchNormalization(name="batch_norm_2"),
         keras.layers.GlobalAveragePooling2D(),
         keras.layers.Dense(classes, name="logits"),
@@ -90,6 +90,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         (OWN[1:], "_target_=my_models.small_cnn is not allowed"),
         ([OWN[0], "model._target_=my_models.small_cn"], "'small_cnn'"),
         ([*OWN, "+model.widht=8"], "'width'"),
+        ([*OWN, "+model.dtype=mixed_float16"], "'conv_2' computes in float16, and no loss"),
         ([OWN[0], "model._target_=my_models.no_model"], "type tuple"),
         ([*ENDED, "+model.end=inputs"], " and [8, 8, 1]. Expected [8, 8, 1]"),
         ([*ENDED, "+model.end=two"], "a list (0: [None, 10], 1: [None, 3])"),

@@ -95,7 +95,7 @@ MISTAKES = {
     "load nothing": (lambda: hookline.load(None), "run_dir=None"),
     "list of overrides": (lambda: hookline.run(["recipe=bnn"]), "one by one"),
     "pairs": (lambda: fit(list(zip(X, Y, strict=True))), "list of tuples"),
-    "float16": (lambda: small_trainer(model=half_model()), "'conv' computes in float16"),
+    "float16": (lambda: fit(trainer=small_trainer(model=half_model())), "'head' computes in float16"),
     "own step": (lambda: fit(trainer=small_trainer(model=with_own("train_step"))), "its own train_step"),
     "own loss": (lambda: fit(trainer=small_trainer(model=with_own("compute_loss"))), "its own compute_loss"),
     "flat loss": (
@@ -114,7 +114,8 @@ def weighted_mean():
 
 def half_model():
     inputs = keras.Input(X.shape[1:])
-    return keras.Model(inputs, keras.layers.Conv2D(3, 3, dtype="mixed_float16", name="conv")(inputs))
+    head = keras.layers.Dense(3, dtype="mixed_float16", name="head")
+    return keras.Model(inputs, head(keras.layers.Flatten()(inputs)))
 
 
 @cache

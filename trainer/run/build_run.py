@@ -127,6 +127,19 @@ def _precision(settings: Mapping[str, Any]) -> str:
     return str(settings.get("precision", FLOAT32))  # older runs have no such setting
 
 
+def _loss_scale(networks: Sequence[Network], settings: Mapping[str, Any]) -> LossScale | None:
+    """Return the scale of the loss in float16; without one, refuse networks with layers that compute in float16."""
+    if _precision(settings) == FLOAT16:
+        return LossScale()
+    for layer in (layer for network in networks for layer in network.model._flatten_layers()):
+        if layer.compute_dtype == FLOAT16:
+            raise UserError(
+                f"The layer '{layer.name}' computes in float16, and no loss is scaled here: small gradients would be "
+                "0. Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
+            )
+    return None
+
+
 def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
     for name in ("classes_per_batch", "class_sampling", "class_weights"):
         if settings.get(name) is not None and not data.classes:
@@ -186,7 +199,7 @@ def build_trainer(
             seed=blueprint.seed,
             accumulation_steps=settings["accumulation_steps"],
             class_weights=None if weights is None else tf.constant(weights),
-            loss_scale=LossScale() if _precision(settings) == FLOAT16 else None,
+            loss_scale=_loss_scale(recipe.networks, settings),
             replica=replica,
             sample_every=SAMPLED_EVERY,
         )
