@@ -131,12 +131,14 @@ def _loss_scale(networks: Sequence[Network], settings: Mapping[str, Any]) -> Los
     """Return the scale of the loss in float16; without one, refuse networks with layers that compute in float16."""
     if _precision(settings) == FLOAT16:
         return LossScale()
-    for layer in (layer for network in networks for layer in network.model._flatten_layers()):
-        if layer.compute_dtype == FLOAT16:
-            raise UserError(
-                f"The layer '{layer.name}' computes in float16, and no loss is scaled here: small gradients would be "
-                "0. Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
-            )
+    layers = [layer for network in networks for layer in network.model._flatten_layers()]
+    half = [layer for layer in layers if layer.compute_dtype == FLOAT16]
+    if half:
+        first = next((layer for layer in half if layer.weights), half[0])  # the user's own rather than that of a hook
+        raise UserError(
+            f"The layer '{first.name}' computes in float16, and no loss is scaled here: small gradients would be 0. "
+            "Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
+        )
     return None
 
 
