@@ -159,6 +159,19 @@ def test_what_a_replaced_part_left_behind_is_left_out_with_a_line():
         assert job.config[node]["_target_"] in line
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_rate_for_another_kind_of_optimizer_gets_a_line():
+    typed_in = "sgd optimizer.learning_rate=0.003"
+    for given, usual in (("sgd", "0.1"), ("lion", "0.0003"), ("adamw", None), (typed_in, None), ("adam", None)):
+        recipe = "regression" if given == "adam" else "baseline"  # its rate is ten times that of adam.yaml
+        (job,) = preflight(parse_command(f"recipe={recipe} optimizer={given}".split()))
+        if usual is None:
+            check_early(job, directories=False)
+        else:
+            with pytest.warns(UserWarning, match=rf"rate=0\.003 is the recipe's.*{given}\.yaml has {usual}\. Set"):
+                check_early(job, directories=False)
+
+
 def test_what_the_user_typed_and_a_mistake_in_a_recipe_are_refused(tmp_path):
     recipe = tmp_path / "recipe" / "mine.yaml"
     recipe.parent.mkdir()

@@ -43,6 +43,7 @@ from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_star
 from hookline.trainer.errors import UserError
 
 RESUME = "resume"
+RECIPES_USE = "adam"  # the optimizer that their learning rates are for
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,7 @@ def check_early(job: Job, *, directories: bool = True) -> None:
         checks.append(partial(_build_hooks, config["hooks"], plugins))
         for check in checks:
             _unless_it_needs_frameworks(check)
+    _warn_of_rate(job)
 
 
 def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
@@ -265,6 +267,23 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
         choose_directory(config["run_dir"], recipe, datetime.now())
         if config["init_from"] is not None:
             check_initial(config["init_from"])
+
+
+def _warn_of_rate(job: Job) -> None:
+    """Warn of a learning rate that a recipe set for an optimizer unlike the one that was typed."""
+    typed_in = dict(text.partition("=")[::2] for text in job.overrides)
+    name = typed_in.get("optimizer", RECIPES_USE)
+    file = CONFIG_DIR / "optimizer" / f"{name}.yaml"
+    if name == RECIPES_USE or "optimizer.learning_rate" in typed_in or not file.is_file():
+        return
+    usual, rate = (
+        OmegaConf.select(OmegaConf.load(file), "learning_rate"),
+        job.config["optimizer"].get("learning_rate", 0),
+    )
+    if rate and max(usual, rate) > 9.9 * min(usual, rate):  # Lion's is a tenth of Adam's
+        line = f"optimizer.learning_rate={rate:g} is the recipe's, for its own optimizer; {file.name} has {usual:g}. "
+        with plain_warnings():
+            warnings.warn(f"{line}Set optimizer.learning_rate.", stacklevel=2)
 
 
 def _precheck(config: Mapping[str, Any], part: str) -> None:
