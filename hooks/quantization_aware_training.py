@@ -42,9 +42,8 @@ class QuantizationAwareTraining(GraphHook):
     The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a convolution and
     one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average; tanh,
     sigmoid and softmax have the fixed range that runtimes give them. Latent weights stay float and train through the
-    rounding. Evaluations round as well, so they report the network that ships. `scripts/export.py format=litert` writes
-    an integer-only file with these ranges, without calibration; `format=onnx` writes the same with QuantizeLinear and
-    DequantizeLinear nodes.
+    rounding. Evaluations round too, so they report the network that ships. `scripts/export.py format=litert` writes an
+    integer-only file with these ranges, without calibration; `format=onnx` writes the same with QDQ nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU, ReLU6 or hard_tanh after it count as one

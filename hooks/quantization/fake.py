@@ -106,7 +106,7 @@ def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, F
     def factors(kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
         layer, norm = norms[id(kernel.variable)]
         scale = tf.math.rsqrt(tf.cast(state[names[id(norm.moving_variance)]], tf.float32) + norm.epsilon)
-        scale = scale * weights[names[id(norm.gamma)]] if norm.scale else scale
+        scale = scale * {**state, **weights}[names[id(norm.gamma)]] if norm.scale else scale  # frozen: part of state
         return tf.reshape(scale, fold_shape(layer, kernel.variable))
 
     return {each.name: partial(factors, each) for each in kernels if id(each.variable) in norms}

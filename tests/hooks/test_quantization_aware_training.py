@@ -106,8 +106,12 @@ def test_it_is_float_before_the_begin() -> None:
     assert 0.0 < loop.accumulators.read()["quantization_aware_training/distance"] < 0.01
 
 
-def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded() -> None:
-    loop = loop_of(QuantizationAwareTraining())
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded(trainable: bool) -> None:
+    model = toy_model()
+    model.get_layer("norm").gamma.assign(np.arange(1.0, 9.0))
+    model.get_layer("norm").trainable = trainable
+    loop = loop_of(QuantizationAwareTraining(), model=model)
     loop.run(0, 6)
     bits = shipped_bits(loop.trainer, shipped_weights(loop.trainer, 6))["model"]
     assert sorted(bits.weights.values()) == [8, 8]

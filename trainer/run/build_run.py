@@ -131,14 +131,12 @@ def _loss_scale(networks: Sequence[Network], settings: Mapping[str, Any]) -> Los
     """Return the scale of the loss in float16; without one, refuse networks with layers that compute in float16."""
     if _precision(settings) == FLOAT16:
         return LossScale()
-    layers = [layer for network in networks for layer in network.model._flatten_layers()]
-    half = [layer for layer in layers if layer.compute_dtype == FLOAT16]
-    if half:
-        first = next((layer for layer in half if layer.weights), half[0])  # the user's own rather than that of a hook
-        raise UserError(
-            f"The layer '{first.name}' computes in float16, and no loss is scaled here: small gradients would be 0. "
-            "Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
-        )
+    for layer in (layer for network in networks for layer in network.model._flatten_layers()):
+        if layer.compute_dtype == FLOAT16:
+            raise UserError(
+                f"The layer '{layer.name}' computes in float16, and no loss is scaled here: small gradients would be "
+                "0. Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
+            )
     return None
 
 
@@ -183,7 +181,8 @@ def build_trainer(
     """Return the trainer of a replica, with all hooks of the run bound to its networks."""
     replica = replica or Replica()
     with nullcontext() if replica.device is None else tf.device(replica.device):
-        recipe = blueprint.build_recipe(data, total_steps)
+        recipe, settings = blueprint.build_recipe(data, total_steps), blueprint.settings
+        loss_scale = _loss_scale(recipe.networks, settings)
         bound = order_hooks(bind_hooks(hooks, recipe.networks, recipe.objectives, blueprint.build_hook))
         graph_hooks = [hook for hook in bound if isinstance(hook, GraphHook)]
         # The seed of what hooks put into models does not depend on how many numbers the models have drawn.
@@ -192,7 +191,6 @@ def build_trainer(
         _check_trainable(recipe)
         planned = blueprint.planned_steps or total_steps
         _build_hooks(recipe.networks, graph_hooks, training, planned, blueprint.seed, data.classes)
-        settings = blueprint.settings
         weights = _by_class(class_weights, data, settings.get("class_weights"))
         trainer = Trainer(
             recipe.networks,
@@ -201,7 +199,7 @@ def build_trainer(
             seed=blueprint.seed,
             accumulation_steps=settings["accumulation_steps"],
             class_weights=None if weights is None else tf.constant(weights),
-            loss_scale=_loss_scale(recipe.networks, settings),
+            loss_scale=loss_scale,
             replica=replica,
             sample_every=SAMPLED_EVERY,
         )
