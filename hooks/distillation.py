@@ -13,6 +13,7 @@ from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import check_logits, take_off, with_final
 from hookline.trainer.graph import as_functional, is_graph, layer_output
 from hookline.trainer.hook import Declaration, GraphHook, Run, Tensors
+from hookline.trainer.input.preparation import Range, different_ranges
 from hookline.trainer.network import name_variables
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.ops.probabilities import as_logits
@@ -96,6 +97,7 @@ class Distillation(GraphHook):
         self.network = network
         self._model: keras.Model  # the teacher, once `rebuild_model` has run
         self._kept: dict[str, tf.Variable] = {}
+        self._range: Range = None  # of the teacher's pixels
         self._digest = ""
         self._activation: str | None = None  # that the outputs of the network come out of, with a loss of the user's
 
@@ -106,8 +108,12 @@ class Distillation(GraphHook):
         if self.teacher is None:
             self._model = model
         else:
-            given = self.teacher
-            self._model = read_model(given, f"hooks.{self.key}.teacher") if isinstance(given, str) else given
+            given, key = self.teacher, f"hooks.{self.key}.teacher"
+            self._model, self._range = read_model(given, key) if isinstance(given, str) else (given, None)
+            if is_graph(self._model) and is_graph(model):
+                theirs, ours = (tf.TensorShape(part.inputs[0].shape) for part in (self._model, model))
+                if not theirs.is_compatible_with(ours):
+                    raise UserError(f"{key} takes inputs {theirs}, '{self.network}' {ours}. Expected the same.")
             self._digest = model_digest(self._model)
             own = {id(variable) for variable in model.variables}
             if any(id(variable) in own for variable in self._model.variables):
@@ -199,6 +205,12 @@ class Distillation(GraphHook):
             check_logits(model, run.data)  # of a teacher that cannot be taken apart
         finally:
             with_final(model, activations)
+        made = run.data.preparation
+        if self._range and made and (told := different_ranges(self._range, made.pixel_range)):
+            raise UserError(
+                f"hooks.{self.key}.teacher was trained on inputs {told[0]}, but the data gives inputs {told[1]}. Set "
+                "data.scale (pixels: from -1 to 1, unit: from 0 to 1) so that they are alike."
+            )
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()

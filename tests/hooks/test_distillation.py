@@ -134,9 +134,9 @@ def test_what_cannot_teach_is_refused() -> None:
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
     copy = Network("model", keras.models.clone_model(one), keras.optimizers.SGD())
     assert_refused("the same classes", hooked, copy, Distillation(teacher=one))
-    assert_refused(
-        "needs classes", Distillation().build, build_context(student())
-    )  # several labels are no distribution
+    assert_refused("needs classes", Distillation().build, build_context(student()))  # several labels
+    wide = keras.Sequential([keras.Input((FEATURES + 1,)), keras.layers.Dense(CLASSES)])
+    assert_refused("takes inputs", hooked, student(), Distillation(teacher=wide))
     for options in ({"alpha": 1.5}, {"temperature": 0}):
         assert_refused("Expected", Distillation, **options)
 
@@ -190,3 +190,6 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     store.save({"best"}, best.step, tensors, best.state)  # as a training anew would
     store.wait()
     assert_refused(r"hooks.distillation.teacher is not what the run began with", go_on, tmp_path / "cut")
+    np.savez(tmp_path / "unit.npz", x_train=np.ones([200, 8, 8], np.uint8), y_train=np.arange(200) % 10)
+    options += ["data=arrays", f"data.path={tmp_path / 'unit.npz'}", "data.scale=unit"]
+    assert_refused("inputs from -1 to 1, but", run_small, "bnn", *options, run_dir=tmp_path / "unit")

@@ -21,6 +21,7 @@ from hookline.trainer.files import MAX_BYTES, open_file, parse_json
 if TYPE_CHECKING:
     import keras
 
+    from hookline.trainer.input.preparation import Range
     from hookline.trainer.network import Network
     from hookline.trainer.run.run import Run
 
@@ -105,8 +106,8 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     return restored
 
 
-def read_model(path: str, key: str) -> keras.Model:
-    """Return a trained model, of a run directory or a .keras file, without executing code that the file names.
+def read_model(path: str, key: str) -> tuple[keras.Model, Range]:
+    """Return a trained model, of a run or a .keras file, and its range of pixels; no code that the file names runs.
 
     A run must be of the command line and have one network; it comes without its final activation. `key` is the option
     that names the path.
@@ -115,8 +116,10 @@ def read_model(path: str, key: str) -> keras.Model:
     try:
         if given.suffix == KERAS_SUFFIX:
             check_parts(given)
-            return _made_beside(lambda: load_keras(given))
-        return shipped_network(restore_beside(path, read_config(path))).model
+            return _made_beside(lambda: load_keras(given)), None
+        finished = restore_beside(path, read_config(path))
+        preparation = finished.data.preparation
+        return shipped_network(finished).model, preparation and preparation.pixel_range
     except UserError as error:
         raise UserError(f"{key}={path}: {error}") from error
 
