@@ -119,7 +119,7 @@ def read_model(path: str, key: str) -> tuple[keras.Model, Range]:
             return _made_beside(lambda: load_keras(given)), None
         finished = restore_beside(path, read_config(path))
         preparation = finished.data.preparation
-        return shipped_network(finished).model, preparation and preparation.pixel_range
+        return shipped_network(finished).model, None if preparation is None else preparation.pixel_range
     except UserError as error:
         raise UserError(f"{key}={path}: {error}") from error
 
