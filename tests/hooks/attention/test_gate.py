@@ -142,12 +142,12 @@ NATIVE = has_dilated_kernels((1, 8, 8, 2), (3, 3, 2, 3), (2, 2), "float32")
 
 
 @pytest.mark.parametrize("native", [True, False] if NATIVE else [False])
-@pytest.mark.parametrize(("dilation", "size"), [(2, (3, 13)), (5, (12, 9)), (4, (1, 2))])
-def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int]):
-    layer = DilatedConv2D(3, 3, dilation_rate=dilation, activation="relu", bias_initializer="ones")
+@pytest.mark.parametrize(("dilation", "size", "kernel"), [(2, (3, 13), 3), (5, (12, 9), 4), (4, (1, 2), 3)])
+def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int], kernel: int):
+    layer = DilatedConv2D(3, kernel, dilation_rate=dilation, activation="relu", bias_initializer="ones")
     layer.build((None, 12, 9, 2))
     layer._native = native
-    plain = keras.layers.Conv2D(3, 3, padding="same", dilation_rate=dilation, activation="relu")
+    plain = keras.layers.Conv2D(3, kernel, padding="same", dilation_rate=dilation, activation="relu")
     plain.build((None, 12, 9, 2))
     plain.set_weights(layer.get_weights())
     maps = tf.constant(np.random.default_rng(0).normal(size=(4, *size, 2)), tf.float32)
