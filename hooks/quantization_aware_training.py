@@ -14,11 +14,7 @@ import tensorflow as tf
 from hookline.hooks import options
 from hookline.hooks.graphs import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
-    CONVOLUTIONS,
-    DEPTHWISE,
-    SEPARABLE,
     Kernel,
-    channel_axes,
     find_kernels,
     is_kernel_layer,
     left_out_advice,
@@ -175,7 +171,7 @@ class QuantizationAwareTraining(GraphHook):
         if self.ranges != LEARNED:
             return made
         chosen = select_layers(made, self.layers, accept=is_kernel_layer, kind="kernel layer").values()
-        kernels = [(kernel, _step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
+        kernels = [(kernel, fake.step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
         self._learned = fake.LearnedSteps(kernels, len(self._inserter.names))
         return self._learned.attached(made)
 
@@ -189,7 +185,7 @@ class QuantizationAwareTraining(GraphHook):
         kernels = find_kernels(self._network, chosen)
         self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
-        self._axes = {kernel.name: _step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
+        self._axes = {kernel.name: fake.step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
         undivided = [each for each in self._kernels if not self._axes[each.name]]
         self._norms = fake.folded_by_kernel(self._network, undivided)
         self._begin = options.begin_step(self.begin_epoch, context)
@@ -393,8 +389,3 @@ class QuantizationAwareTraining(GraphHook):
         covered = [kernel.name for kernel in (*self._kernels, *self._others)]
         reason = "Dense layers and convolutions alone are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
-
-
-def _step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
-    """Return the axes of a kernel that have steps of their own."""
-    return channel_axes(layer, kernel) if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()
