@@ -273,9 +273,12 @@ def test_frozen_batch_norm_trains_as_it_evaluates(fused: bool) -> None:
     np.testing.assert_array_equal(state_of(hook)["ranges"], ranges)
 
 
-def test_what_cannot_be_rounded_is_refused() -> None:
+def test_what_cannot_be_rounded_is_refused_and_what_cannot_ship_is_said() -> None:
     message = r"'net/dense_2/kernel': bnn_rounding and .*hooks\.quantization_aware_training"
     assert_refused(message, mixed, layers=["conv", "dense_2"])
     for hook in (QuantizationAwareTraining(), QuantizationAwareTraining(ranges="learned")):
         half = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, dtype="bfloat16")])
         assert_refused("is bfloat16", loop_of, hook, model=half)
+    model = keras.Sequential([keras.Input((6, 1)), keras.layers.SeparableConv1D(4, 3, name="apart")])
+    built(Network("model", model, keras.optimizers.SGD(0.1)), hook := named(QuantizationAwareTraining()))
+    assert ["'apart'" in line for line in hook.advise(None)] == [True]
