@@ -257,8 +257,7 @@ def test_each_fit_has_the_whole_patience():
     hooks = hookline.hooks.EarlyStopping(patience=2), hookline.hooks.ReduceOnPlateau(factor=0.5, patience=1, least=0.5)
     trainer = small_trainer(*hooks, optimizer=optimizer, **loss)
     assert [len(train(trainer, 6).epoch) for _ in range(2)] == [3, 2]
-    others = (9 * held_out()[0], held_out()[1])  # whose losses, all higher, do not compare with those before
-    assert len(train(trainer, 6, validation_data=others).epoch) == 3
+    assert len(train(trainer, 6, validation_data=(9 * held_out()[0], held_out()[1])).epoch) == 3  # higher losses
     assert float(optimizer.learning_rate) / 1e-20 == pytest.approx(0.5)  # the least share, of all fits
 
 

@@ -74,8 +74,7 @@ def assert_slots_held(network: Network) -> None:
         for attribute, slot in network.optimizer_slots(name).items():
             values = np.array(slot.value)
             if attribute == AVERAGE:
-                frozen = np.array(network.variables[name].value)[~mask]
-                np.testing.assert_array_equal(bits(values[~mask]), bits(frozen))
+                np.testing.assert_array_equal(bits(values[~mask]), bits(network.variables[name].numpy()[~mask]))
             elif attribute not in DERIVED_SLOTS:
                 assert not values[~mask].any(), f"{attribute} of {name}"
                 assert values[mask].any(), f"{attribute} of {name} must be in use"
@@ -105,8 +104,7 @@ def test_frozen_entries_keep_their_bits_and_survivors_move(optimizer: str, tmp_p
 def test_magnitude_masks_exactly_the_smallest_share_of_each_kernel():
     network = toy_network()
     network.model.get_layer("hidden").trainable = False
-    hook = frozen_mask()
-    build_hooks([hook], network)
+    build_hooks([hook := frozen_mask()], network)
     assert hook.declare().projected == {"toy/logits/kernel"}  # no bias, no batch norm, nothing that does not train
     network = network_of()
     for fraction, count in ((0.0, 0), (0.25, 8), (0.01, 0), (1.0, 30)):
@@ -128,8 +126,7 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
         path = save_run(tmp_path / folder, pruned, tag=folder)
         network = network_of()
         before = kernels_of(network)
-        hook = frozen_mask(masks="zeros", path=path)
-        build_hooks([hook], network)
+        build_hooks([hook := frozen_mask(masks="zeros", path=path)], network)
         for name, mask in masks_of(hook).items():
             np.testing.assert_array_equal(mask, masks[name])
             np.testing.assert_array_equal(kernels_of(network)[name], before[name])
@@ -194,13 +191,12 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
 
 
 def test_wrong_options_are_refused_by_name():
-    followed = {"masks": "hook", "hook": "prune", "freeze": "survivors"}
-    for options in ({"masks": "file"}, {"masks": "hook"}, followed):
+    for options in ({"masks": "file"}, {"masks": "hook"}, {"masks": "hook", "hook": "prune", "freeze": "survivors"}):
         assert_refused(list(options)[-1], FrozenMask, **options)
     assert "begin_epoch=250" in error_of(frozen_mask(begin_epoch=250.0))
     assert "'hidden'" in error_of(frozen_mask(layers="hiden"))
-    pruning = named(Prune(final_sparsity=0.5))
-    assert_refused("hooks.frozen_mask.hook=prune", build_hooks, [pruning, frozen_mask()], network_of())
+    hooks = [named(Prune(final_sparsity=0.5)), frozen_mask()]
+    assert_refused("hooks.frozen_mask.hook=prune", build_hooks, hooks, network_of())
 
 
 def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):

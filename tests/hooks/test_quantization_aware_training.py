@@ -99,8 +99,7 @@ def test_it_is_float_before_the_begin() -> None:
     plain.run(0, 5)
     for mine, theirs in zip(*(used_by(each, 5).items() for each in (loop, plain)), strict=True):
         assert mine[0] == theirs[0]
-        equal = np.array_equal(mine[1], theirs[1])
-        assert equal == ("kernel" not in mine[0])  # now evaluations are rounded
+        assert np.array_equal(mine[1], theirs[1]) == ("kernel" not in mine[0])  # now evaluations are rounded
     assert hook.declare().best_from_step == 5
     loop.run(5, 1)
     assert 0.0 < loop.accumulators.read()["quantization_aware_training/distance"] < 0.01

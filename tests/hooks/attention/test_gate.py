@@ -73,7 +73,6 @@ def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
 
 
 def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
-    layers = keras.layers
     own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
     assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
     for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own")):
@@ -117,9 +116,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
 
 
 def test_a_gate_that_draws_in_evaluation_is_refused():
-    hook = attention(eval_mode="sample")
-    trainer = prepare([hook], image_model())
-    assert_refused("eval_mode=sample", strip_model, trainer, "model")
+    assert_refused("eval_mode=sample", strip_model, prepare([attention(eval_mode="sample")], image_model()), "model")
     model = image_model()
     assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model
 
