@@ -236,7 +236,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
         if (old := known.get(hook.name)) is not None and old is not hook:
             hook.load_state_dict(old.state_dict())
         if isinstance(hook, EarlyStopping) and not same_data:
-            hook.load_state_dict({})
+            hook.begin_anew()
         elif isinstance(hook, EarlyStopping) and before.run is not None and before.run.control.stop_reason is not None:
             hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
     if before.run is not None:

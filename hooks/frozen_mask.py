@@ -44,7 +44,8 @@ class FrozenMask(GraphHook):
     epsilon_1 to 1e-12.
 
     With masks=hook, this hook follows the masks in the states "mask/<variable>" of the other hook as they change. With
-    masks=magnitude and a `begin_epoch` above 0, the masks are computed once, in the step in which freezing begins.
+    masks=magnitude and a `begin_epoch` above 0, the masks are computed once, in the step in which freezing begins. If
+    that step is skipped, freezing begins in the next one.
 
     Group: technique
 
@@ -176,23 +177,27 @@ class FrozenMask(GraphHook):
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         if not context.training:
             return weights
-        self._held = self._read_masks(context)  # a maker changes its masks before `project` runs
+        masks = self._read_masks(context)
+        self._begins = tf.equal(context.step, 0)
+        if self._begin and not self._followed:
+            whole = [tf.reduce_all(mask) for mask in masks.values()]  # a step that was skipped has chosen nothing
+            self._begins = tf.reduce_all([context.step >= self._begin, *whole])
+            values = tf.cond(
+                self._begins,
+                lambda: [self._choose(target, context.latent[target.name]) for target in self._targets],
+                lambda: list(masks.values()),
+            )
+            masks = dict(zip(masks, values, strict=True))
+        self._held = masks  # a maker changes its masks before `project` runs
         stopped = {name: entry_stop_gradients(weights[name], mask) for name, mask in self._held.items()}
         return {**weights, **stopped}
 
     def _read_masks(self, context: StepContext) -> dict[str, tf.Tensor]:
-        """Return the current masks; in the step in which freezing begins, those that hold from then on."""
+        """Return the current masks; those of another hook hold from `begin_epoch` on."""
         masks = {name: tf.convert_to_tensor(variable) for name, variable in self._mask_variables().items()}
-        if not self._begin:
+        if not (self._begin and self._followed):
             return masks
-        if self._followed:
-            return {name: tf.logical_or(mask, context.step < self._begin) for name, mask in masks.items()}
-        values = tf.cond(
-            tf.equal(context.step, self._begin),
-            lambda: [self._choose(target, context.latent[target.name]) for target in self._targets],
-            lambda: list(masks.values()),
-        )
-        return dict(zip(masks, values, strict=True))
+        return {name: tf.logical_or(mask, context.step < self._begin) for name, mask in masks.items()}
 
     def _mask_variables(self) -> dict[str, tf.Variable]:
         variables = self._followed or self._state
@@ -206,12 +211,12 @@ class FrozenMask(GraphHook):
         after = self._read_masks(context) if self._followed else before
         hold_values(self._targets, before, context.latent)
         hold_averages(context.network, self._targets, after)
-        changes = [tf.equal(context.step, self._begin)]
+        begins = self._begins
         if self._followed:
-            changes += [tf.reduce_any(tf.not_equal(before[name], mask)) for name, mask in after.items()]
+            begins = context.step >= self._begin  # whichever step changes the masks
             # An entry that another hook releases in this very step starts with a slot of 0 as well.
             after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
-        clear_slots(context.network, self._targets, after, when=tf.reduce_any(tf.stack(changes)))
+        clear_slots(context.network, self._targets, after, when=begins)
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held
@@ -366,7 +371,7 @@ def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> 
 
 
 def clear_slots(network: Network, targets: Sequence[Target], masks: Masks, *, when: tf.Tensor) -> None:
-    """Set the optimizer's slots to 0 where the mask is False: when masks change, since 0 stays without a gradient."""
+    """Set the optimizer's slots to 0 where the mask is False: once is enough, since 0 stays without a gradient."""
     slots = [
         (slot.value, masks[target.name])
         for target in targets

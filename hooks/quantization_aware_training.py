@@ -14,11 +14,7 @@ import tensorflow as tf
 from hookline.hooks import options
 from hookline.hooks.graphs import calls_frozen, calls_replaced
 from hookline.hooks.kernels import (
-    CONVOLUTIONS,
-    DEPTHWISE,
-    SEPARABLE,
     Kernel,
-    channel_axes,
     find_kernels,
     is_kernel_layer,
     left_out_advice,
@@ -39,19 +35,20 @@ NEVER = 2**62  # steps
 class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
-    The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a convolution and
-    one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average; tanh,
-    sigmoid and softmax have the fixed range that runtimes give them. Latent weights stay float and train through the
-    rounding. Evaluations round too, so they report the network that ships. `scripts/export.py format=litert` writes an
-    integer-only file with these ranges, without calibration; `format=onnx` writes the same with QDQ nodes.
+    The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a convolution,
+    and one for each dense layer and each transposed convolution. It rounds activations to 2^bits levels between limits
+    that follow a moving average; tanh, sigmoid and softmax have the fixed range that runtimes give them. Latent weights
+    stay float and train through the rounding. Evaluations round too, so they report the network that ships.
+    `scripts/export.py format=litert` writes an integer-only file with these ranges, without calibration; `format=onnx`
+    writes the same with QDQ nodes.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU, ReLU6 or hard_tanh after it count as one
     layer; any other activation, even one inside a layer (activation="tanh"), counts as a layer of its own. Max and
     average pooling, reshaping and padding keep the range of their input; global average pooling has its own.
 
-    Batch norm after a dense layer is folded into the kernel, with the moving statistics, before rounding; after a
-    convolution this is not needed: with a step size for each channel, rounding and folding commute.
+    Batch norm after a layer of one step size is folded into the kernel, with the moving statistics, before rounding;
+    after others this is not needed: with a step size for each channel, rounding and folding commute.
 
     The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
     `bnn_rounding` rounds are not rounded again. The integer file holds binary kernels exactly, but no binary inputs.
@@ -70,7 +67,7 @@ class QuantizationAwareTraining(GraphHook):
     Group: technique
 
     Equation:
-        weights:      s = max|w| / (2^(bits - 1) - 1), over a channel of a convolution or a whole dense kernel
+        weights:      s = max|w| / (2^(bits - 1) - 1), over a channel of a convolution or a whole other kernel
                       w_q = s round(w / s),   dL/dw = dL/dw_q
         activations:  s = (b - a) / n,   z = round(-a / s),   x_q = s (clip(round(x / s) + z, 0, n) - z)
                       with n = 2^bits - 1;   dL/dx = dL/dx_q where x lies in [-s z, s (n - z)], else 0
@@ -175,7 +172,7 @@ class QuantizationAwareTraining(GraphHook):
         if self.ranges != LEARNED:
             return made
         chosen = select_layers(made, self.layers, accept=is_kernel_layer, kind="kernel layer").values()
-        kernels = [(kernel, _step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
+        kernels = [(kernel, fake.step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
         self._learned = fake.LearnedSteps(kernels, len(self._inserter.names))
         return self._learned.attached(made)
 
@@ -189,7 +186,7 @@ class QuantizationAwareTraining(GraphHook):
         kernels = find_kernels(self._network, chosen)
         self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
-        self._axes = {kernel.name: _step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
+        self._axes = {kernel.name: fake.step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
         undivided = [each for each in self._kernels if not self._axes[each.name]]
         self._norms = fake.folded_by_kernel(self._network, undivided)
         self._begin = options.begin_step(self.begin_epoch, context)
@@ -390,11 +387,12 @@ class QuantizationAwareTraining(GraphHook):
                 f"The graph of '{name}' is not known, so weights alone are quantized, and no integer file can be "
                 "written. Expected a functional or Sequential model, or activation_bits=null."
             )
+        separable = [kernel.layer for kernel in self._kernels if kernel.variable.name == "pointwise_kernel"]
+        if separable and self._ranges is not None and self.activation_bits == 8:
+            lines.append(
+                f"LiteRT has no int8 for '{separable[0]}', a separable convolution: no integer file can be written. "
+                "Expected a depthwise convolution and one of 1 by 1 in its place."
+            )
         covered = [kernel.name for kernel in (*self._kernels, *self._others)]
         reason = "Dense layers and convolutions alone are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
-
-
-def _step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
-    """Return the axes of a kernel that have steps of their own."""
-    return channel_axes(layer, kernel) if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()

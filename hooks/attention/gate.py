@@ -67,7 +67,8 @@ class DilatedConv2D(keras.layers.Conv2D):
     """Convolve as `keras.layers.Conv2D` does, with padding "same" and strides of 1, but faster.
 
     TensorFlow moves the positions of a dilated convolution into the batch, with all of the padding, since not every
-    device has a kernel for the gradient. Here the kernel is used where there is one; elsewhere the padding stays out.
+    device has a kernel for the gradient. Here the kernel is used where there is one; elsewhere the padding stays out,
+    if the kernel is odd.
     """
 
     def __init__(self, filters: int, kernel_size: Any, **options: Any) -> None:
@@ -95,6 +96,8 @@ def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, 
     """Return the dilated convolution with padding "same", by one without dilation of every d-th row and column."""
     if max(dilations) == 1:
         return tf.nn.conv2d(maps, kernel, 1, "SAME")
+    if not all(size % 2 for size in kernel.shape[:2]):  # the padding of a phase would be of another size
+        return tf.nn.convolution(maps, kernel, padding="SAME", dilations=dilations)
     size = tf.shape(maps)[1:3]
     crops = tf.stack([tf.zeros_like(size), -size % tf.constant(dilations)], axis=1)
     phases = tf.space_to_batch(maps, dilations, crops)

@@ -55,6 +55,10 @@ class EarlyStopping(HostHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state: dict[str, Any] = {**self.start, **state}
 
+    def begin_anew(self) -> None:
+        """Forget the values so far, but not what they have led to."""
+        self._state |= EarlyStopping.start
+
     def summary(self) -> dict[str, Any]:
         return {"patience": self._patience, **{name: self._state[name] for name in self.start if name != "seen_step"}}
 

@@ -19,9 +19,10 @@ class MLflow(RemoteLogger):
 
     The names of metrics begin with the split, such as `validation/metric/accuracy`. The parameters are those of
     TensorBoard's HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are
-    artifacts. A separate thread sends them, so training never waits. If the service fails, training continues, and one
-    warning says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run
-    directory holds the id. `pip install -e '.[mlflow]'` adds what the hook needs.
+    artifacts. Results are tags; those on the test split are metrics too only if the best step is the last one. A
+    separate thread sends everything, so training never waits. If the service fails, training continues, and one warning
+    says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds
+    the id. `pip install -e '.[mlflow]'` adds what the hook needs.
 
     Group: monitor
 

@@ -16,9 +16,9 @@ class WandB(RemoteLogger):
 
     The names of scalars begin with the split, such as `validation/metric/accuracy`. Tags are the recipe and the
     technique hooks. The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged
-    at the end, and what `scripts/export.py` writes is an artifact. A separate thread sends them, so training never
-    waits. If the service fails, training continues, and one warning says why. `pip install -e '.[wandb]'` adds what the
-    hook needs.
+    at the end, and what `scripts/export.py` writes is an artifact. Results on the test split are in the summary alone,
+    unless the best step is the last one. A separate thread sends everything, so training never waits. If the service
+    fails, training continues, and one warning says why. `pip install -e '.[wandb]'` adds what the hook needs.
 
     A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
     With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run deletes the offline files from

@@ -15,11 +15,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, mark_added
+from hookline.hooks.kernels import CONVOLUTIONS, DEPTHWISE, SEPARABLE, Kernel, channel_axes, mark_added
 from hookline.hooks.quantization.selection import trace_kernel_inputs
-from hookline.trainer.graph import as_functional, fold_shape, folded_norms, layer_paths
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, fold_shape, folded_norms, is_of, layer_paths
 from hookline.trainer.network import Network
 from hookline.trainer.ops.averages import STRETCH, middle
+
+
+def step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
+    """Return the axes of a kernel that have steps of their own."""
+    if kernel.dtype != "float32":
+        raise UserError(
+            f"The kernel '{kernel.path}' is {kernel.dtype}, which holds no grid of 8 bits. Expected float32; layers of "
+            "dtype=mixed_bfloat16 have such kernels."
+        )
+    return channel_axes(layer, kernel) if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()
 
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:

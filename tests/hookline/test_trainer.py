@@ -253,11 +253,12 @@ def test_a_step_of_ones_own_trains_two_networks_with_variables_of_one_name():
 
 @pytest.mark.full
 def test_each_fit_has_the_whole_patience():
-    loss = {"monitor": "loss/total", "monitor_mode": "min"}
-    trainer = small_trainer(hookline.hooks.EarlyStopping(patience=2), optimizer=keras.optimizers.SGD(0.0), **loss)
+    loss, optimizer = {"monitor": "loss/total", "monitor_mode": "min"}, keras.optimizers.SGD(1e-20)
+    hooks = hookline.hooks.EarlyStopping(patience=2), hookline.hooks.ReduceOnPlateau(factor=0.5, patience=1, least=0.5)
+    trainer = small_trainer(*hooks, optimizer=optimizer, **loss)
     assert [len(train(trainer, 6).epoch) for _ in range(2)] == [3, 2]
-    others = (9 * held_out()[0], held_out()[1])  # whose losses, all higher, do not compare with those before
-    assert len(train(trainer, 6, validation_data=others).epoch) == 3
+    assert len(train(trainer, 6, validation_data=(9 * held_out()[0], held_out()[1])).epoch) == 3  # higher losses
+    assert float(optimizer.learning_rate) / 1e-20 == pytest.approx(0.5)  # the least share, of all fits
 
 
 @pytest.mark.full

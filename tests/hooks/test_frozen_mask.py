@@ -74,8 +74,7 @@ def assert_slots_held(network: Network) -> None:
         for attribute, slot in network.optimizer_slots(name).items():
             values = np.array(slot.value)
             if attribute == AVERAGE:
-                frozen = np.array(network.variables[name].value)[~mask]
-                np.testing.assert_array_equal(bits(values[~mask]), bits(frozen))
+                np.testing.assert_array_equal(bits(values[~mask]), bits(network.variables[name].numpy()[~mask]))
             elif attribute not in DERIVED_SLOTS:
                 assert not values[~mask].any(), f"{attribute} of {name}"
                 assert values[mask].any(), f"{attribute} of {name} must be in use"
@@ -95,7 +94,7 @@ def test_frozen_entries_keep_their_bits_and_survivors_move(optimizer: str, tmp_p
         values.flat[frozen[::3]] = np.resize([0.0, -0.0], frozen[::3].shape)
         network.variables[name].assign(values)
     start = kernels_of(network)
-    loop.run(HISTORY, 60)
+    loop.run(HISTORY + (optimizer == "adafactor"), 60)  # as if the step in which freezing begins was skipped
     assert_frozen(network, start)
     assert_slots_held(network)
     network.optimizer.finalize_variable_values(network.model.trainable_variables)
@@ -105,8 +104,7 @@ def test_frozen_entries_keep_their_bits_and_survivors_move(optimizer: str, tmp_p
 def test_magnitude_masks_exactly_the_smallest_share_of_each_kernel():
     network = toy_network()
     network.model.get_layer("hidden").trainable = False
-    hook = frozen_mask()
-    build_hooks([hook], network)
+    build_hooks([hook := frozen_mask()], network)
     assert hook.declare().projected == {"toy/logits/kernel"}  # no bias, no batch norm, nothing that does not train
     network = network_of()
     for fraction, count in ((0.0, 0), (0.25, 8), (0.01, 0), (1.0, 30)):
@@ -128,8 +126,7 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
         path = save_run(tmp_path / folder, pruned, tag=folder)
         network = network_of()
         before = kernels_of(network)
-        hook = frozen_mask(masks="zeros", path=path)
-        build_hooks([hook], network)
+        build_hooks([hook := frozen_mask(masks="zeros", path=path)], network)
         for name, mask in masks_of(hook).items():
             np.testing.assert_array_equal(mask, masks[name])
             np.testing.assert_array_equal(kernels_of(network)[name], before[name])
@@ -140,7 +137,8 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
         assert list(hook.advise(run_of(network, 100))) == []
 
 
-def test_magnitudes_at_the_begin_decide_and_everything_trains_before():
+@pytest.mark.parametrize("first", [10, 11])  # 11: as if step 10 was skipped
+def test_magnitudes_at_the_begin_decide_and_everything_trains_before(first: int):
     network = network_of()
     hook = frozen_mask(fraction=0.4, begin_epoch=2.5)  # step 10
     loop = masked_loop([hook], network, xla=True)
@@ -150,9 +148,9 @@ def test_magnitudes_at_the_begin_decide_and_everything_trains_before():
     assert all(np.all(at_begin[name] != start[name]) for name in KERNELS)
     assert all(mask.all() for mask in masks_of(hook).values())
     loop.accumulators.reset()
-    loop.run(10, 1)
+    loop.run(first, 1)
     assert loop.accumulators.read()["frozen_mask/share"] == pytest.approx(18 / 45)
-    loop.run(11, 20)
+    loop.run(first + 1, 20)
     for name, mask in masks_of(hook).items():
         sizes = np.abs(at_begin[name])
         assert np.count_nonzero(~mask) == round(0.4 * mask.size)
@@ -163,17 +161,18 @@ def test_magnitudes_at_the_begin_decide_and_everything_trains_before():
 
 
 def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
-    """Masks grow at steps 3 and 8 and shrink at 14: each entry holds from its freeze to its release."""
+    """Masks grow at steps 2 and 8 and shrink at 14: each entry holds from its freeze to its release. 3 was skipped."""
     generator = np.random.default_rng(3)
     order = {name: generator.permutation(np.prod(shape)).reshape(shape) for name, shape in SHAPES.items()}
-    grown = {step: {name: rank >= count for name, rank in order.items()} for step, count in ((3, 5), (8, 9), (14, 3))}
+    grown = {step: {name: rank >= count for name, rank in order.items()} for step, count in ((2, 5), (8, 9), (14, 3))}
     network = network_of()
     maker, hook = Maker(grown, value=0.5), frozen_mask(masks="hook", hook="maker", begin_epoch=0.75)
     maker.priority = 99  # what is read decides about the order
     loop = masked_loop([hook, maker], network)
     assert [each.name for each in loop.trainer.hooks] == ["maker", "frozen_mask"]
     assert hook.declare().state == hook.declare().writes == {}
-    for step in range(20):
+    loop.run(0, 3)
+    for step in range(4, 20):
         mask_before = {name: variable.numpy() for name, variable in maker.variables.items()}
         before = kernels_of(network)
         loop.accumulators.reset()
@@ -192,13 +191,12 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
 
 
 def test_wrong_options_are_refused_by_name():
-    followed = {"masks": "hook", "hook": "prune", "freeze": "survivors"}
-    for options in ({"masks": "file"}, {"masks": "hook"}, followed):
+    for options in ({"masks": "file"}, {"masks": "hook"}, {"masks": "hook", "hook": "prune", "freeze": "survivors"}):
         assert_refused(list(options)[-1], FrozenMask, **options)
     assert "begin_epoch=250" in error_of(frozen_mask(begin_epoch=250.0))
     assert "'hidden'" in error_of(frozen_mask(layers="hiden"))
-    pruning = named(Prune(final_sparsity=0.5))
-    assert_refused("hooks.frozen_mask.hook=prune", build_hooks, [pruning, frozen_mask()], network_of())
+    hooks = [named(Prune(final_sparsity=0.5)), frozen_mask()]
+    assert_refused("hooks.frozen_mask.hook=prune", build_hooks, hooks, network_of())
 
 
 def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):

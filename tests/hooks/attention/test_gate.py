@@ -73,7 +73,6 @@ def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
 
 
 def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
-    layers = keras.layers
     own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
     assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
     for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own")):
@@ -117,9 +116,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
 
 
 def test_a_gate_that_draws_in_evaluation_is_refused():
-    hook = attention(eval_mode="sample")
-    trainer = prepare([hook], image_model())
-    assert_refused("eval_mode=sample", strip_model, trainer, "model")
+    assert_refused("eval_mode=sample", strip_model, prepare([attention(eval_mode="sample")], image_model()), "model")
     model = image_model()
     assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model
 
@@ -142,12 +139,12 @@ NATIVE = has_dilated_kernels((1, 8, 8, 2), (3, 3, 2, 3), (2, 2), "float32")
 
 
 @pytest.mark.parametrize("native", [True, False] if NATIVE else [False])
-@pytest.mark.parametrize(("dilation", "size"), [(2, (3, 13)), (5, (12, 9)), (4, (1, 2))])
-def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int]):
-    layer = DilatedConv2D(3, 3, dilation_rate=dilation, activation="relu", bias_initializer="ones")
+@pytest.mark.parametrize(("dilation", "size", "kernel"), [(2, (3, 13), 3), (5, (12, 9), 4), (4, (1, 2), 3)])
+def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int], kernel: int):
+    layer = DilatedConv2D(3, kernel, dilation_rate=dilation, activation="relu", bias_initializer="ones")
     layer.build((None, 12, 9, 2))
     layer._native = native
-    plain = keras.layers.Conv2D(3, 3, padding="same", dilation_rate=dilation, activation="relu")
+    plain = keras.layers.Conv2D(3, kernel, padding="same", dilation_rate=dilation, activation="relu")
     plain.build((None, 12, 9, 2))
     plain.set_weights(layer.get_weights())
     maps = tf.constant(np.random.default_rng(0).normal(size=(4, *size, 2)), tf.float32)
