@@ -19,10 +19,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    first = choose_directory(None, "bnn", NOW)  # of three runs that start in the same second
     for end in ("", "_1", "_2"):
-        default = choose_directory(None, "bnn", NOW)
-        assert str(default) == f"runs/bnn/2026-01-02_03-04-05{end}"
-        make_directory(default, {}, [])
+        made = make_directory(first, {}, [], lambda: choose_directory(None, "bnn", NOW))
+        assert str(made) == f"runs/bnn/2026-01-02_03-04-05{end}"
     path = tmp_path / "deep" / "run"
     config = {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
