@@ -168,15 +168,14 @@ class Trainer:
                 them.
             validation_data: (x, y), (x, y, sample_weight), a dataset or a `Split`; evaluated after each epoch.
             validation_split: the share at the end of the arrays that is held out in its place.
-            epochs: passes over the examples, beside those that were made before.
+            epochs: passes over the examples, beside those that were made before; in a first fit, `resume` may raise it.
             batch_size: examples a step; None for the dataset's own, else 32.
             sample_weight: float [n], how much each example counts.
             class_weight: how much the loss of each class weighs, by label, 1 for those left out; or "balanced".
             callbacks: of Keras, with stages of epochs and of training. They see the model that was given.
             verbose: 0 for no progress, 1 for a bar, 2 for lines, "auto" for what the output can show.
             resume: whether to resume in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
-                model, the data and the other arguments must be as they were; only the first fit may get more epochs.
-                Without a run there, a new one begins.
+                model, the data and the other arguments must be as they were. Without a run there, a new one begins.
             restore_best: whether the weights are those of the best evaluation at the end, not the last ones.
             max_seconds: wall time after which training ends as by Ctrl-C; None for no limit.
 
