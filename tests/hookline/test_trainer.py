@@ -311,8 +311,7 @@ def test_several_networks_train_by_objectives():
     assert "second/val_loss" in history.history or "val_second/loss" in history.history
     assert trainer.predict(held_out()[0], network="other").shape == (40, 3)
     assert trainer.models.keys() == networks.keys()
-    with pytest.raises(hookline.UserError, match="several networks"):
-        _ = trainer.model
+    assert_refused("several networks", getattr, trainer, "model")
 
 
 def alive():
