@@ -40,6 +40,7 @@ from hookline.trainer.step.writes import label
 
 KEY, NAME, SUMS, HELD_BACK = "run_dir", "python", "accumulators", "held_back"
 RETRACE = "This step was traced before the latest fit or prepare. Expected a tf.function made after it."
+RESUMABLE = "resumable"  # the epochs of the first fit, if resume=True began it: a script may make that call again
 LATER = ("model.layers", "task.loss_settings", "class_weight")
 """What the config of an older run does not say."""
 
@@ -102,8 +103,7 @@ def begin(
     validation = None if data.validation is None else data_fingerprint([data.validation])
     own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
     if checkpoint is not None:
-        known = checkpoint.state["hooks"][HISTORY]["fit"]
-        check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
+        _check_fit(directory, checkpoint.state["hooks"][HISTORY]["fit"], own, epochs, first_call=state is None)
     fit = planned_fit(data, epochs, batch_size, before, checkpoint)
     if state is not None:
         spec.renew_optimizers(state.trainer)
@@ -131,6 +131,7 @@ def begin(
         "classes": data.classes,
         "input_shape": list(data.input_shape),
         "epochs": epochs,
+        RESUMABLE: watch.fits.get(RESUMABLE) if fit["epochs_before"] else epochs * resume,
     }
     if state is not None:
         state.current.assign(False)
@@ -176,6 +177,18 @@ def _refuse_steps(directory: Path, state: State) -> None:
         raise UserError(
             f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
             "Trainer, with the model as it was at first."
+        )
+
+
+def _check_fit(directory: Path, known: dict[str, Any], own: dict[str, Any], epochs: int, *, first_call: bool) -> None:
+    """Refuse to resume a fit by a call that is not its own, or may be that of the first fit, made again."""
+    check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
+    is_later = known["epochs_before"] or known["first_step"]
+    if is_later and (known["epochs"] != epochs or (first_call and known.get(RESUMABLE) == epochs)):
+        raise UserError(
+            f"{directory} holds a later fit, of {known['epochs']} epochs after {known['epochs_before']}, and "
+            f"fit(epochs={epochs}, resume=True) would resume that one. Expected hookline.load('{directory}') and its "
+            "fit to train on, or another run_dir with all epochs in one fit."
         )
 
 

@@ -168,7 +168,7 @@ class Trainer:
                 them.
             validation_data: (x, y), (x, y, sample_weight), a dataset or a `Split`; evaluated after each epoch.
             validation_split: the share at the end of the arrays that is held out in its place.
-            epochs: passes over the examples, beside those that were made before.
+            epochs: passes over the examples, beside those that were made before; in a first fit, `resume` may raise it.
             batch_size: examples a step; None for the dataset's own, else 32.
             sample_weight: float [n], how much each example counts.
             class_weight: how much the loss of each class weighs, by label, 1 for those left out; or "balanced".

@@ -3,7 +3,8 @@
 python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
 Accuracy, measures of each class, the confusion matrix and the calibration, on the test split of the run or on other
-data. Exports are judged by the same code on the same examples as their run.
+data. Exports are judged by the same code on the same examples as their run. Data that has changed since the run is
+refused unless it is given.
 
   run          directory of a finished run; evaluated with all its hooks
   model        exported file or directory in place of the run; one in <run>/export belongs to that run
@@ -146,7 +147,7 @@ def _command(options: Options) -> None:
         if config is not None and options.run:
             facts, measures, names, warnings = evaluate_run(options, config, data if options.data else None)
         else:
-            facts, measures, names, warnings = evaluate_model(options, data)
+            facts, measures, names, warnings = evaluate_model(options, data, None if options.data else owner)
     for line in warnings:
         print(f"Warning: {one_line(line)}", file=sys.stderr)
     print_evaluation(facts, measures, directory, write_evaluation(directory, facts, measures, names))

@@ -23,8 +23,10 @@ from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.preparation import Preparation, Range, different_ranges
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import restore
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
+from hookline.trainer.run.state import data_fingerprint
 from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     run = restore(options.run, dict(config), options.checkpoint)
     own = run.data
     data = own if other is None else build(other, group="data", kind=Data, plugins=options.plugins)
+    if other is None:
+        check_unchanged(options.run, own)
     objective = next((each for each in run.trainer.objectives if each.class_losses), None)
     names, warned = _names(data), []
     if other is not None:
@@ -70,9 +74,11 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     return facts, measure(outputs, labels, names, bins=options.bins, weights=weights), names, warned
 
 
-def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
-    """Return what an exported network reaches on the data of a config."""
+def evaluate_model(options: Options, config: Mapping[str, Any], run: Path | None) -> Evaluation:
+    """Return what an exported network reaches on the data of a config, which is that of its run if one is given."""
     data = build(config, group="data", kind=Data, plugins=options.plugins)
+    if run is not None:
+        check_unchanged(str(run), data)
     model, card = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
     names, warned = _names(data), []
     if card is not None:
@@ -92,6 +98,17 @@ def evaluate_model(options: Options, config: Mapping[str, Any]) -> Evaluation:
     activation = card.activation if card is not None else "softmax" if are_probabilities(outputs) else None
     measures = measure(as_logits(outputs, activation), labels, names, bins=options.bins, weights=weights)
     return _facts(options, Path(options.model).name, data.name, {}), measures, names, warned
+
+
+def check_unchanged(run: str, data: Data) -> None:
+    """Refuse the data of a run if it has changed since; a run without checkpoints does not know."""
+    store = CheckpointStore(user_path(run, "run") / "checkpoints")
+    if store.tags() and store.load(store.best_or_last()).state["run"]["data"] != data_fingerprint(data.splits):
+        raise UserError(
+            f"Data '{data.name}' has changed since {run} was trained on it: its rows, or the contents of some, are "
+            "others, so the splits may share examples with the training. Expected the data as it was, or that to "
+            "evaluate on: data=<name>, or data.path=<file>."
+        )
 
 
 def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -72,8 +72,7 @@ def test_a_model_with_an_adapted_normalization_loads_and_ships(tmp_path):
     np.testing.assert_allclose(loaded.predict(x), first.predict(x), atol=1e-5)
     files = [each.export(tmp_path / f"{each.step}_{n}.keras", x=x, y=y) for n, each in enumerate((first, loaded))]
     assert len({each.with_name(f"{each.name}.json").read_text() for each in files}) == 1
-    with pytest.raises(hookline.UserError, match="Expected x= and y="):
-        loaded.export(tmp_path / "other.keras")
+    assert_refused("Expected x= and y=", loaded.export, tmp_path / "other.keras")
     np.testing.assert_allclose(first.model.predict(x, verbose=0), first.predict(x), atol=1e-5)
     first.export(tmp_path / "saved", format="saved_model")  # compared with the trainer, on all examples
 

@@ -9,6 +9,7 @@ import pytest
 import hookline
 from hookline.running import read_history
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.session import open_store
 from tests.support.door import by_command_line, by_python, held_out, techniques
 from tests.support.refusals import assert_refused, refusal
 
@@ -37,34 +38,35 @@ def test_history_has_a_value_for_each_step_of_a_split(tmp_path):
         {"step": 2, "split": "validation", "loss": 3.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_history(tmp_path)
-    assert found["validation"] == {"step": [2], "loss": [3.0]}
-    assert found["train"]["step"] == [1, 2]
-    assert found["train"]["loss"][0] == 2.0
-    assert math.isnan(found["train"]["loss"][1])
-    assert math.isnan(found["train"]["rate"][0])
-    assert found["train"]["rate"][1] == 0.5
+    train = {"step": [1, 2], "loss": [2.0, math.nan], "rate": [math.nan, 0.5]}
+    np.testing.assert_equal(read_history(tmp_path), {"validation": {"step": [2], "loss": [3.0]}, "train": train})
     assert read_history(tmp_path / "nothing") == {}
 
 
 @pytest.mark.full
-def test_it_returns_what_is_on_disk_and_resumes(tmp_path):
-    result = hookline.run(*SHORT, f"run_dir={tmp_path / 'a'}")
-    assert result.directory == tmp_path / "a"
-    assert result.summary == json.loads((tmp_path / "a" / "summary.json").read_text())
+def test_it_returns_what_is_on_disk_and_resumes(tmp_path, monkeypatch):
+    def taken(directory, digest):
+        (directory / "of_another_run").mkdir(parents=True)
+        return open_store(directory, digest)
+
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("hookline.trainer.run.session.open_store", taken)
+        result = hookline.run(*SHORT)
+    assert result.directory.match("runs/baseline/*_1")
+    assert result.summary == json.loads((result.directory / "summary.json").read_text())
+    assert (result.directory / "checkpoints").is_dir()
     assert len(result.history["validation"]["step"]) == len(result.history["validation"]["loss/cross_entropy"]) >= 2
     assert_refused("plugins=", hookline.load, result.directory, hooks=["ema"])
     (network,) = result.networks.values()
     assert network.predict(np.zeros((3, *network.input_shape[1:]), np.float32), verbose=0).shape == (3, 10)
-    assert repr(result) == f"RunResult(completed after 40 steps, networks: model, {tmp_path / 'a'})"
+    assert repr(result) == f"RunResult(completed after 40 steps, networks: model, {result.directory})"
 
-    place = tmp_path / "run"
-    paused = hookline.run(*SHORT, "trainer.max_seconds=0", f"run_dir={place}")
-    assert paused.summary["status"] == "paused"
-    ended = hookline.run(f"resume={place}", "trainer.max_seconds=null")
+    assert hookline.run(*SHORT, "trainer.max_seconds=0", "run_dir=run").summary["status"] == "paused"
+    ended = hookline.run("resume=run", "trainer.max_seconds=null")
     assert ended.summary["digest"] == result.summary["digest"]
     with pytest.warns(UserWarning, match="nothing is left to do"):
-        again = hookline.run(f"resume={place}")
+        again = hookline.run("resume=run")
     assert (again.summary["digest"], again.history) == (ended.summary["digest"], ended.history)
     for name, network in ended.networks.items():
         np.testing.assert_equal(again.networks[name].get_weights(), network.get_weights())

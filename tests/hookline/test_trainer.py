@@ -60,11 +60,11 @@ def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path):
     loaded = hookline.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.predict(held_out()[0]), trainer.predict(held_out()[0]))
     assert loaded.evaluate(*held_out()) == trainer.evaluate(*held_out())
-    with pytest.raises(hookline.UserError, match="another trainer"):
-        train(small_trainer(hook, disk, run_dir=tmp_path / "run", seed=9), 3, resume=True)
-    with pytest.raises(hookline.UserError, match="class_weight"):
-        train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3, resume=True, class_weight={0: 2.0})
-    assert_refused("exists already", train, small_trainer(hook, disk, run_dir=tmp_path / "run"), 3)
+    again = small_trainer(hook, disk, run_dir=tmp_path / "run")
+    assert_refused("class_weight", train, again, 3, resume=True, class_weight={0: 2.0})
+    assert_refused("exists already", train, again, 3)
+    other = small_trainer(hook, disk, run_dir=tmp_path / "run", seed=9)
+    assert_refused("another trainer", train, other, 3, resume=True)
 
 
 def decaying(*excluded):
@@ -79,23 +79,29 @@ def test_a_renewed_optimizer_excludes_what_the_old_one_did():
     kernel = trainer._spec.models["model"].trainable_variables[0]
     assert not trainer._spec.optimizers["model"]._use_weight_decay(kernel)
     frozen = SimpleNamespace(trainable_variables=trainer._spec.models["model"].trainable_variables[1:])
-    with pytest.raises(hookline.UserError, match="is trainable now"):
-        trainer._spec.renew_optimizers(SimpleNamespace(networks={"model": SimpleNamespace(model=frozen)}))
+    networks = {"model": SimpleNamespace(model=frozen)}
+    assert_refused("is trainable now", trainer._spec.renew_optimizers, SimpleNamespace(networks=networks))
 
 
 def test_a_fit_resumes_with_its_own_arguments_alone(tmp_path):
-    def fit(resume=True, end="softmax", penalty=None, size=16, delta=0.3, excluded=("bias",)):
+    def fit(resume=True, end="softmax", penalty=None, size=16, delta=0.3, excluded=("bias",), epochs=1):
         x, y = images()["x_train"], images()["y_train"]
         dense = keras.layers.Dense(3, end, kernel_regularizer=penalty)
         model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Flatten(), dense])
         given = {"optimizer": decaying(*excluded), "run_dir": tmp_path / "run", "compile": "off"}
         trainer = hookline.Trainer(model, loss=keras.losses.Huber(delta), **given)
-        trainer.fit(x, np.eye(3)[y], batch_size=size, verbose=0, resume=resume)
+        trainer.fit(x, np.eye(3)[y], epochs=epochs, batch_size=size, verbose=0, resume=resume)
+        return lambda epochs: trainer.fit(x, np.eye(3)[y], epochs=epochs, batch_size=size, verbose=0)
 
     fit(resume=False)
-    fit()
+    then = fit()
     for changed in ({"end": "sigmoid"}, {"penalty": "l2"}, {"size": 8}, {"delta": 3.0}, {"excluded": ("kernel",)}):
         assert_refused("is the run of another trainer", fit, **changed)
+    then(epochs=2)
+    assert_refused("a later fit, of 2 epochs after 1", fit)
+    fit(epochs=2)
+    then(epochs=1)
+    assert_refused("a later fit, of 1 epochs after 3", fit)
     assert "batch_size: 16" in (tmp_path / "run" / "config.yaml").read_text()
     assert_refused("Expected loss=", hookline.load, tmp_path / "run", optimizer=decaying("bias"))
     assert_refused("Expected optimizer=", hookline.load, tmp_path / "run", loss=keras.losses.Huber(0.3))
@@ -306,8 +312,7 @@ def test_several_networks_train_by_objectives():
     assert "second/val_loss" in history.history or "val_second/loss" in history.history
     assert trainer.predict(held_out()[0], network="other").shape == (40, 3)
     assert trainer.models.keys() == networks.keys()
-    with pytest.raises(hookline.UserError, match="several networks"):
-        _ = trainer.model
+    assert_refused("several networks", getattr, trainer, "model")
 
 
 def alive():

@@ -85,10 +85,12 @@ def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, c
 
 @pytest.mark.full
 def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
-    (foreign := tmp_path / "foreign.keras").write_bytes((run / "export/model.keras").read_bytes())
-    (bare := tmp_path / "bare.keras").write_bytes((run / "export/model.keras").read_bytes())
+    model = run / "export/model.keras"
+    foreign, bare = (shutil.copy(model, tmp_path / name) for name in ("foreign.keras", "bare.keras"))
     write_card(bare, Card("model", "best", 1, (8, 8, 1)))
-    given = f"run={run}"
+    given, changed = f"run={run}", Path(shutil.copytree(run, tmp_path / "changed"))
+    text = (changed / "config.yaml").read_text()
+    (changed / "config.yaml").write_text(text.replace("test_fraction: 0.2", "test_fraction: 0.3"))
     before = sorted([*run.rglob("*"), *tmp_path.rglob("*")])
     for arguments, word in (
         ([], "run= nor model="),
@@ -104,6 +106,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         ([f"model={foreign}", "data=digits"], "lies in no run"),
         ([f"model={foreign}", f"output={tmp_path}/new"], "No data"),
         ([f"model={bare}", "data=digits", f"output={tmp_path}/out"], "not classes"),
+        ([f"run={changed}", "name=new"], "has changed since"),
+        ([f"model={changed}/export/model.keras", "name=new"], "has changed since"),
     ):
         assert_one_line(main, arguments, word, capsys)
         assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
@@ -214,15 +218,9 @@ def test_an_example_counts_by_its_weight_as_if_it_came_so_often():
 
 def test_an_evaluation_is_replaced_as_a_whole(tmp_path):
     folder = tmp_path / "deep" / "test"
-    given = (
-        folder,
-        {"title": "net on data, test split", "metrics": {}},
-        measure(LOGITS, LABELS, NAMES, bins=10),
-        NAMES,
-    )
-    assert write_evaluation(*given) == [
-        *("calibration.png", "classes.csv", "confusion.csv", "confusion.png", "evaluation.json")
-    ]
+    given = (folder, {"title": "net on data", "metrics": {}}, measure(LOGITS, LABELS, NAMES, bins=10), NAMES)
+    files = ["calibration.png", "classes.csv", "confusion.csv", "confusion.png", "evaluation.json"]
+    assert write_evaluation(*given) == files
     assert found(folder)["confusion"] == [[3, 1, 0], [0, 1, 1], [0, 0, 1]]
     rows = list(csv.reader((folder / "confusion.csv").read_text().splitlines()))
     assert rows[:2] == [["true \\ predicted", *NAMES], ["cat", "3", "1", "0"]]

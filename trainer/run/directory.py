@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import json
@@ -9,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
@@ -71,18 +72,31 @@ def initial_checkpoints(init_from: str) -> Path:
     return path
 
 
-def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Make the run directory with config.yaml, overrides.txt and environment.json: at once, or not at all."""
+def make_directory(
+    path: Path, config: Mapping[str, Any], overrides: Sequence[str], choose: Callable[[], Path] | None = None
+) -> Path:
+    """Make the run directory with config.yaml, overrides.txt and environment.json, at once or not at all; return it.
+
+    If another process has made it since it was chosen, `choose` returns another one.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
         (partial / "config.yaml").write_text(config_text(config), encoding="utf-8")
         (partial / "overrides.txt").write_text("".join(f"{each}\n" for each in overrides), encoding="utf-8")
         (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
-        os.rename(partial, path)  # an empty directory gives way
+        while True:
+            try:
+                os.rename(partial, path)  # an empty directory gives way
+                return path
+            except OSError as error:
+                if choose is None or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                path = choose()
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"The run directory {path} cannot be made: {error.strerror}. Give another run_dir=.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,15 @@ def execute(
 
 def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **given: Any) -> Outcome:
     """Make a new run."""
-    directory = choose_directory(config["run_dir"], recipe, datetime.now())
+    choose = partial(choose_directory, config["run_dir"], recipe, datetime.now())
     digest = config_digest(yaml.safe_load(config_text(config)))  # of the config as a resumed run reads it
-    run = prepare(config, recipe, directory=directory, store=open_store(directory, digest), **given)
-    given["workers"].compare(run)
-    make_directory(directory, config, overrides)
-    with locked(directory):
+    store = open_store(directory := choose(), digest)
+    run = prepare(config, recipe, directory=directory, store=store, **given)
+    workers = given["workers"]
+    workers.compare(run)  # which tells the others the directory
+    run.directory = make_directory(directory, config, overrides, choose if workers.count == 1 else None)
+    store.directory = run.directory / store.directory.name
+    with locked(run.directory):
         return complete(run)
 
 
