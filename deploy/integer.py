@@ -68,7 +68,7 @@ def write_integer(model: keras.Model, path: Path) -> str:
     if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
         raise UserError(
             f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
-            "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
+            "Expected layers that it has for int8, and activations such as ReLU, leaky ReLU, hard swish or GELU."
         )
     (step, _), (made, _) = _ends(interpreter)
     return f"int8: integers alone, trained ranges; a step of the inputs is {step:.4g}, of the outputs {made:.4g}"
@@ -92,9 +92,17 @@ def _ends(interpreter: Any) -> tuple[tuple[float, int], tuple[float, int]]:
 
 def _first(model: keras.Model, names: Sequence[str]) -> str:
     """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu."""
-    scopes = {re.sub(r"_\d+$", "", part.partition("/")[0]) for name in names for part in name.split(";")}
-    found = [each.operation for each in graph_calls(model) if re.sub(r"_\d+$", "", each.operation.name) in scopes]
+    parts = {part.partition("/")[0] for name in names for part in name.split(";")}
+    scopes = parts | {_unnumbered(part) for part in parts}  # TensorFlow may have added a number
+    operations = [each.operation for each in graph_calls(model)]
+    found = [each for each in operations if each.name in scopes] or [
+        each for each in operations if _unnumbered(each.name) in scopes
+    ]
     return f"'{found[0].name}' ({type(found[0]).__name__})" if found else f"'{names[0]}'"
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+$", "", name)
 
 
 class Folded:

@@ -72,7 +72,8 @@ class Shipped:
                 except (NotImplementedError, TypeError, ValueError) as error:
                     raise UserError(
                         f"Keras cannot copy '{plain.name}' ({type(plain).__name__}) from its config. Expected classes "
-                        "whose get_config has every argument of __init__, or a functional model."
+                        "with an __init__(..., **kwargs) that calls super().__init__(**kwargs), and a get_config with "
+                        "the arguments, or a functional model."
                     ) from error
                 self._models[network] = (step, checksum), made
         return self._models[network][1]

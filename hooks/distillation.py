@@ -134,7 +134,7 @@ class Distillation(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError(f"hooks.{self.key} needs classes, and the data has none. Expected hooks.{self.key}=null.")
+            raise UserError(f"hooks.{self.key} needs one class for each example. Expected hooks.{self.key}=null here.")
         if self.teacher is None:
             values = {name: v.value for name, v in name_variables(self._model.variables).items()}
             self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}

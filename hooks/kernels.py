@@ -90,7 +90,8 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
         for variable in own_kernels(layer):
             if id(variable) not in names:
                 raise UserError(
-                    f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of `layers`."
+                    f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of "
+                    "`layers`, or let it be trainable and freeze it by the hook freeze_layers."
                 )
             kernels.append(Kernel(names[id(variable)], path, variable, channel_axes(layer, variable)))
     return kernels

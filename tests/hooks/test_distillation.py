@@ -134,7 +134,7 @@ def test_what_cannot_teach_is_refused() -> None:
     one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
     copy = Network("model", keras.models.clone_model(one), keras.optimizers.SGD())
     assert_refused("the same classes", hooked, copy, Distillation(teacher=one))
-    assert_refused("needs classes", Distillation().build, build_context(student()))  # several labels
+    assert_refused("needs one class for each", Distillation().build, build_context(student()))  # several labels
     wide = keras.Sequential([keras.Input((FEATURES + 1,)), keras.layers.Dense(CLASSES)])
     assert_refused("takes inputs", hooked, student(), Distillation(teacher=wide))
     for options in ({"alpha": 1.5}, {"temperature": 0}):
