@@ -40,11 +40,13 @@ def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) ->
         found = f"the shape {' and '.join(str(list(each.shape)) for each in arrays)}"
         if len(arrays) == len(wanted) and (len(wanted) == 1 or not isinstance(taken, Mapping)):
             given = dict(zip(wanted, arrays, strict=True))
-    if not all(key in given and alike(wanted[key], given[key].shape[1:]) for key in wanted):
+    more = [key for key in given if key not in wanted] if isinstance(taken, Mapping) else []  # would shift the others
+    if more or not all(key in given and alike(wanted[key], given[key].shape[1:]) for key in wanted):
         shapes = {key: batched(shape) for key, shape in wanted.items()}
         one = len(shapes) == 1 and not isinstance(inputs, Mapping)
         expected = "".join(shapes.values()) if one else ", ".join(f"{key} {each}" for key, each in shapes.items())
         how = " in a dict" if isinstance(taken, Mapping) else ""
+        how += f" without {' and '.join(map(repr, more))}" if more else ""
         raise UserError(f"{name} has {found}. Expected {expected}{how}, as the model takes.")
     for key, size in rows.items():
         low, high = given[key].min(), given[key].max()

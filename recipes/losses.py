@@ -87,6 +87,10 @@ def losses_of(given: Any, names: Mapping[str, str]) -> dict[str, Loss]:
                 f"name, such as loss={{{next(iter(names))}: mean_squared_error}}."
             )
         return {ONE: Loss(given)}
+    if without := [str(name) for name, each in given.items() if each is None]:
+        raise UserError(
+            f"loss of '{without[0]}' is None. Expected loss={{name: loss}} without outputs that have no loss."
+        )
     return {name: Loss(each) for name, each in _by_output("loss", given, names).items()}
 
 

@@ -171,17 +171,19 @@ def recipe_of(
         own = Classification(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
 
+    called = list(dict.fromkeys([*losses, *metrics]))
+
     def head(name: str) -> Head:
         own, end = losses.get(name), ends.get(name)
         kind = None if own is None else own.kind
-        gives_logits = end is None and _gives_logits(model, own, name, data)
+        gives_logits = end is None and _gives_logits(model, own, name, names or called, data)
         shown = ENDS[kind] if kind and gives_logits else end
         prefix = f"{name}_" if name else ""
         measures = Measures(metrics.get(name, ()), activation=shown, kind=kind, prefix=prefix)
         from_logits = gives_logits or name in ends or (own is not None and own.from_logits)
         return Head(own, measures, from_logits, float((weights or {}).get(name, 1.0)))
 
-    heads = {name: head(name) for name in dict.fromkeys([*losses, *metrics])}
+    heads = {name: head(name) for name in called}
     uneven = may_mask(model) or any(loss.ignored is not None for loss in losses.values())
     objective = KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs, uneven=uneven)
     return Recipe([network], [objective])
@@ -254,14 +256,13 @@ def _logits_of(
     return model, ()
 
 
-def _gives_logits(model: keras.Model, loss: Loss | None, name: str, data: Data) -> bool:
+def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Sequence[str], data: Data) -> bool:
     """Return whether a cross-entropy that expects probabilities meets logits.
 
     They stand behind a layer without an activation, or leave [0, 1] on the first examples, as those of a batch norm do.
     """
     if loss is None or loss.kind is None or loss.from_logits:
         return False
-    names = output_names(model)
     if name in names and ends_linear(model, names.index(name)):
         return True
     outputs = first_outputs(model, data)

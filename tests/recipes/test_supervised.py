@@ -76,11 +76,7 @@ KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any
     ),
     MASKED: (
         *(WORDS, np.where(WORDS % 5 == 1, 255, WORDS % 3), lambda: masked()),
-        {
-            "loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=255),
-            "metrics": ["accuracy"],
-            "outputs": 3,
-        },
+        {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=255), "metrics": ["accuracy"], "outputs": 3},
     ),
     "dict": (
         *(VECTORS, {"sum": SUMS, "sign": SIGNS}, two_heads),
@@ -95,9 +91,8 @@ KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any
 
 def sequence() -> keras.Model:
     keras.utils.set_random_seed(4)
-    return keras.Sequential(
-        [keras.Input((6, 6)), keras.layers.GRU(5, return_sequences=True), keras.layers.Dense(6, "softmax")]
-    )
+    layers = [keras.layers.GRU(5, return_sequences=True), keras.layers.Dense(6, "softmax")]
+    return keras.Sequential([keras.Input((6, 6)), *layers])
 
 
 def masked() -> keras.Model:
@@ -211,11 +206,6 @@ def test_metrics_are_those_of_keras_or_of_ones_own(case) -> None:
     assert np.mean(found) == expected
 
 
-def test_a_metric_of_several_numbers_is_refused() -> None:
-    measures = Measures([Both()], activation=None, kind=None)
-    assert_refused("gives hits", measures.of_split, {TARGETS: tf.constant(LABELS), OUTPUTS: tf.constant(FOUND)})
-
-
 @pytest.mark.parametrize("loss", [lambda y_true, y_pred: tf.square(y_true - y_pred), "mse"])
 def test_a_loss_of_numbers_is_one_for_each_example(loss) -> None:
     found, _ = Loss(loss).each(tf.constant(LABELS[:, None]), tf.constant(FOUND[:, 1]), from_logits=False)
@@ -246,11 +236,6 @@ def test_evaluations_in_batches_are_means_of_all_that_counts() -> None:
     assert whole["accuracy"] == pytest.approx(np.mean((found == labels)[words > 0]))
 
 
-def test_a_loss_that_gives_no_value_for_each_word_of_a_mask_is_refused() -> None:
-    trainer = hookline.Trainer(masked(), "adam", lambda y_true, y_pred: tf.reduce_mean(y_pred, axis=[1, 2]))
-    assert_refused("mask_zero=False", trainer.fit, WORDS, WORDS, verbose=0)
-
-
 def test_a_network_without_an_activation_gives_logits() -> None:
     data, loss = data_of(VECTORS, SIGNS), {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
     ends = [supervised(parts=parts_of(data, model=lambda end=end: dense(3, end)), **loss) for end in ("sigmoid", None)]
@@ -265,12 +250,25 @@ def test_a_network_without_an_activation_gives_logits() -> None:
     assert found[0]["metric/accuracy"] == pytest.approx(np.mean((probabilities > 0.5) == SIGNS[90:120]))
 
 
+class Listed(keras.Model):
+    def __init__(self, network: keras.Model) -> None:
+        super().__init__()
+        self.network = network
+        self(VECTORS)
+
+    def call(self, inputs: Any) -> Any:
+        return [self.network(inputs), 1.0 - self.network(inputs)]
+
+
 def test_probabilities_of_an_unknown_end_are_none_of_logits() -> None:
-    data, model = data_of(VECTORS, SIGNS), dense(3, "sigmoid")
+    model, loss = dense(3, "sigmoid"), "binary_crossentropy"
     ended = keras.Model(model.inputs[0], keras.layers.Rescaling(0.9)(model.outputs[0]))
-    recipe = supervised(parts=parts_of(data, model=lambda: ended), loss="binary_crossentropy")
-    expected = keras.losses.binary_crossentropy(SIGNS[90:120].astype("float32"), ended(VECTORS[90:120]))
-    assert evaluator_of(recipe, data).run(0)["loss/total"] == pytest.approx(np.mean(expected), rel=1e-5)
+    expected = np.mean(keras.losses.binary_crossentropy(SIGNS[90:120].astype("float32"), ended(VECTORS[90:120])))
+    for own, y, losses in ((ended, SIGNS, loss), (Listed(ended), {"a": SIGNS, "b": 1 - SIGNS}, {"a": loss, "b": loss})):
+        data = data_of(VECTORS, y)
+        recipe = supervised(parts=parts_of(data, model=lambda own=own: own), loss=losses)
+        found = evaluator_of(recipe, data).run(0)["loss/total"]
+        assert found == pytest.approx(expected * (1 + isinstance(own, Listed)), rel=1e-5)
 
 
 def test_inputs_can_be_the_targets() -> None:
@@ -295,6 +293,10 @@ def test_what_does_not_fit_is_refused() -> None:
     assert_refused("sign, sum", supervised, parts=parts_of(parts.data, model=two_heads), loss="mse")
     words = parts_of(data_of(VECTORS, SIGNS), model=mlp)
     assert_refused("task.outputs", supervised, parts=words, loss="sparse_categorical_crossentropy")
+    measures = Measures([Both()], activation=None, kind=None)
+    assert_refused("gives hits", measures.of_split, {TARGETS: tf.constant(LABELS), OUTPUTS: tf.constant(FOUND)})
+    trainer = hookline.Trainer(masked(), "adam", lambda y_true, y_pred: tf.reduce_mean(y_pred, axis=[1, 2]))
+    assert_refused("mask_zero=False", trainer.fit, WORDS, WORDS, verbose=0)
 
 
 def test_python_takes_targets_of_several_outputs() -> None:
@@ -307,6 +309,5 @@ def test_python_takes_targets_of_several_outputs() -> None:
     values = trainer.evaluate(VECTORS[rows], y)
     assert {"loss", "sum_loss", "sign_loss", "sign_AUC"} == {*values}
     assert values["loss"] == pytest.approx(0.5 * values["sum_loss"] + values["sign_loss"], rel=1e-5)
-    made = trainer.predict(VECTORS[rows])
-    np.testing.assert_allclose(trainer.model(VECTORS[rows])["sign"], made["sign"], atol=1e-6)
+    np.testing.assert_allclose(trainer.model(VECTORS[rows])["sign"], trainer.predict(VECTORS[rows])["sign"], atol=1e-6)
     assert_refused("'sign'", trainer.fit, VECTORS[rows], {"sum": y["sum"]}, verbose=0)
