@@ -81,6 +81,8 @@ def encode_nodes(nodes: Sequence[Node], *, half: bool) -> tuple[tuple[Op, ...], 
         fields: dict[str, Any] = dict(node.op.fields)
         for key, array in node.arrays.items():
             name = f"{number}/{key}"
+            if (node.kind, key) == ("depthwise_conv2d", "kernel"):  # an output channel is an input's and a multiplier's
+                array = array.reshape(*array.shape[:2], 1, -1)
             if key in ("kernel", "bias"):
                 encoded, own = (encode if key == "kernel" else encode_floats)(name, array, half=half)
                 bits = 1 if encoded.encoding == SIGN else encoded.bits or 8 * own[name].itemsize

@@ -48,7 +48,7 @@ VANISH = (
 """Layers that do nothing at inference."""
 CANONICAL = {"swish": "silu", "hard_swish": "hard_silu"}
 FUNCTIONS = {"Relu": "relu", "Relu6": "relu6", "Tanh": "tanh", "HardTanh": "hard_tanh", "Sigmoid": "sigmoid"}
-OPERATIONS = {*FUNCTIONS, "Add", "Subtract", "Multiply", "Concatenate"}
+OPERATIONS = {*FUNCTIONS, "Softmax", "Add", "Subtract", "Multiply", "Concatenate"}
 """Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 

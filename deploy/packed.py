@@ -62,7 +62,8 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
     notes = (
         f"data {data:,} bytes ({format_bytes(data)}), header {container_sizes(path)[0]:,} bytes",
         f"the run's summary counts {deployed:,} bytes ({format_bytes(deployed)}): batch norm as two floats a channel "
-        "(thresholds take less), codebooks without their values, pruned weights as format=sparse stores them",
+        "(thresholds take less), pruned weights as compressed sparse rows (here every entry is stored), the values of "
+        "codebooks with weight_clustering alone, and a shared layer once (here once for each call)",
     )
     return Contents(COLUMNS, tuple(rows), notes, lossy=options.float16)
 

@@ -36,7 +36,7 @@ def layer_table(model: keras.Model, *notes: str, lossy: bool = False) -> Content
     seen: set[int] = set()
     for path, layer in layer_paths(model).items():
         for weight in () if isinstance(layer, keras.Model) else layer.weights:  # layers inside have their own rows
-            if len(weight.shape) >= 2 and id(weight) not in seen:
+            if len(weight.shape) >= 2 and "bias" not in weight.name and id(weight) not in seen:  # a GRU's has two axes
                 seen.add(id(weight))
                 arrays.setdefault(path, []).append(weight.numpy())
     named = list(arrays.items())

@@ -91,7 +91,10 @@ class Encoded:
 
     encoding: str
     tensor: str  # name of the array that holds it: a uint8 stream, or float32 or float16 values of `shape`
-    shape: tuple[int, ...]  # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], bias [units]
+    shape: tuple[
+        int, ...
+    ]  # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], bias [units];
+    # of a depthwise convolution [height, width, 1, inputs * multiplier]
     scale: str | None = None  # of "sign": name of a float32 array [1] or [shape[-1]]; None for 1
     bits: int | None = None  # of "codebook": 1 to 8
     values: str | None = None  # of "codebook": name of a float32 array [2**bits or fewer]
@@ -254,12 +257,12 @@ class Context:
         return self.array(encoded.scale, encoded.shape[-1:] if per_channel else (1,), np.float32)
 
     def decode(self, encoded: Encoded) -> np.ndarray:
-        """Return the values of a kernel or a bias, scales included: float32, in Keras's shape."""
+        """Return the values of a kernel or a bias, scales included: float32, in its shape."""
         values, scale = self.unscaled(encoded), self.scale(encoded)
         return values if scale is None else values * scale
 
     def unscaled(self, encoded: Encoded) -> np.ndarray:
-        """Return the values without their scale: float32, in Keras's shape; signs are -1 and +1."""
+        """Return the values without their scale: float32, in its shape; signs are -1 and +1."""
         count = math.prod(encoded.shape)
         if encoded.encoding == SIGN:
             values = 2 * self.numbers(encoded.tensor, count, 1).astype(np.float32) - 1

@@ -101,10 +101,10 @@ def _sums_signs(context: Context) -> bool:
     return context.input.kind == BINARY and context.fields["kernel"].encoding == SIGN
 
 
-def _output(context: Context, places: Sequence[int], filters: int, *, exact: bool = False) -> Value:
+def _output(context: Context, places: Sequence[int], taken: int, filters: int, *, exact: bool = False) -> Value:
     """Return what a layer with a kernel gives, after checking that kernel and bias fit."""
     kernel, bias, label = context.fields["kernel"], context.fields["bias"], context.op.label
-    taken, received, terms = kernel.shape[-2], context.input.shape[-1], math.prod(kernel.shape[:-1])
+    received, terms = context.input.shape[-1], math.prod(kernel.shape[:-1])
     require(taken == received, f"The kernel of {label} takes {taken} channels. Received: {received}.")
     require(not exact or terms <= MAX_TERMS, f"{label} adds up {terms:,} signs. Expected {MAX_TERMS:,} at most.")
     fits = bias is None or bias.shape == (filters,)
@@ -116,7 +116,7 @@ def dense(context: Context) -> Made:
     """Return the step of a dense layer."""
     kernel: Encoded = context.fields["kernel"]
     (inputs, units), value, exact = kernel.shape, context.input, _sums_signs(context)
-    output = _output(context, value.shape[:-1], units, exact=exact)
+    output = _output(context, value.shape[:-1], inputs, units, exact=exact)
     finish = _finish(context, output)
     if exact:
         sums = context.backend.sums(as_words(_sign_bytes(context)), inputs)
@@ -131,7 +131,7 @@ def conv2d(context: Context) -> Made:
     kernel: Encoded = context.fields["kernel"]
     (height, width, channels, filters), exact = kernel.shape, _sums_signs(context)
     windows = windows_of(context, (height, width))
-    output = _output(context, windows.places, filters, exact=exact)
+    output = _output(context, windows.places, channels, filters, exact=exact)
     finish = _finish(context, output)
     convert, border = to_float(context.input), None
     if exact:
@@ -156,9 +156,13 @@ def depthwise_conv2d(context: Context) -> Made:
     """Return the step of a depthwise convolution."""
     kernel: Encoded = context.fields["kernel"]
     height, width, channels, multiplier = kernel.shape
+    if channels == 1:  # else the file is older, and its kernel has Keras's shape
+        channels = math.gcd(multiplier, context.input.shape[-1])
+        multiplier //= channels
     windows = windows_of(context, (height, width))
-    output = _output(context, windows.places, channels * multiplier)
-    weights, convert, bias = context.decode(kernel), to_float(context.input), _bias(context)
+    output = _output(context, windows.places, channels, channels * multiplier)
+    weights = context.decode(kernel).reshape(height, width, channels, multiplier)
+    convert, bias = to_float(context.input), _bias(context)
 
     def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
         view = windows.view(convert(arrays[0]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hookline.deploy.arrays import encode, encode_floats
+from hookline.deploy.arrays import Node, encode, encode_floats, encode_nodes
 from hookline.deploy.inference.bits import NUMPY_BACKEND
 from hookline.deploy.inference.graph import Context, Op
 
@@ -23,13 +23,15 @@ def test_the_bits_are_those_that_tell_the_values_apart():
     assert stored(np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32))[0] == "float32"  # one a channel
     assert stored(np.eye(20, dtype=np.float32))[:2] == ("codebook", 1)
     stored(np.zeros((3, 4), np.float32))
+    scaled = np.arange(1, 81).reshape(40, 2) * np.where(np.eye(3) > 0, 1, -1)[..., None, None]  # each by a number
+    node = Node(Op("depthwise_conv2d", "k", (), ""), {"kernel": scaled})
+    assert encode_nodes([node], half=False)[2] == [("k", "kernel", 720, "sign", 1, 720 // 8 + 80 * 4)]
 
 
 def test_half_precision_rounds_what_has_no_smaller_exact_form():
     floats = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
     encoded, tensors = encode("k", floats, half=True)
-    assert encoded.encoding == "float16"
-    assert tensors["k"].dtype == np.float16
+    assert encoded.encoding == tensors["k"].dtype == "float16"
     np.testing.assert_array_equal(tensors["k"], floats.astype(np.float16))
     assert encode("k", np.sign(floats), half=True)[0].encoding == "sign"
     assert encode_floats("k", floats[0])[1]["k"].dtype == np.float32

@@ -58,7 +58,7 @@ COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
     "leaky": (layers.LeakyReLU(0.4), ROW, ["activation"]),
     "elu": (layers.ELU(0.5), ROW, ["activation"]),
     "no slope": (layers.ReLU(), ROW, ["activation"]),
-    "softmax": (layers.Softmax(), ROW, ["activation"]),
+    "softmaxes": (lambda x: ops.softmax(layers.Softmax()(x)), ROW, ["activation", "activation"]),
     "a layer as activation": (layers.Dense(3, activation=layers.LeakyReLU(0.1)), ROW, ["dense", "activation"]),
     "separable": (
         layers.SeparableConv2D(5, 2, strides=2, depth_multiplier=2, padding="same", activation="tanh"),

@@ -34,8 +34,9 @@ def test_weights_of_shared_and_of_inner_layers_count_once():
     shared = layers.Dense(4, use_bias=False, name="shared")
     inner = keras.Sequential([keras.Input((4,)), shared, layers.Dense(2, use_bias=False, name="head")], name="inner")
     inputs = keras.Input((4,))
-    found = rows_of(keras.Model(inputs, inner(shared(inputs))))
-    assert {name: row[0] for name, row in found.items()} == {"shared": "16", "inner/head": "8", "total": "24"}
+    found = rows_of(keras.Model(inputs, layers.GRU(1, name="gru")(layers.Reshape((2, 1))(inner(shared(inputs))))))
+    sizes = {"shared": "16", "inner/head": "8", "gru": "6", "others": "6", "total": "36"}
+    assert {name: row[0] for name, row in found.items()} == sizes
 
 
 LITERT = FORMATS["litert"]

@@ -234,7 +234,8 @@ def _row(
 ) -> dict[str, Any]:
     """Return the row of a layer; None stands for what is unknown or absent."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
-    kernels = {id(weight): name for name, weight in layer.weights.items() if len(weight.shape) > 1}
+    matrices = {name: each for name, each in layer.weights.items() if len(each.shape) > 1}
+    kernels = {id(each): name for name, each in matrices.items() if "bias" not in each.name}  # a GRU's has two axes
     macs = _macs(layer, own)
     input_bits = bits.inputs.get(layer.path, FLOAT)
     by_precision: Counter[str] = Counter()
