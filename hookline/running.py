@@ -55,7 +55,8 @@ class RunResult:
             `history["validation"]["step"]`. NaN stands where a report has no finite value of that name. Empty without
             the hook `metrics_jsonl`.
         networks: the networks by name, Keras models, as they were trained: with latent weights, and with the layers
-            that hooks inserted. Those of a run that was complete already come from its last checkpoint.
+            that hooks inserted. They have the weights that were tested: those of the best checkpoint, or the last ones
+            where there is none, or where nothing was tested.
         directory: of the run.
     """
 
@@ -108,17 +109,19 @@ def run(*overrides: str) -> RunResult:
         outcome = ended
     directory = outcome.directory
     assert directory is not None
-    last = _last_run(directory) if outcome.run is None else outcome.run
+    last = _complete_run(directory, outcome.summary) if outcome.run is None else outcome.run
     networks = {} if last is None else {name: each.model for name, each in last.networks.items()}
     return RunResult(outcome.summary, read_history(directory), networks, directory)
 
 
-def _last_run(directory: Path) -> Run | None:
-    """Return a run that was complete before; None where it kept no checkpoint."""
+def _complete_run(directory: Path, summary: dict[str, Any]) -> Run | None:
+    """Return a run that was complete before, as its test left it; None where it kept no checkpoint."""
     from hookline.trainer.run.finished import LAST, read_config, restore
 
-    kept = any((directory / "checkpoints").glob("*"))
-    return restore(str(directory), read_config(str(directory)), LAST) if kept else None
+    if not any((directory / "checkpoints").glob("*")):
+        return None
+    tested = summary.get("test") or {}
+    return restore(str(directory), read_config(str(directory)), "best" if tested.get("weights") == "best" else LAST)
 
 
 def read_history(directory: Path) -> Reports:

@@ -233,12 +233,13 @@ class Spec:
     def renew_optimizers(self, before: StepTrainer) -> None:
         """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones."""
         for name, model in self.models.items():
-            own = {id(each): each.path for each in model.trainable_variables}
-            known = {id(each) for each in before.networks[name].model.trainable_variables}
-            if known < own.keys():
-                new = next(path for key, path in own.items() if key not in known)
-                raise UserError(f"'{new}' is trainable now, and was not in the fit before. Expected a new Trainer.")
-            if known - own.keys():
+            own = {id(each) for each in model.trainable_variables}
+            trained = before.networks[name]
+            known = {id(each): each.path for each in trained.model.trainable_variables}
+            built = {id(each) for each in inner_of(trained.optimizer)._trainable_variables}
+            if new := [path for key, path in known.items() if key not in built]:
+                raise UserError(f"'{new[0]}' is trainable now, and was not in the fit before. Expected a new Trainer.")
+            if known.keys() - own:
                 optimizer = self.optimizers[name]
                 config = optimizer.get_config()
                 if isinstance(rate := optimizer._learning_rate, ScaledRate):

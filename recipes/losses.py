@@ -30,6 +30,12 @@ class Loss:
         """Resolve a name, a `keras.losses.Loss`, or a function (y_true, y_pred)."""
         self.given = given
         self.function = _resolved(given)
+        own = type(self.function) if isinstance(self.function, keras.losses.Loss) else None
+        if own is not None and own.__call__ is not keras.losses.Loss.__call__:  # it would not be called
+            raise UserError(
+                f"The loss {own.__name__} has its own __call__. Expected call(self, y_true, y_pred), or a function "
+                "(y_true, y_pred), that returns one value for each example."
+            )
         reduction = getattr(self.function, "reduction", "auto")
         if reduction not in ("sum_over_batch_size", "mean", "auto"):
             raise UserError(
@@ -41,8 +47,7 @@ class Loss:
         self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
         self.from_logits = bool(getattr(self.function, "from_logits", False))
         self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label that no loss counts
-        own = type(self.function) if isinstance(self.function, keras.losses.Loss) else self.function
-        self.of_keras = str(getattr(own, "__module__", "")).partition(".")[0] == "keras"
+        self.of_keras = str(getattr(own or self.function, "__module__", "")).partition(".")[0] == "keras"
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
         """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""

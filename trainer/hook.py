@@ -116,9 +116,7 @@ class Hook(ABC):
         """Check the types of the constructor's arguments by its annotations, and keep them for further instances."""
         parameters, _ = parameters_of(cls)
         for name, value in kwargs.items():
-            plain = (
-                value.item() if isinstance(value, np.generic) else list(value) if isinstance(value, tuple) else value
-            )
+            plain = value.item() if isinstance(value, np.generic) else value
             if name in parameters and not fits(plain, parameters[name].annotation):
                 expected = describe(parameters[name].annotation)
                 raise UserError(f"{name}={value!r} received for {cls.__name__}. Expected {expected}.")

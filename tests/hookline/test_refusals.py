@@ -28,14 +28,16 @@ def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
+WEIGHTED, squared = "mean_with_sample_weight", keras.losses.MeanSquaredError
 OWN_LOSS = {"module": "builtins", "class_name": "function", "registered_name": "own"}
 MISTAKES = {
     "no loss": (lambda: hookline.Trainer(small_model()), "No loss"),
     "no model": (lambda: hookline.Trainer(loss="mse"), "No model"),
     "unbuilt": (lambda: hookline.Trainer(keras.Sequential([keras.layers.Dense(2)]), loss="mse"), "not built"),
     "loss": (lambda: small_trainer(loss="categorical_crosentropy"), "Did you mean 'categorical_crossentropy'"),
-    "sum": (lambda: small_trainer(loss=keras.losses.MeanSquaredError(reduction="sum")), "reduction"),
-    "mean by weights": (lambda: small_trainer(loss=weighted_mean()), "reduction='mean_with_sample_weight'"),
+    "sum": (lambda: small_trainer(loss=squared(reduction="sum")), "reduction"),
+    "mean by weights": (lambda: small_trainer(loss=squared(reduction=WEIGHTED)), f"reduction='{WEIGHTED}'"),
+    "called loss": (lambda: small_trainer(loss=type("Own", (squared,), {"__call__": max})()), "Own has its own __call"),
     "sigmoid": (lambda: fit(trainer=small_trainer(model=small_model("sigmoid"))), "final sigmoid .* as logits"),
     "two targets": (lambda: fit(X, [Y, Y]), "y has 2 targets, and there is one loss"),
     "no metric": (lambda: small_trainer(metrics=5), "metrics=5"),
@@ -106,10 +108,6 @@ MISTAKES = {
     "unsaved state": (lambda: fit(trainer=small_trainer({"own": Undeclared()})), "'own' writes a variable .* `state`"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
 }
-
-
-def weighted_mean():
-    return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
 
 
 def half_model():

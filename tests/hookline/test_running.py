@@ -14,7 +14,8 @@ from tests.support.door import by_command_line, by_python, held_out, techniques
 from tests.support.refusals import assert_refused, refusal
 
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null", "hooks.progress=null")
-SHORT = ("recipe=baseline", "trainer.epochs=2", "trainer.compile=off", "model.units=[16]", *QUIET)
+WORST = ("trainer.monitor_mode=max", "hooks.advisor=null")  # the best loss is the highest: not the last
+SHORT = (*WORST, "recipe=baseline", "trainer.epochs=2", "trainer.compile=off", "model.units=[16]", *QUIET)
 
 
 def test_a_mistake_is_a_value_error_of_one_line(tmp_path, monkeypatch):

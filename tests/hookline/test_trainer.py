@@ -1,7 +1,6 @@
 """Fits of `hookline.Trainer`: how they continue, end and resume, and what they leave behind."""
 
 import gc
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -74,13 +73,14 @@ def decaying(*excluded):
 
 
 def test_a_renewed_optimizer_excludes_what_the_old_one_did():
-    trainer = small_trainer(optimizer=decaying("kernel"))
-    trainer._spec.renew_optimizers(SimpleNamespace(networks={"model": SimpleNamespace(model=small_model())}))
-    kernel = trainer._spec.models["model"].trainable_variables[0]
-    assert not trainer._spec.optimizers["model"]._use_weight_decay(kernel)
-    frozen = SimpleNamespace(trainable_variables=trainer._spec.models["model"].trainable_variables[1:])
-    networks = {"model": SimpleNamespace(model=frozen)}
-    assert_refused("is trainable now", trainer._spec.renew_optimizers, SimpleNamespace(networks=networks))
+    model = small_model()
+    model.layers[-1].trainable = False
+    trainer = small_trainer("bernoulli_attention", model=model, optimizer=decaying("kernel"))
+    for _ in range(2):
+        trainer.prepare(*held_out())
+    assert not trainer._spec.optimizers["model"]._use_weight_decay(model.trainable_variables[0])
+    model.layers[-1].trainable = True
+    assert_refused("is trainable now", train, trainer)
 
 
 def test_a_fit_resumes_with_its_own_arguments_alone(tmp_path):

@@ -16,7 +16,8 @@ from tests.support.toy import toy_network
 
 
 def test_types_of_the_arguments_are_those_of_the_constructor():
-    assert Prune(layers=("conv", "dense"), initial_sparsity=np.float64(0.5)).settings.initial_sparsity == 0.5
+    given = {"layers": ("conv", "dense"), "initial_sparsity": np.float64(0.5), "structure": {"block": (4, 4)}}
+    assert Prune(**given).settings.initial_sparsity == 0.5
     for make, given in (
         (lambda: Prune(layers=toy_network().model.layers), r"layers=\["),
         (lambda: Ema(warm_up="no"), "warm_up='no'"),

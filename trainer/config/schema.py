@@ -185,13 +185,13 @@ def fits(value: Any, annotation: Any) -> bool:
     if origin is int or origin is float:
         return isinstance(value, int | origin) and not isinstance(value, bool)
     if origin in (list, tuple, set, frozenset, Sequence):
-        return isinstance(value, list) and _items_fit(value, origin, arguments)
+        return isinstance(value, list | tuple) and _items_fit(value, origin, arguments)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping) and (not arguments or all(fits(v, arguments[1]) for v in value.values()))
     return True
 
 
-def _items_fit(value: list[Any], origin: Any, arguments: tuple[Any, ...]) -> bool:
+def _items_fit(value: list[Any] | tuple[Any, ...], origin: Any, arguments: tuple[Any, ...]) -> bool:
     if origin is tuple and arguments and arguments[-1] is not Ellipsis:
         return len(value) == len(arguments) and all(map(fits, value, arguments))
     return not arguments or all(fits(item, arguments[0]) for item in value)

@@ -91,8 +91,8 @@ def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], 
     """Refuse sample weights for an objective without a loss for each example."""
     if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
         raise UserError(
-            f"The data has sample weights, but no loss of '{objective.name}' is one for each example: "
-            f"{', '.join(losses)}. Expected data without, such as arrays without sample_weight_train."
+            f"There are sample weights, but no loss of '{objective.name}' is one for each example: "
+            f"{', '.join(losses)}. Expected a loss that gives a value for each example, or data without sample weights."
         )
 
 
