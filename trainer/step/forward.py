@@ -57,6 +57,7 @@ class NetworkPass:
     state: dict[str, tf.Tensor]  # current values of state variables; in an evaluation as hooks transform them
     changed: set[str] = field(default_factory=set)  # state variables for which a pass returned a new value
     layer_losses: list[tf.Tensor] = field(default_factory=list)  # of regularizers and `add_loss`
+    losses_of_batch: bool = False  # whether some are not of weights alone
     called: bool = False
 
 
@@ -155,7 +156,7 @@ class Forward:
                 current.state[key] = tf.convert_to_tensor(value)
                 current.changed.add(key)
         if not current.layer_losses:  # a second call would count the regularizers twice
-            current.layer_losses = list(losses)
+            current.layer_losses, current.losses_of_batch = list(losses), bool(scope.losses)
         if network.taps:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]
@@ -170,6 +171,7 @@ class Forward:
                 state=dict(each.state),
                 changed=set(),
                 layer_losses=[],
+                losses_of_batch=False,
                 called=False,
             )
             for name, each in self.passes.items()

@@ -77,6 +77,8 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert values.keys() == {*evaluator.names} == {*expected, "loss/cross_entropy", "loss/total"}
     np.testing.assert_equal(values_of(network), before)
+    alone = Evaluator(Trainer([network], [ToyObjective()], [], seed=0), *batches(size)).run(7)
+    assert alone == pytest.approx({name: values[name] for name in alone} | {"loss/total": values["loss/total"] - mean})
 
 
 class Watcher(StatelessHook):
