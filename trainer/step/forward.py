@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, check_choice
-from hookline.trainer.graph import is_graph
+from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network, told_in_one_line
 from hookline.trainer.objective import Objective
@@ -206,6 +206,8 @@ def tapped_model(network: Network) -> keras.Model:
     if not network.taps:
         return network.model
     if network.tapped is None:
-        outputs = {"outputs": network.model.outputs[0] if len(network.model.outputs) == 1 else network.model.outputs}
-        network.tapped = keras.Model(network.model.inputs, {**outputs, "taps": dict(network.taps)})
+        outputs = as_functional(network.model).output
+        bare = isinstance(outputs, list | tuple) and len(outputs) == 1  # as a call of the model returns it
+        outputs = {"outputs": outputs[0] if bare else outputs, "taps": dict(network.taps)}
+        network.tapped = keras.Model(network.model.inputs, outputs)
     return network.tapped
