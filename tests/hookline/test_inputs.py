@@ -93,6 +93,7 @@ def test_weights_count_and_the_end_is_held_out():
     last = trainer.evaluate(X[60:], Y[60:])
     assert history.history["val_loss"][0] == pytest.approx(last["loss"])
     assert history.summary["steps"] == 4
+    assert_refused("outside 0..2", trainer.evaluate, X, Y + 9)
     given = {"validation_split": 0.25, "class_weight": {0: 5.0}, "batch_size": 16, "verbose": 0}
     assert small_trainer().fit(X, Y, **given).summary["digest"] != history.summary["digest"]
 
@@ -136,25 +137,14 @@ def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
     np.testing.assert_allclose(trainer.predict(inputs), trainer.model(inputs), atol=1e-6)
 
 
-def test_a_list_of_targets_has_no_order_among_named_outputs():
-    inputs = keras.Input((2,))
-    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")})
-    trainer = hookline.Trainer(model, "sgd", {"b": "mse", "a": "mse"})
-    assert_refused("dict with a, b", trainer.fit, X[:, 0, :2, 0], [Y, Y])
-
-
-def test_a_list_of_targets_is_in_the_order_of_the_outputs():
-    inputs = keras.Input((2,))
-    model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")])
+def test_a_list_of_targets_has_the_order_of_outputs_without_a_dict():
+    inputs, x = keras.Input((2,)), X[:, 0, :2, 0]
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")}
+    trainer = hookline.Trainer(keras.Model(inputs, outputs), "sgd", {"b": "mse", "a": "mse"})
+    assert_refused("dict with a, b", trainer.fit, x, [Y, Y])
+    model = keras.Model(inputs, list(outputs.values()))
     form = hookline.Trainer(model, "sgd", {"a": "mse", "b": "mse"})._spec.form
-    targets = read_examples(X[:, 0, :2, 0], [Y, Y + 9], None, "x", form).targets
-    assert (targets["b"] == Y).all()
-
-
-def test_labels_of_an_evaluation_are_checked():
-    trainer = small_trainer()
-    trainer.fit(X, Y, verbose=0)
-    assert_refused("outside 0..2", trainer.evaluate, X, Y + 9)
+    assert (read_examples(x, [Y, Y + 9], None, "x", form).targets["b"] == Y).all()
 
 
 def test_two_classes_by_one_sigmoid():

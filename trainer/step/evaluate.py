@@ -110,11 +110,10 @@ class Evaluator:
     def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
         # Weights are read and transformed once, outside the loop over batches.
         forward = self.trainer.forward(step, self.batch(tf.constant(0, tf.int64)), objective="", training=False)
-        untouched = forward.apart()  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
 
         def sums_of(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, Collected]:
-            values, sizes, collected = self._values(forward, batch)
+            values, sizes, collected = self._values(forward.apart(), batch)  # a pass keeps tensors of its graph
             names[:] = list(values)
             sizes = tf.stack([tf.reduce_sum(example_weights(batch)), *(sizes[name] for name in names)])
             return tf.stack(list(values.values())) * sizes[1:], sizes, collected
@@ -153,7 +152,7 @@ class Evaluator:
             kept = tf.nest.map_structure(lambda array, tensor: array.write(whole_batches, tensor), kept, collected)
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(sizes[0], tf.int64)], kept)
         for objective in self.trainer.objectives:
-            sampled, own = objective.sample(untouched.apart()), whole[objective.name]
+            sampled, own = objective.sample(forward.apart()), whole[objective.name]
             if repeated := own.keys() & sampled.keys():
                 raise UserError(f"'{objective.name}' collects and samples {sorted(repeated)}. Expected other names.")
             own |= {name: tf.convert_to_tensor(value) for name, value in sampled.items()}

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, check_choice
-from hookline.trainer.graph import is_graph
+from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network, told_in_one_line
 from hookline.trainer.objective import Objective
@@ -57,6 +57,7 @@ class NetworkPass:
     state: dict[str, tf.Tensor]  # current values of state variables; in an evaluation as hooks transform them
     changed: set[str] = field(default_factory=set)  # state variables for which a pass returned a new value
     layer_losses: list[tf.Tensor] = field(default_factory=list)  # of regularizers and `add_loss`
+    losses_of_batch: bool = False  # whether some are not of weights alone
     called: bool = False
 
 
@@ -155,7 +156,7 @@ class Forward:
                 current.state[key] = tf.convert_to_tensor(value)
                 current.changed.add(key)
         if not current.layer_losses:  # a second call would count the regularizers twice
-            current.layer_losses = list(losses)
+            current.layer_losses, current.losses_of_batch = list(losses), bool(scope.losses)
         if network.taps:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]
@@ -170,6 +171,7 @@ class Forward:
                 state=dict(each.state),
                 changed=set(),
                 layer_losses=[],
+                losses_of_batch=False,
                 called=False,
             )
             for name, each in self.passes.items()
@@ -204,6 +206,8 @@ def tapped_model(network: Network) -> keras.Model:
     if not network.taps:
         return network.model
     if network.tapped is None:
-        outputs = {"outputs": network.model.outputs[0] if len(network.model.outputs) == 1 else network.model.outputs}
-        network.tapped = keras.Model(network.model.inputs, {**outputs, "taps": dict(network.taps)})
+        outputs = as_functional(network.model).output
+        bare = isinstance(outputs, list | tuple) and len(outputs) == 1  # as a call of the model returns it
+        outputs = {"outputs": outputs[0] if bare else outputs, "taps": dict(network.taps)}
+        network.tapped = keras.Model(network.model.inputs, outputs)
     return network.tapped

@@ -306,6 +306,7 @@ class Trainer:
             context.new_state = {key: current.state[key] for key in sorted(current.changed)}
             if current.layer_losses and name in objective.trains:
                 losses[f"layers_{name}"] = tf.add_n([tf.cast(loss, tf.float32) for loss in current.layer_losses])
+                of_batch = of_batch or current.losses_of_batch
         for hook, context in taking_part(self.hooks, forward.contexts(objective)):
             with in_stage(hook, "add_losses"):
                 own = checked(hook, "add_losses", hook.add_losses(context), batch=batch)

@@ -1,5 +1,6 @@
 """Evaluation: exact averages, the hooks' weights, no variable changed."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -52,6 +53,7 @@ class Marks(StatelessHook):
 @pytest.mark.parametrize("size", [10, SIZE])
 def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     network = toy_network(dropout=0.5)
+    network.model.get_layer("hidden").activity_regularizer = keras.regularizers.L2(0.01)
     hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
     evaluator = Evaluator(Trainer([network], [Collecting()], hooks, seed=0), *batches(size))
     assert evaluator.collected("objective") == {}
@@ -65,6 +67,7 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     np.testing.assert_allclose(collected["logits"], logits, atol=1e-5)
     expected = {
         "loss/first_input": mean,
+        "loss/layers_model": 0.01 * np.sum(np.square(network.model.get_layer("hidden")(inputs))) / SIZE,
         "metric/first": mean,
         "metric/step": 7.0,
         "metric/of_batch": mean,
@@ -74,6 +77,8 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
     assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert values.keys() == {*evaluator.names} == {*expected, "loss/cross_entropy", "loss/total"}
     np.testing.assert_equal(values_of(network), before)
+    alone = Evaluator(Trainer([network], [ToyObjective()], [], seed=0), *batches(size)).run(7)
+    assert alone == pytest.approx({name: values[name] for name in alone} | {"loss/total": values["loss/total"] - mean})
 
 
 class Watcher(StatelessHook):

@@ -4,11 +4,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.network import Network
 from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.forward import tapped_model
 from tests.support.refusals import assert_refused
-from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import StatelessHook, network_of, toy_arrays, toy_batch, toy_loop, toy_network, values_of
 
 MEAN = "toy/norm/moving_mean"
 
@@ -33,8 +32,7 @@ def test_an_evaluation_alone_uses_the_transformed_statistics():
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
     np.testing.assert_equal(values_of(network), before)
     network.state_variables[MEAN].assign(before[MEAN] + 1.0)
-    plain = Trainer([network], [ToyObjective()], [], seed=0)
-    assert found == Evaluator(plain, toy_batch, 4).run(0)
+    assert found == Evaluator(toy_loop(network=network).trainer, toy_batch, 4).run(0)
 
 
 class Subclassed(keras.Model):
@@ -53,19 +51,26 @@ def test_a_subclassed_model_trains_as_under_keras():
     for model in (ours, theirs):
         model(keras.Input((6,)))
     theirs.set_weights(ours.get_weights())
-    network = Network("model", ours, keras.optimizers.SGD(0.1))
-    network.optimizer.build(ours.trainable_variables)
     whole = {"inputs": tf.constant(inputs), "targets": tf.constant(targets)}
-    toy_loop(network=network, batch=lambda step: whole).run(0, 20)
+    toy_loop(network=network_of(ours), batch=lambda step: whole).run(0, 20)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     theirs.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
-    theirs.fit(inputs, targets, batch_size=SIZE, epochs=20, shuffle=False, verbose=0)
+    theirs.fit(inputs, targets, batch_size=len(inputs), epochs=20, shuffle=False, verbose=0)
     for found, expected in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 def test_layer_that_assigns_what_the_optimizer_trains_is_refused():
     kernel = keras.layers.SpectralNormalization(keras.layers.Dense(3, name="dense"))
-    network = Network("model", keras.Sequential([keras.Input((6,)), kernel]), keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
+    network = network_of(keras.Sequential([keras.Input((6,)), kernel]))
     assert_refused("^A layer assigns 'sequential.*dense/kernel' in its forward pass", toy_loop, network=network)
+
+
+def test_taps_leave_the_structure_of_the_outputs():
+    inputs, given = keras.Input((6,)), tf.constant(toy_arrays()[0])
+    first, second = (keras.layers.Dense(2, name=name)(inputs) for name in ("b", "a"))
+    for outputs in ({"b": first, "a": second}, {"b": first}, (second, first), [first], first):
+        network = network_of(keras.Model(inputs, outputs))
+        network.taps["tap"] = second
+        found = tapped_model(network)(given)["outputs"]
+        keras.tree.map_structure(np.testing.assert_array_equal, network.model(given), found)
