@@ -79,6 +79,15 @@ class Findings:
 
 def examine(directory: Path) -> Findings:
     """Return what is wrong with a run directory; nothing is changed."""
+    found = _look(directory)
+    if found.damages:  # a run that is training replaces files between two reads: what is damaged stays so
+        before, found = set(found.damages), _look(directory)
+        found.damages = [each for each in found.damages if each in before]
+    return found
+
+
+def _look(directory: Path) -> Findings:
+    """Return what reading every file once finds."""
     if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
         raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
@@ -170,7 +179,8 @@ def _checkpoints(directory: Path, found: Findings) -> files.Index | None:
         except DamagedError as error:
             found.damages.append(str(error))
     found.damages += [f"{path} was set aside: it is damaged." for path in files.set_aside(directory)]
-    found.notes += [f"{path} was left by a writer that was killed." for path in files.leftovers(directory)]
+    left = files.leftovers(directory)
+    found.notes += [f"{path} was left by a writer: the run was killed, or is training." for path in left]
     return index
 
 
