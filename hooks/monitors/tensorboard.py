@@ -108,7 +108,7 @@ class TensorBoard(HostHook):
         self._files.write(SESSION, run.step, records.start_summary(values))
         if self._graph and not begun and (event := records.graph_event(run.graph())) is not None:
             self._files.add(TRAIN, event)
-        if self._pictures_every and (pictures := run.views.first_pictures):
+        if self._pictures_every and not begun and (pictures := run.views.first_pictures):
             self._files.write(TRAIN, run.step, records.picture_summary(pictures))
         if self._histograms_every and not begun:
             self._files.write(TRAIN, run.step, records.histogram_summary(run.views.distributions(run.step)))
