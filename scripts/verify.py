@@ -14,6 +14,7 @@ Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wr
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Options:
 NAMES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
 CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = NAMES
 Line = Mapping[str, Any]
+Lines = Mapping[tuple[str, int], Line]  # of metrics.jsonl, by split and step
 
 
 @dataclass
@@ -79,6 +81,15 @@ class Findings:
 
 def examine(directory: Path) -> Findings:
     """Return what is wrong with a run directory; nothing is changed."""
+    found = _look(directory)
+    if found.damages:  # a run that is training replaces files between two reads: what is damaged stays so
+        before, found = set(found.damages), _look(directory)
+        found.damages = [each for each in found.damages if each in before]
+    return found
+
+
+def _look(directory: Path) -> Findings:
+    """Return what reading every file once finds."""
     if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
         raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
@@ -107,11 +118,7 @@ def examine(directory: Path) -> Findings:
     if complete and not found.checkpoints and "hookline.hooks.monitors.checkpoint.Checkpoint" in targets:
         found.damages.append(f"{directory / CHECKPOINTS} holds no sound checkpoint, although the run is complete.")
     if lines is not None:
-        bests = {
-            f"the state of {name}": each.state.get("run", {}).get("best") for name, each in found.checkpoints.items()
-        }
-        for source, best in {**bests, SUMMARY: summary.get("best")}.items():
-            found.damages += _disagreements(source, best, lines)
+        found.damages += _report_disagreements(summary, found.checkpoints, lines, complete=complete)
     if complete:
         found.damages += _summary_disagreements(summary, index, found.checkpoints)
     return found
@@ -128,7 +135,7 @@ def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoi
         )
 
 
-def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:
+def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> Lines | None:
     """Return the lines by split and step; None if there are none to compare with."""
     try:
         texts = list(read_lines(path))
@@ -170,20 +177,46 @@ def _checkpoints(directory: Path, found: Findings) -> files.Index | None:
         except DamagedError as error:
             found.damages.append(str(error))
     found.damages += [f"{path} was set aside: it is damaged." for path in files.set_aside(directory)]
-    found.notes += [f"{path} was left by a writer that was killed." for path in files.leftovers(directory)]
+    left = files.leftovers(directory)
+    found.notes += [f"{path} was left by a writer: the run was killed, or is training." for path in left]
     return index
 
 
-def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]) -> Iterator[str]:
-    """Yield where metrics.jsonl gives another value for the best step than a checkpoint or the summary."""
-    if not isinstance(best, Mapping) or best.get("value") is None:
-        return
-    step, monitor, value = best.get("step", 0), str(best.get("monitor")), best["value"]
-    line = lines.get(("validation", step)) if isinstance(step, int) else None
-    if line is None:
-        yield f"{METRICS} has no validation at step {step}, which is the best one in {source}."
-    elif line.get(monitor) != value:
-        yield f"{METRICS} gives {monitor} {line.get(monitor)} at step {step}, but {source} gives {value}."
+def _report_disagreements(
+    summary: Line, checkpoints: Mapping[str, Checkpoint], lines: Lines, *, complete: bool
+) -> Iterator[str]:
+    """Yield where metrics.jsonl gives other values than a checkpoint or the summary, or fewer reports."""
+    states = {f"the state of {name}": each.state for name, each in checkpoints.items()}
+    bests = {source: state.get("run", {}).get("best") for source, state in states.items()}
+    for source, best in {**bests, SUMMARY: summary.get("best")}.items():
+        if isinstance(best, Mapping) and best.get("value") is not None:
+            values = [(str(best.get("monitor")), best["value"]), *_items(best.get("values"))]
+            yield from _disagreements(source, "validation", best.get("step", 0), values, lines)
+    if complete:
+        test = [(name, value) for name, value in _items(summary.get("test")) if name != "weights"]
+        yield from _disagreements(SUMMARY, "test", summary.get("steps"), test, lines)
+        last = max((step for split, step in lines if split == "train"), default=0)
+        yield from _disagreements(SUMMARY, "train", last, _items(summary.get("final")), lines)
+    for (source, state), checkpoint in zip(states.items(), checkpoints.values(), strict=True):
+        reports = state.get("hooks", {}).get("metrics_jsonl", {}).get("reports", 0)  # older runs have none
+        there = sum(split != "test" and step <= checkpoint.step for split, step in lines)
+        if there < reports:
+            yield f"{METRICS} has {there} reports until step {checkpoint.step}, but {source} counts {reports}."
+
+
+def _disagreements(source: str, split: str, step: Any, values: list[tuple[str, Any]], lines: Lines) -> Iterator[str]:
+    """Yield the first value of a split that metrics.jsonl gives otherwise; it has null for what is not finite."""
+    line = lines.get((split, step)) if isinstance(step, int) else None
+    if line is None and values:
+        yield f"{METRICS} has no {split} at step {step}, of which {source} gives values."
+    for name, value in values if line is not None else ():
+        if line.get(name) != (None if isinstance(value, float) and not math.isfinite(value) else value):
+            yield f"{METRICS} gives {name} {line.get(name)} for {split} at step {step}, but {source} gives {value}."
+            return
+
+
+def _items(part: Any) -> list[tuple[str, Any]]:
+    return list(part.items()) if isinstance(part, Mapping) else []
 
 
 def _summary_disagreements(

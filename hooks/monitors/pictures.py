@@ -20,7 +20,7 @@ from hookline.trainer.files import make_folder, read_bytes, write_whole
 from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
 
-DIRECTORY_NAME, FRAMES = "pictures", ".frames"
+DIRECTORY_NAME, FRAMES, GONE = "pictures", ".frames", ".frames_gone"
 MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown
 TOTAL_MILLISECONDS, SHORTEST, LONGEST = 10_000, 60, 500  # of all frames together, and of one
 LAST_MILLISECONDS = 2_000
@@ -89,12 +89,15 @@ class PictureFiles(HostHook):
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         folder = run.directory / DIRECTORY_NAME
-        for name, count in self._frames.items():
+        there = (folder / FRAMES).is_dir()  # unless a process that was killed after this has made the animations
+        for name, count in self._frames.items() if there else ():
             frames = read_frames(folder, name, count)
             if len(frames) > 1:
                 write_files({f"{file_name(name)}.gif": encode_animation(frames)}, folder)
         if summary["status"] in COMPLETE:  # no run resumes from here
-            shutil.rmtree(folder / FRAMES, ignore_errors=True)
+            if there:  # at once, so that none is seen half removed
+                (folder / FRAMES).rename(folder / GONE)
+            shutil.rmtree(folder / GONE, ignore_errors=True)
 
 
 def is_due(every: int, number: int, *, last: bool = False) -> bool:

@@ -102,11 +102,13 @@ class TensorBoard(HostHook):
             texts["run/environment"] = f"```json\n{read_bytes(environment).decode(errors='replace')}```"
         self._write_texts(run.step, texts)
         self._files.remove(SESSION)  # a resumed run replaces it: TensorBoard believes the first status, not the last
+        if run.from_checkpoint:
+            self._files.remove("test")  # it tests again, perhaps at the same step
         values = records.hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         self._files.write(SESSION, run.step, records.start_summary(values))
         if self._graph and not begun and (event := records.graph_event(run.graph())) is not None:
             self._files.add(TRAIN, event)
-        if self._pictures_every and (pictures := run.views.first_pictures):
+        if self._pictures_every and not begun and (pictures := run.views.first_pictures):
             self._files.write(TRAIN, run.step, records.picture_summary(pictures))
         if self._histograms_every and not begun:
             self._files.write(TRAIN, run.step, records.histogram_summary(run.views.distributions(run.step)))

@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from hookline.scripts.verify import main, rate_changes
-from hookline.trainer.run.checkpoint_files import (
-    Checkpoint,
-    Snapshot,
-    read_checkpoint,
-    read_manifest,
-    tensors_digest,
-    write_checkpoint,
-)
+from hookline.trainer.run import checkpoint_files as files
 from tests.support.command import run_small
 from tests.support.refusals import assert_one_line, assert_refused
 
@@ -37,7 +30,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 
 def steps_of(run: Path) -> list[int]:
-    return sorted(read_manifest(path).step for path in (run / "checkpoints").glob("step_*"))
+    return sorted(files.read_manifest(path).step for path in (run / "checkpoints").glob("step_*"))
 
 
 def checkpoint(run: Path, place: int = -1) -> Path:
@@ -55,20 +48,21 @@ def summary(run: Path, **changes: object) -> None:
     (run / "summary.json").write_text(json.dumps({**content, "best": best, **changes}))
 
 
-def line(run: Path, text: str | None, place: int = 1) -> None:
+def line(run: Path, *texts: str, at: slice = slice(1, 1)) -> None:
+    """Put lines into metrics.jsonl in the place of others; an empty one repeats the first."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    lines.insert(place, lines[0] if text is None else text)
+    lines[at] = [text or lines[0] for text in texts]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def rewritten(path: Path, tensors: dict[str, np.ndarray] | None = None, **state: object) -> None:
     """Change a checkpoint and give it the right hashes."""
-    manifest = read_manifest(path)
-    loaded = read_checkpoint(manifest)
+    manifest = files.read_manifest(path)
+    loaded = files.read_checkpoint(manifest)
     shutil.rmtree(path)
     content = json.dumps({**loaded.state, **state}).encode()
-    snapshot = Snapshot(frozenset(manifest.tags), loaded.step, {**loaded.tensors, **(tensors or {})}, content)
-    write_checkpoint(path, snapshot, manifest.number, loaded.environment)
+    snapshot = files.Snapshot(frozenset(manifest.tags), loaded.step, {**loaded.tensors, **(tensors or {})}, content)
+    files.write_checkpoint(path, snapshot, manifest.number, loaded.environment)
 
 
 def flip(path: Path) -> None:
@@ -86,12 +80,13 @@ def another_best(run: Path) -> None:
     rewritten(checkpoint(run), run={"best": {**best, "value": 0.0}})
 
 
+OTHER = {"loss/total": 0.125}
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda run: (run / "config.yaml").unlink(), "config.yaml cannot be read"),
     "config edited": (edited, "config.yaml has changed since step_.*, step_.* were written"),
     "environment cut off": (lambda run: os.truncate(run / "environment.json", 10), "environment.json is damaged"),
     "garbled line": (lambda run: line(run, "{"), "Line 2 of .* is damaged"),
-    "line twice": (lambda run: line(run, None), "second one of train at"),
+    "line twice": (lambda run: line(run, ""), "second one of train at"),
     "last line cut off": (lambda run: os.truncate(run / "metrics.jsonl", 1000), "Line .* is damaged|no validation"),
     "flipped bit in tensors": (lambda run: flip(checkpoint(run) / "tensors.npz"), "sha256 is not the one"),
     "no manifest": (lambda run: (checkpoint(run) / "manifest.json").unlink(), "manifest.json cannot be read"),
@@ -99,6 +94,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "set aside": (lambda run: (run / "checkpoints" / "damaged_step_00000001").mkdir(), "was set aside"),
     "another last step": (lambda run: summary(run, steps=7), "'last' is of step .*, but summary.json gives 7"),
     "another best value": (lambda run: summary(run, best={"value": 0.125}), "summary.json gives 0.125"),
+    "another best loss": (
+        lambda run: summary(run, best={"values": OTHER}),
+        "for validation at .*, but summary.json gives",
+    ),
+    "another test loss": (lambda run: summary(run, test=OTHER), "for test at .*, but summary.json gives 0.125"),
+    "another last loss": (lambda run: summary(run, final=OTHER), "for train at .*, but summary.json gives 0.125"),
+    "no test": (lambda run: line(run, at=slice(-1, None)), "no test at step .*, of which summary.json gives values"),
+    "line removed": (lambda run: line(run, at=slice(1)), "reports until step .*, but the state of step_.* counts"),
     "another digest": (lambda run: summary(run, digest="0" * 64), "not those whose digest"),
     "another best in a checkpoint": (another_best, "metrics.jsonl gives"),
 }
@@ -114,26 +117,28 @@ def test_a_damage_is_a_line_and_exit_code_1(run, capsys, damage, message):
     assert any(re.search(message, each) for each in lines)
 
 
-def test_a_run_that_was_killed_is_sound_and_its_leftovers_are_noted(run, capsys):
+def test_a_run_that_was_killed_is_sound_and_its_leftovers_are_noted(run, capsys, monkeypatch):
     (run / "summary.json").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "spl')
     (run / "checkpoints" / ".step_00000099.tmp").mkdir()
+    names_of, retired = files.checkpoint_names, iter([{"step_00000001"}])  # between two reads: it trains
+    monkeypatch.setattr(files, "checkpoint_names", lambda path: names_of(path) | next(retired, set()))
     code, lines = verdict(capsys, run)
     assert code == 0
     assert [each.split()[0] for each in lines[:-1]] == ["Note:"] * 3
-    for word in ("no summary.json", "is cut off", ".step_00000099.tmp was left by a writer that was killed"):
+    for word in ("no summary.json", "is cut off", ".step_00000099.tmp was left by a writer"):
         assert word in "\n".join(lines)
 
 
 def test_a_bit_that_training_does_not_give_is_noticed_and_nothing_is_written(run, capsys):
     first, last = steps_of(run)
-    tensors = read_checkpoint(read_manifest(checkpoint(run))).tensors
+    tensors = files.read_checkpoint(files.read_manifest(checkpoint(run))).tensors
     kernel = "network/model/dense_1/kernel"
     tensors[kernel] = tensors[kernel].copy()
     tensors[kernel].view(np.uint32)[0, 0] ^= 1
     rewritten(checkpoint(run), tensors)
-    summary(run, digest=tensors_digest(tensors))
+    summary(run, digest=files.tensors_digest(tensors))
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert verdict(capsys, run) == (0, [f"{run} is sound; checkpoints: 2."])  # by the digest of the last checkpoint
     code, (told,) = verdict(capsys, run, f"replay={last - first}")
@@ -143,9 +148,9 @@ def test_a_bit_that_training_does_not_give_is_noticed_and_nothing_is_written(run
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def at(step: int, *returns: tuple[int, float]) -> Checkpoint:
+def at(step: int, *returns: tuple[int, float]) -> files.Checkpoint:
     backs = [{"to": to, "rate_factor": factor} for to, factor in returns]
-    return Checkpoint(step, {}, {"run": {"returns": backs}}, {})
+    return files.Checkpoint(step, {}, {"run": {"returns": backs}}, {})
 
 
 def test_the_rates_of_a_run_that_went_back_are_those_of_its_way():

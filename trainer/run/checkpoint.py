@@ -104,6 +104,15 @@ class CheckpointStore:
         check_choice(f"checkpoint in {self.directory}", tag, tags)
         return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
 
+    def best(self) -> disk.Checkpoint | None:
+        """Return the best checkpoint; None if there is none, or if it is damaged and set aside."""
+        tags = self.tags()
+        try:
+            return self.load("best") if "best" in tags else None
+        except disk.DamagedError as error:
+            self._set_aside(self.directory / tags["best"], error)
+            return None
+
     def newest(self) -> disk.Checkpoint | None:
         """Return the checkpoint that was written last and is sound; None if none was ever written.
 

@@ -171,10 +171,11 @@ class Run:
         return {"weights": "final" if step is None else "best", **self.evaluate("test", step)}
 
     def put_best(self) -> int | None:
-        """Give networks and hooks the values of the best checkpoint, and return its step; None if there is none."""
-        if "best" not in self._store.tags():
+        """Give networks and hooks the values of the best checkpoint, and return its step; None if none is sound."""
+        best = self._store.best()
+        self._store.warn()
+        if best is None:
             return None
-        best = self._store.load("best")
         own = {key: each for key, each in self.variables.items() if key.startswith(("network/", "hook/"))}
         assign_variables(own, best.tensors, "the best checkpoint")
         return best.step

@@ -165,7 +165,7 @@ def _set_threads(threads: int | None) -> None:
 
 
 def complete(run: Run, interruption: Interruption | None = None, *, writes: bool = True) -> Outcome:
-    """Train and test; whatever happens, write a summary.json that says how it ended, and let hooks close."""
+    """Train and test; whatever happens, let hooks close, and write a summary.json that says how it ended."""
     test: dict[str, Any] = {}
     failure: BaseException | None = None
     digest: str | None = None
@@ -180,14 +180,13 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
     status, reason = _ending(failure, run.control.stop_reason)
     ending = {"status": status, "stop_reason": reason, "test": test, "digest": digest}
     summary = build_summary(run, ending, failed=failure is not None)
-    failures: list[Exception] = []
-    if writes:
+    failures = run.call("on_fit_end", summary, closing=True)
+    if writes:  # last: a run that is killed before tests again, and its hooks end again
         try:
             write_summary(run.directory, summary)
         except OSError as error:
             text = f"Cannot write {run.directory}/summary.json: {error.strerror}. Make room; the result comes from"
-            failures.append(UserError(f"{text} python train.py resume={run.directory}."))
-    failures += run.call("on_fit_end", summary, closing=True)
+            failures.insert(0, UserError(f"{text} python train.py resume={run.directory}."))
     outcome = Outcome(summary, run.directory, run)
     if isinstance(failure, Interrupted):
         failure.outcome = outcome

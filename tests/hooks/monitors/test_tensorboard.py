@@ -90,7 +90,7 @@ def test_reports_texts_and_tables_come_back_with_tags_steps_and_values(make_run,
 
 
 def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary):
-    run = make_run()
+    run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
     run.graph, run.views.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
     state = {"evaluations": 0}
     for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):  # the later was lost
@@ -100,14 +100,17 @@ def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary):
         for step, loss in losses.items():
             train(hook, run, step, loss)
             evaluate(hook, run, step, loss)
+        evaluate(hook, run, 10, losses[30], "test")
         hook.on_fit_end(run, summary | {"status": "interrupted"})
-        assert hook.state_dict() == {"evaluations": 3}
-        state = {"evaluations": 1}
+        assert hook.state_dict() == {"evaluations": 4}
+        state, run.journal.resumed_at = {"evaluations": 1}, [10]
     assert curve(run, "train") == curve(run, "validation") == [(10, 1.0), (20, -2.0), (30, -3.0)]
+    assert curve(run, "test") == [(10, -3.0)]
     assert [event.step for event in read(run, "train").Tensors(KERNEL)] == [0, 10, 20, 30]
     folder = run.directory / "tensorboard" / "train"
     found = [event for path in folder.iterdir() for event in EventFileLoader(str(path)).Load()]
-    assert [value.tag for event in found for value in event.summary.value].count("__run_graph__") == 1
+    tags = [value.tag for event in found for value in event.summary.value]
+    assert (tags.count("__run_graph__"), tags.count("input/training_examples")) == (1, 1)
 
 
 def test_after_going_back_to_a_checkpoint_no_step_is_there_twice(make_run, summary, monkeypatch):

@@ -9,6 +9,7 @@ from hookline.trainer.errors import NonFiniteError, UnsavedError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
 from hookline.trainer.run.control import Interrupted, Interruption
+from hookline.trainer.run.session import complete
 from tests.support.runs import toy_run
 from tests.support.toy import StatelessHook, toy_loop, toy_network
 
@@ -98,6 +99,9 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
     assert best.state["hooks"]["diary"]["calls"] > 0
     assert run._store.keep_last == 3
+    (tmp_path / "checkpoints" / "step_00000004" / "tensors.npz").write_bytes(b"")
+    with pytest.warns(UserWarning, match="tensors.npz is damaged.* It is set aside as damaged_step_00000004"):
+        assert run.finish()["weights"] == "final"
 
 
 def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(loop, tmp_path):
@@ -174,16 +178,16 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
             raise RuntimeError("broken")
 
         def on_fit_end(self, run, summary):
-            closed.append(self.name)
+            closed.append((self.name, (run.directory / "summary.json").exists()))
             if self.name == "first":
                 raise ValueError("wrong")
 
     with pytest.raises(RuntimeError, match="broken") as caught:
-        toy_run(tmp_path, [Broken("broken_hook")], loop=loop).fit()
+        complete(toy_run(tmp_path, [Broken("broken_hook")], loop=loop))
     assert "in hook broken_hook, stage on_evaluation_end, step 4" in caught.value.__notes__
     run = toy_run(tmp_path, [Broken("first"), Broken("second")], loop=loop)
     assert [str(failure) for failure in run.call("on_fit_end", {}, closing=True)] == ["wrong"]
-    assert closed == ["first", "second"]
+    assert closed == [("broken_hook", False), ("first", True), ("second", True)]  # no summary before all have ended
 
 
 def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
