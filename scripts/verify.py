@@ -207,9 +207,11 @@ def _report_disagreements(
 def _disagreements(source: str, split: str, step: Any, values: list[tuple[str, Any]], lines: Lines) -> Iterator[str]:
     """Yield the first value of a split that metrics.jsonl gives otherwise; it has null for what is not finite."""
     line = lines.get((split, step)) if isinstance(step, int) else None
-    if line is None and values:
-        yield f"{METRICS} has no {split} at step {step}, of which {source} gives values."
-    for name, value in values if line is not None else ():
+    if line is None:
+        if values:
+            yield f"{METRICS} has no {split} at step {step}, of which {source} gives values."
+        return
+    for name, value in values:
         if line.get(name) != (None if isinstance(value, float) and not math.isfinite(value) else value):
             yield f"{METRICS} gives {name} {line.get(name)} for {split} at step {step}, but {source} gives {value}."
             return

@@ -89,8 +89,7 @@ def test_an_animation_resumes_where_the_run_does(make_run) -> None:
     assert not (folder / ".frames").exists()  # nothing resumes a complete run
     state = animated(run, again, status="interrupted").state_dict()
     animated(run, left, state, "interrupted", since=again)
-    ended = animated(run, total, state, since=again).state_dict()
-    animated(run, total, ended, since=total)  # as after a kill before the summary was written
+    animated(run, total, animated(run, total, state, since=again).state_dict(), since=total)  # killed before a summary
     assert {path.name: path.read_bytes() for path in folder.glob("*.gif")} == expected
 
 

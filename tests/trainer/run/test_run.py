@@ -97,8 +97,7 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     test = run.finish()
     assert (test["weights"], test["metric/clock"], counter.variable.numpy()) == ("best", 4.0, 4)
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
-    assert best.state["hooks"]["diary"]["calls"] > 0
-    assert run._store.keep_last == 3
+    assert (best.state["hooks"]["diary"]["calls"] > 0, run._store.keep_last) == (True, 3)
     (tmp_path / "checkpoints" / "step_00000004" / "tensors.npz").write_bytes(b"")
     with pytest.warns(UserWarning, match="tensors.npz is damaged.* It is set aside as damaged_step_00000004"):
         assert run.finish()["weights"] == "final"
