@@ -6,22 +6,21 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.hook import Evaluated
+from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
 
 
-def batches(size):
+def split_of(rows):
     inputs, targets = toy_arrays()
+    return Split("validation", ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch), rows)
 
-    def batch(index):
-        rows = index * size + tf.range(size, dtype=tf.int64)
-        weights = tf.cast(rows < SIZE, tf.float32)
-        rows = tf.minimum(rows, SIZE - 1)
-        return {"inputs": tf.gather(inputs, rows), "targets": tf.gather(targets, rows), "weights": weights}
 
-    return batch, -(-SIZE // size)
+def batches(size):
+    made = EvaluationBatches(split_of(np.arange(SIZE)), batch_size=size)
+    return made.batch, made.count
 
 
 class Collecting(ToyObjective):
@@ -99,9 +98,7 @@ def test_each_hook_sees_examples_spread_over_the_split_with_their_outputs():
     network, all_seen = toy_network(dropout=0.5), Watcher("all", 1000)
     before = values_of(network)
     hooks = [Watcher("few", 4), Watcher("many", 50), Watcher("none", 0), all_seen]
-    inputs, targets = toy_arrays()
-    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
-    split = Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
+    inputs, split = toy_arrays()[0], split_of(np.arange(SIZE)[::-1].copy())
     observer = Observer(Trainer([network], [ToyObjective()], hooks, seed=0), split, batch_size=10)
     observed = observer.run(3)
     assert observed.keys() == {"few", "many", "all"}
