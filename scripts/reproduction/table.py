@@ -215,29 +215,39 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
     """Write a PNG file with a panel for each set of data: accuracy in percent against bytes, on a log scale."""
     panels = list(dict.fromkeys(panel for panel, *_ in points))
     figure = new_figure(WIDTH, HEIGHT * len(panels))
+    figure.set_dpi(110)
+    drawn = []
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         own = sorted(point[1:] for point in points if point[0] == panel)
-        sizes, accuracies, _ = zip(*own, strict=True)
-        axes.scatter(sizes, accuracies, color="#1f77b4", zorder=3)
-        axes.set_xscale("log")
-        axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 4)  # labels are to the right of their points
-        axes.margins(y=0.15)
-        low, high = axes.get_xlim()
-        ticks = [size for size in (10**n * m for n in range(3, 8) for m in (1, 2, 5)) if low <= size <= high]
-        axes.set_xticks(ticks, [f"{size / 1000:,.0f} KB" for size in ticks])
-        axes.minorticks_off()
-        axes.set_ylabel("test accuracy, %")
-        axes.set_title(panel, loc="left", fontsize=10)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        taken: list[Any] = []
+        drawn.append((axes, own, _draw_points(axes, panel, own)))
+    figure.draw_without_rendering()  # places the panels
+    for axes, own, dots in drawn:
+        centers = axes.transData.transform(dots.get_offsets())
+        taken = [dots.get_window_extent().from_bounds(x - 5, y - 5, 10, 10) for x, y in centers]
         for size, accuracy, label in own:
             taken.append(_label(axes, label, (size, accuracy), taken))
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=figure.dpi)
+
+
+def _draw_points(axes: Any, panel: str, own: Sequence[tuple[float, float, str]]) -> Any:
+    sizes, accuracies, _ = zip(*own, strict=True)
+    dots = axes.scatter(sizes, accuracies, color="#1f77b4", zorder=3)
+    axes.set_xscale("log")
+    axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 4)  # labels are to the right of their points
+    axes.margins(y=0.15)
+    low, high = axes.get_xlim()
+    ticks = [size for size in (10**n * m for n in range(3, 8) for m in (1, 2, 5)) if low <= size <= high]
+    axes.set_xticks(ticks, [f"{size / 1000:,.0f} KB" for size in ticks])
+    axes.minorticks_off()
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title(panel, loc="left", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return dots
 
 
 def _label(axes: Any, label: str, point: tuple[float, float], taken: Sequence[Any]) -> Any:
-    """Write a label beside its point where it overlaps no other one, and return its box."""
+    """Write a label beside its point where it overlaps no point and no other label, and return its box."""
     for offset in LABEL_PLACES:
         text = axes.annotate(label, point, offset, textcoords="offset points", fontsize=8)
         box = text.get_window_extent()
