@@ -211,12 +211,12 @@ class FrozenMask(GraphHook):
         after = self._read_masks(context) if self._followed else before
         hold_values(self._targets, before, context.latent)
         hold_averages(context.network, self._targets, after)
-        begins = self._begins
+        clear = self._begins
         if self._followed:
-            begins = context.step >= self._begin  # whichever step changes the masks
+            clear = context.step >= self._begin  # whichever step changes the masks
             # An entry that another hook releases in this very step starts with a slot of 0 as well.
             after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
-        clear_slots(context.network, self._targets, after, when=begins)
+        clear_slots(context.network, self._targets, after, when=clear)
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held

@@ -91,10 +91,9 @@ class Encoded:
 
     encoding: str
     tensor: str  # name of the array that holds it: a uint8 stream, or float32 or float16 values of `shape`
-    shape: tuple[
-        int, ...
-    ]  # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], bias [units];
-    # of a depthwise convolution [height, width, 1, inputs * multiplier]
+    # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], depthwise convolution
+    # [height, width, 1, inputs * multiplier], bias [units].
+    shape: tuple[int, ...]
     scale: str | None = None  # of "sign": name of a float32 array [1] or [shape[-1]]; None for 1
     bits: int | None = None  # of "codebook": 1 to 8
     values: str | None = None  # of "codebook": name of a float32 array [2**bits or fewer]

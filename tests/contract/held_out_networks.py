@@ -81,7 +81,7 @@ class Anchored(layers.Layer):
         if training:
             self.calls.assign(self.calls + 1.0)
             self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs, axis=0))
-        self.add_loss(0.01 * keras.ops.sum(keras.ops.square(inputs * self.scale)))
+        self.add_loss(0.01 * keras.ops.square(inputs * self.scale))  # Keras sums it
         return (inputs - self.mean) * self.scale
 
 

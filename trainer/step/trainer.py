@@ -305,7 +305,8 @@ class Trainer:
             context.outputs, context.losses = output.outputs, losses
             context.new_state = {key: current.state[key] for key in sorted(current.changed)}
             if current.layer_losses and name in objective.trains:
-                losses[f"layers_{name}"] = tf.add_n([tf.cast(loss, tf.float32) for loss in current.layer_losses])
+                summed = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in current.layer_losses]  # as Keras does
+                losses[f"layers_{name}"] = tf.add_n(summed)
                 of_batch = of_batch or current.losses_of_batch
         for hook, context in taking_part(self.hooks, forward.contexts(objective)):
             with in_stage(hook, "add_losses"):
