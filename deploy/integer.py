@@ -59,8 +59,10 @@ def write_integer(model: keras.Model, path: Path) -> str:
     except (ConverterError, TypeError, ValueError, RuntimeError) as error:
         named = ", ".join(unknown_operations(error))
         reason = f"its converter fails at {named}" if named else first_line(error)[:120]
+        shape = tuple(model.inputs[0].shape[1:])
+        wanted = f"inputs of a known shape, not {shape}" if None in shape else "layers that it has for int8"
         raise UserError(
-            f"LiteRT cannot hold this network in integers: {reason}. Expected layers that it has for int8, or "
+            f"LiteRT cannot hold this network in integers: {reason}. Expected {wanted}, or "
             "hooks.quantization_aware_training.activation_bits=null."
         ) from error
     path.write_bytes(content)
