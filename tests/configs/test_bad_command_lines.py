@@ -125,22 +125,17 @@ def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():
 # Likely mistakes at the real door, with the real configs; TensorFlow takes seconds to import, so it is not imported.
 LIKELY = {
     # names, in every position
-    "recipe=bn": "Unknown recipe 'bn'. Did you mean 'bnn'?",
     "recpie=bnn": "Unknown key 'recpie'. Did you mean 'recipe'?",
     "recipe=bnn +hooks=[center_loss,bnn_roundng]": "Unknown hook 'bnn_roundng'. Did you mean 'bnn_rounding'?",
     "recipe=bnn lr=0.1": "Unknown key 'lr'. Did you mean 'optimizer.learning_rate'?",
-    "recipe=bnn optimizer.lr=0.1": "Unknown argument of optimizer 'lr'. Did you mean 'learning_rate'?",
     "recipe=bnn hooks.prune.final_sparsity=0.5": "Expected +hooks=prune to add it first.",
     "recipe=bnn --explain optimizer.learning_rat": "Did you mean 'learning_rate'?",
-    "--help hooks.prun": "Did you mean 'hooks.prune'?",
     # values that are names
     "recipe=bnn hooks.bnn_rounding.kernel_quantizer=ste_sgn": "'ste_sgn'. Did you mean 'ste_sign'?",
     "recipe=frozen_mask hooks.prune.schedule=oneshot": "Unknown schedule 'oneshot'. Did you mean 'one_shot'?",
     "recipe=gradient_reversal hooks.gradient_override.backward.name=revers": "Did you mean 'reverse'?",
     "recipe=gan task.loss=hinje": "Unknown loss 'hinje'. Did you mean 'hinge'?",
-    "recipe=bnn trainer.strategy=mirorred": "Did you mean 'mirrored'?",
     # wrong types and values out of range
-    "recipe=bnn trainer.epochs=abc": "could not be converted to Integer full_key: trainer.epochs",
     "recipe=bnn model.units=[256,abc]": "Expected a list, each a whole number.",
     "recipe=frozen_mask hooks.prune.final_sparsity=1.5": "Expected a number of at least 0 and at most 1",
     "recipe=bnn schedule.warmup_fraction=2": "=2 received. Expected a number of at least 0 and below 1.",
@@ -150,9 +145,6 @@ LIKELY = {
     "recipe=baseline data=tfrecord 'data.path=nowhere-*'": "data.path 'nowhere-*' matches no file",
     "recipe=baseline data=image_folder": "data.path has no value. Expected data.path=<path>.",
     "recipe=bnn run_dir=used": "run_dir=used exists already.",
-    "resume=nowhere": "resume=nowhere does not exist.",
-    "recipe=bnn +hooks.mine._target_=my_hook.Mine": "If you trust it, add plugins=[my_hook].",
-    "recipe=bnn plugins=[nowhere_at_all] +hooks.mine._target_=nowhere_at_all.Mine": "no module 'nowhere_at_all'",
     # what does not go together, signs, quotes and flags
     "recipe=bnn trainer.steps=100": "Expected exactly one: add trainer.epochs=null or trainer.steps=null.",
     "recipe=bnn trainer.strategy=multi_worker": "nothing says where the workers are",

@@ -14,6 +14,7 @@ from hookline.trainer.input.data import ArraySource, Split
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.run.blueprint import build_augments
 from tests.support.batches import assert_same_bits, eager_batches, traced_batches
+from tests.trainer.input.test_batches import scaled
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "augment"
 FILES = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(DIRECTORY.glob("*.yaml"))}
@@ -32,9 +33,6 @@ def batches(*names, seed=0):
         "inputs": generator.integers(0, 256, (SIZE, 12, 10, 3), np.uint8),
         "targets": generator.integers(0, CLASSES, SIZE),
     }
-
-    def scaled(batch):
-        return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / 255.0) - 1.0}
 
     split = Split("train", ArraySource(arrays, scaled), np.arange(SIZE, dtype=np.int64))
     augmentation = Augmentation(build(*names), classes=CLASSES)

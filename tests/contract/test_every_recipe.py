@@ -36,12 +36,6 @@ def first(request, tmp_path_factory):
     return FirstRun(request.param, directory, run_small(request.param, "trainer.placement=device", run_dir=directory))
 
 
-def losses(summary):
-    totals = {name: value for name, value in summary["final"].items() if name.endswith("loss/total")}
-    assert totals  # one for each objective
-    return totals
-
-
 def test_recipe_leaves_a_whole_run_directory_of_documented_names(first):
     directory, summary = first.directory, first.summary
     for name in ("config.yaml", "overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
@@ -56,15 +50,11 @@ def test_recipe_leaves_a_whole_run_directory_of_documented_names(first):
     assert summary["steps"] == lines[-1]["step"] > 0
     names = {name for line in lines for name in line} - ABOUT_A_LINE
     hooks = OmegaConf.load(directory / "config.yaml").hooks
-    objectives = {name.removesuffix("loss/total").rstrip("/") for name in losses(summary)}
+    objectives = {name.removesuffix("loss/total").rstrip("/") for name in summary["final"] if "loss/total" in name}
+    assert objectives
     scopes = {*summary["networks"], *objectives}
     assert [name for name in sorted(names) if namespace_of(name, hooks=hooks, scopes=scopes) is None] == []
     assert {"loss", "metric", "grad_norm", "opt", "time"} <= explain(names, hooks=hooks, scopes=scopes).keys()
-
-
-@pytest.mark.long
-def test_another_seed_gives_another_run(first, tmp_path):
-    assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
 
 
 @pytest.mark.full

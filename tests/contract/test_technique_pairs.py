@@ -6,13 +6,11 @@ import math
 
 import pytest
 
-from hookline.hooks import catalogue, load
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
 from tests.support.command import overrides_for, run_small
+from tests.support.door import EVERYWHERE, techniques
 
-EVERYWHERE = {"fused_batch_norm", "nan_guard"}  # every run has them, so every pair trains beside them
-TECHNIQUES = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]
+TECHNIQUES = techniques()
 SYNCHRONIZED = "synchronized_batch_norm"  # takes the layers in training: the kernel has those of evaluations
 FUSED = ("hooks.fused_batch_norm.min_entries=0",)  # these networks are too small for it otherwise
 WITHOUT_MONITORS = [f"hooks.{each}=null" for each in ("tensorboard", "pictures", "projector", "randomness_guard")]

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
 from hookline.recipes.losses import Loss, Measures
 from hookline.recipes.supervised import Head, KerasLoss
 from hookline.trainer.errors import UserError
@@ -14,15 +13,9 @@ from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.state import share_variables
 from hookline.trainer.step.metrics import LossScale
+from tests.hooks.test_synchronized_batch_norm import hooks_of
 from tests.support.replicas import assert_same_run, replica_loop, trained, values
-from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
-
-
-def synchronized(network):
-    hook = SynchronizedBatchNorm(network="model")
-    hook.name = "synchronized_batch_norm"
-    hook.build(build_context(network))
-    return [hook]
+from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch, toy_network
 
 
 def weighted_batch(step):
@@ -31,10 +24,10 @@ def weighted_batch(step):
     return {**batch, "weights": padding, SAMPLE_WEIGHTS: tf.cast(tf.range(16) % 3, tf.float32)}
 
 
-def plain_network():
+def plain_network(optimizer=None):
     layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
     model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
-    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
+    return Network("model", model, optimizer or keras.optimizers.Adam(0.01, name="adam"))
 
 
 def words_batch(step):
@@ -62,7 +55,7 @@ def test_padding_is_left_out_of_means_over_all_replicas():
 
 
 def test_replicas_make_the_steps_of_one():  # in micro batches, too, in tests/contract/test_every_graph_hook.py
-    options = {"steps": 5, "hooks": synchronized, "network": lambda: toy_network(regularizer=0.1)}
+    options = {"steps": 5, "hooks": hooks_of(), "network": lambda: toy_network(regularizer=0.1)}
     assert_same_run(trained(4, **options), trained(1, **options))
     options = {"batch": weighted_batch, "network": plain_network}
     assert_same_run(trained(2, **options), trained(1, **options))
@@ -102,7 +95,7 @@ def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
 
 def test_batch_norm_of_micro_batches_is_not_synchronized():
     with pytest.raises(UserError, match="trainer.accumulation_steps=1, or hooks.synchronized_batch_norm=null"):
-        replica_loop(2, hooks=synchronized, accumulation_steps=2)
+        replica_loop(2, hooks=hooks_of(), accumulation_steps=2)
 
 
 class Boosted(ToyObjective):

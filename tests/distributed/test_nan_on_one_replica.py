@@ -16,10 +16,11 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import read_checkpoint, read_manifests
 from hookline.trainer.run.state import restore_run
 from hookline.trainer.run.workers import Workers
+from tests.distributed.test_mirrored_steps import plain_network
 from tests.support.poison import Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values
 from tests.support.runs import toy_run
-from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, network_of, toy_network
+from tests.support.toy import BATCH, SIZE, build_context, toy_network
 
 STEPS = 12
 
@@ -44,15 +45,12 @@ class PatientStore(CheckpointStore):
         self.wait()
 
 
-def plain_network():
-    """Return a network without batch norm, which would take statistics of parts; its learning rate has a schedule."""
+def scheduled_network():
     rate = ScaledRate(keras.optimizers.schedules.CosineDecay(0.1, STEPS))
-    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
-    model = keras.Sequential([keras.Input([FEATURES]), *layers], name="plain")
-    return network_of(model, keras.optimizers.SGD(rate, momentum=0.9, name="sgd"))
+    return plain_network(keras.optimizers.SGD(rate, momentum=0.9, name="sgd"))
 
 
-def run_on(count, directory, fault, network=plain_network, **guard):
+def run_on(count, directory, fault, network=scheduled_network, **guard):
     guards = []
 
     def hooks(network):
@@ -95,7 +93,7 @@ def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place, tmp
     def fault():
         return Poison(place=place, steps=[3, 6], last=True)
 
-    network = toy_network if place == "statistic" else plain_network
+    network = toy_network if place == "statistic" else scheduled_network
     two = trained(2, tmp_path / "two", fault, network=network, policy="skip")
     assert two.host_hooks[0].summary() == {"skipped": [3, 6]}
     assert two._workers.orders == [("move", 4), ("move", 7)]

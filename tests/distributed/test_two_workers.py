@@ -12,7 +12,7 @@ from hookline.trainer.run.directory import locked
 from hookline.trainer.run.results import read_summary
 from hookline.trainer.run.session import execute
 from tests.support.resumed import PLUGIN, go_on
-from tests.support.workers import Launched, is_gone, kill, wait_until
+from tests.support.workers import Launched, is_gone, kill
 
 COMMON = (
     *("trainer.epochs=null", "trainer.batch_size=64", "trainer.report_every_steps=5", "hooks.progress=null"),
@@ -142,14 +142,6 @@ def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path):
     assert summary["status"] == "interrupted"
     assert summary["stop_reason"].startswith(f"Ended by SIGTERM on worker 1 after step {summary['steps']} of")
     assert (directory / "checkpoints" / f"step_{summary['steps']:08d}").is_dir()
-
-
-@pytest.mark.long
-def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path):
-    run, workers = endless(tmp_path / "run")
-    kill(run.process.pid)
-    run.process.wait()
-    wait_until(lambda: all(map(is_gone, workers)), 5.0)
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from hookline.trainer.ops.estimators import round_through, straight_through
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context, network_of, toy_batch, toy_network, values_of
+from tests.trainer.ops.test_override_gradient import with_gradients
 
 v1 = tf.compat.v1
 
@@ -32,15 +33,6 @@ def session():
         yield opened
 
 
-def value_and_gradient(function, x):
-    def traced(x):
-        y = function(x)
-        return y, tf.gradients(y, x)[0]
-
-    y, gradient = tf.function(traced, autograph=False)(tf.constant(x))
-    return y.numpy(), gradient.numpy()
-
-
 def test_f_forward_and_g_backward():
     x = np.array([-1.2, 0.3, 2.0], np.float32)
 
@@ -49,7 +41,7 @@ def test_f_forward_and_g_backward():
         return t + tf.stop_gradient(tf.sin(x) - t)
 
     for function in (classic, lambda x: straight_through(tf.sin(x), x**3)):
-        y, gradient = value_and_gradient(function, x)
+        y, gradient = with_gradients(function, x)
         np.testing.assert_allclose(y, np.sin(x), atol=1e-6)
         np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-6)
 
@@ -61,7 +53,7 @@ def test_rounding_forward_and_the_identity_backward():
         return x + keras.ops.stop_gradient(keras.ops.round(x) - x)
 
     for function in (classic, round_through):
-        y, gradient = value_and_gradient(function, x)
+        y, gradient = with_gradients(function, x)
         np.testing.assert_array_equal(y, [-2, 0, 0, 1, 2, 2])  # half to even
         np.testing.assert_array_equal(gradient, np.ones_like(x))
     assert tf.function(lambda x: tf.gradients(tf.round(x), x), autograph=False)(tf.constant(x)) == [None]
@@ -76,7 +68,7 @@ def test_the_gradient_of_some_entries_stops():
         return tf.stop_gradient(other * target) + mask * target
 
     for function in (classic, lambda target: entry_stop_gradients(target, mask)):
-        y, gradient = value_and_gradient(lambda x, function=function: function(x) ** 2, x)
+        y, gradient = with_gradients(lambda x, function=function: function(x) ** 2, x)
         np.testing.assert_array_equal(y, x**2)
         np.testing.assert_array_equal(gradient, mask * 2.0 * x)
 

@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import hookline
 from hookline import cli
+from hookline.scripts.sweep.open import resumed_path
 from hookline.trainer import errors
 from hookline.trainer.config import parts
 from hookline.trainer.config.command import parse_command
@@ -104,7 +105,8 @@ def test_a_mistake_is_one_line_and_code_2(capsys, tmp_path, monkeypatch):
 
 def test_any_directory_can_be_resumed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("runs/first", "runs/a b", "runs/it's", "runs/a=b,c", "runs/[x]", "runs/back\\"):
+    odd = ("runs/\\' back\\slash end\\", "{l\u00e9on: [1]}")
+    for name in ("runs/first", "runs/a b", "runs/it's", "runs/a=b,c", "runs/[x]", "runs/back\\", *odd):
         (tmp_path / name).mkdir(parents=True)
         override, other = cli.resume_arguments([name, "trainer.max_seconds=null"])
         assert other == "trainer.max_seconds=null"
@@ -112,6 +114,8 @@ def test_any_directory_can_be_resumed(tmp_path, monkeypatch):
         assert (parsed.key_or_group, str(parsed.value())) == ("resume", name)
         assert parse_command([override]).overrides == (override,)
         assert cli.resume_arguments([override]) == [override]
+    assert resumed_path(cli.resume_arguments(["runs/a b"])) == "runs/a b"
+    assert resumed_path(["resume=null"]) is None
 
 
 def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatch):

@@ -11,6 +11,7 @@ from hookline.trainer.hook import Gradients
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.stage import order_hooks
+from tests.support.hooked import named
 from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network, values_of
 
@@ -19,14 +20,8 @@ RATE = 0.5
 HUGE = np.float32(1e20)  # its square is beyond float32
 
 
-def named(**options) -> ClipGradients:
-    hook = ClipGradients(**options)
-    hook.name, hook.network = "clip_gradients", "model"
-    return hook
-
-
 def built(network: Network | None = None, **options) -> ClipGradients:
-    hook = named(**options)
+    hook = named(ClipGradients(network="model", **options))
     hook.build(build_context(network or toy_network()))
     return hook
 
@@ -132,9 +127,8 @@ def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
         def transform_gradients(self, gradients, context):
             return {name: 2.0 * value for name, value in gradients.items()}
 
-    freeze = FreezeLayers(layers="hidden", end_epoch=1.0)
-    freeze.name = "freeze_layers"
-    hook = named(limit=0.01)
+    freeze = named(FreezeLayers(layers="hidden", end_epoch=1.0))
+    hook = named(ClipGradients(limit=0.01, network="model"))
     assert [each.name for each in order_hooks([hook, Doubles("doubles"), freeze])][-1] == "clip_gradients"
     network = toy_network(optimizer=keras.optimizers.SGD(RATE))
     before = values_of(network)

@@ -10,14 +10,14 @@ import tensorflow as tf
 from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
+from tests.support.hooked import named
 from tests.support.replicas import assert_same_run, replica_loop, trained
 from tests.support.toy import CLASSES, FEATURES, build_context, toy_network
 
 
 def hooks_of(**options):
     def build(network: Network) -> list[SynchronizedBatchNorm]:
-        hook = SynchronizedBatchNorm(network="model", **options)
-        hook.name = "synchronized_batch_norm"
+        hook = named(SynchronizedBatchNorm(network="model", **options))
         hook.build(build_context(network))
         return [hook]
 

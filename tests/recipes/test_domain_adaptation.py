@@ -88,7 +88,6 @@ def gradients_of(trainer: Trainer, batch: Batch) -> dict[str, np.ndarray]:
 def test_the_body_works_against_the_domain_head(data: Data) -> None:
     batch = TrainingBatches(data.train, batch_size=16, seed=0).batch(tf.constant(0, tf.int64))
     reversal = GradientOverride(layers="domain_entrance", backward={"name": "reverse", "factor": 0.5}, rise=0.0)
-    reversal.name = "gradient_override"
     trainer = trainer_of(parts_of(data), [reversal])
     found = gradients_of(trainer, batch)
     keras.utils.set_random_seed(0)

@@ -149,6 +149,7 @@ def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     chosen = tf.nest.map_structure(lambda each: each[rows], targets)
     own = for_keras(WEIGHTS[rows], kind)
     expected = model.evaluate(inputs[rows], chosen, sample_weight=own, verbose=0, return_dict=True)
+    assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-4)
     names = {name.removeprefix("metric/"): value for name, value in found.items() if name.startswith("metric/")}
     names = {name: value for name, value in names.items() if not name.endswith("_loss")}
     assert len(names) == len(tf.nest.flatten(options["metrics"]))

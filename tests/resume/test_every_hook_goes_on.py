@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from hookline.hooks import catalogue, load
+from hookline.hooks import load
 from hookline.scripts.documentation.description import parse_docstring
-from hookline.trainer.hook import GraphHook, HostHook
 from hookline.trainer.run.checkpoint import CheckpointStore
+from tests.resume.test_matrix import TECHNIQUES
 from tests.support.command import overrides_for, run_small
 from tests.support.copies import Copies
 from tests.support.resumed import PLUGIN, check_same, go_on
@@ -57,8 +57,7 @@ TOGETHER = {
     ),
 }
 """As few runs as have every hook, with what they need beside. A new hook has a run of its own."""
-HOOKS = {name for name in catalogue() if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)}
-RUNS = TOGETHER | {(name,): "" for name in sorted(HOOKS.difference(*TOGETHER))}
+RUNS = TOGETHER | {(name,): "" for name in sorted({*TECHNIQUES}.difference(*TOGETHER))}
 
 
 @pytest.mark.filterwarnings("ignore:(metric/accuracy|loss/cross_entropy) did not improve")
@@ -72,7 +71,7 @@ def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path, monkeypatch)
     assert found["resumed_at"] == [12]
     check_same(cut, found, tmp_path / "whole", whole)
     assert min(each["images_per_second"] for each in (whole, found)) > 0
-    for name in HOOKS & {*names}:
+    for name in {*TECHNIQUES} & {*names}:
         assert found["hooks"][name] == whole["hooks"][name]
     check_reported(names, tmp_path / "whole")
     if "reduce_on_plateau" in names:

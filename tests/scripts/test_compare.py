@@ -71,7 +71,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
     for arguments, word in (
         ([], "No run"),
         (["none"], "none does not exist"),
-        (["RUNS", "metric=accuracy"], "'metrics'"),
         (["RUNS", "metrics=accurcy"], "'accurcy'"),
         (["RUNS", "sort=sizes"], "'sizes'"),
         (["RUNS", "against=learning_rte=0.1"], "'learning_rate'"),

@@ -96,7 +96,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         ([], "run= nor model="),
         ([given, f"model={run}"], "Both"),
         ([f"model={run}"], "is a run"),
-        ([given, "split=tset"], "'test'"),
         ([given, "data=digit"], "'digits'"),
         ([given, "data=ring", "name=new"], "[8, 8, 1]"),
         ([given, "name=a/b"], "without a path"),

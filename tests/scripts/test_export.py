@@ -112,7 +112,6 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
         assert_one_line(main, arguments, word, capsys)
         assert (sorted(tmp_path.rglob("*")), sorted(runs.rglob("*"))) == before
 
-    refused("No run")
     refused("'onnx'", "run=a", "format=onx")
     refused("format=packed", "run=a", "format=sparse", "float16=true")
     refused("tolerance: -1", "run=a", "tolerance=-1")

@@ -20,7 +20,7 @@ from hookline.scripts.sweep.command import SweepTask
 from hookline.scripts.sweep.record import read_sweep
 from tests.support.fake_task import FAKE, FakeTask
 from tests.support.refusals import assert_one_line, assert_refused
-from tests.support.workers import children, wait_until
+from tests.support.workers import wait_until
 
 LOCAL = ["--cluster", "local"]
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
@@ -130,27 +130,6 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit, 
     ended = [trial.state.name.lower() for trial in trials()] if "--trials" in given else statuses()
     assert ended in (["complete"], ["completed"])
     assert submit(parse(["--sweep", "s", *LOCAL])) == []
-
-
-@pytest.mark.long
-def test_workers_that_are_preempted_resume_to_the_bits_of_a_whole_run(place, submitit):
-    Path("r.yaml").write_text("tasks_per_node: 2")
-    common = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.epochs=30", "trainer.evaluate_every_epochs=6"]
-    common += ["model.units=[16,16]", "trainer.compile=off", "hooks.tensorboard=null", "hooks.early_stopping=null"]
-    given = [*common, "trainer.threads=1", "--resources", "r.yaml", *LOCAL]
-    (job,) = submit(parse([*given, "--sweep", "s"]))
-    metrics = Path("s/01/metrics.jsonl")
-    running(job, lambda: metrics.exists() and "validation" in metrics.read_text())
-    for task in children(job._process.pid):
-        os.kill(task, signal.SIGUSR2)  # as SLURM does, all of them
-    assert job.results() == [0, 0]
-    assert "resume=" in Path("s/01.log").read_text()
-    found = json.loads(Path("s/01/summary.json").read_text())
-    assert 0 < found["resumed_at"][0] < found["steps"]
-    assert found["workers"] == {"count": 2, "equal": True}
-    (whole,) = submit(parse([*given, "--sweep", "whole"]))
-    assert whole.results() == [0, 0]
-    assert json.loads(Path("whole/01/summary.json").read_text())["digest"] == found["digest"]
 
 
 def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):

@@ -159,9 +159,6 @@ def test_the_rates_of_a_run_that_went_back_are_those_of_its_way():
 def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
     first, last = steps_of(run)
     for arguments, word in (
-        (["run="], "No run"),
-        (["rum=a"], "'run'"),
-        (["run=a", "replay=true"], "replay: True"),
         ([f"run={tmp_path / 'missing'}"], "not a run directory"),
         ([f"run={run}", f"replay={last - first + 1}"], f"at most {last - first}."),
     ):

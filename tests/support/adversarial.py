@@ -45,5 +45,5 @@ def loop_of(recipe, data, *, batch_size, xla=False, seed=0, **options):
 
 def evaluator_of(recipe, data):
     trainer = Trainer(recipe.networks, recipe.objectives, [], seed=0)
-    batches = EvaluationBatches(data.validation, batch_size=64)
+    batches = EvaluationBatches(data.validation, batch_size=24)
     return Evaluator(trainer, batches.batch, batches.count)

@@ -13,7 +13,7 @@ from hookline.trainer.config.preflight import preflight
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.run.session import execute
 
-EVERYWHERE = {"fused_batch_norm", "nan_guard"}
+EVERYWHERE = {"fused_batch_norm", "nan_guard"}  # every run has them, so every pair trains beside them
 SHAPE, CLASSES, SEED = (8, 8, 1), 3, 3
 OPTIONS = {"freeze_layers": {"layers": "outputs"}}
 SETTINGS = {"compile": "off"}  # compiling takes longer than these runs

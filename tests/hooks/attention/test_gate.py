@@ -97,7 +97,6 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
     hooks: list[GraphHook] = [attention(**{"branch": DILATED, "temperature": 0.8, **given})]
     if binary:
         hooks.append(BnnRounding())
-        hooks[-1].name = "bnn_rounding"
     trainer = prepare(hooks, binary_model() if binary else image_model())
     network, generator = trainer.networks["model"], np.random.default_rng(1)
     for variable in network.model.trainable_variables:

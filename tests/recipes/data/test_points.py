@@ -1,19 +1,11 @@
 """Data that needs no file: rings, grids and lines of points, and the embedded digits, in splits that share nothing."""
 
 import numpy as np
-import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from hookline.recipes.data.digits import digits
 from hookline.recipes.data.points import grid, ring, toy_points
-from hookline.trainer.input.data import Data
 from tests.support.batches import whole
-
-
-def rows(data: Data, split: str) -> tuple[np.ndarray, np.ndarray]:
-    chosen = getattr(data, split)
-    batch = chosen.source.gather(tf.constant(chosen.indices))
-    return batch["inputs"].numpy(), batch["targets"].numpy()
 
 
 def test_ring_and_grid_are_those_of_the_literature():
@@ -34,14 +26,14 @@ def test_points_lie_on_the_side_of_the_line_that_their_class_says() -> None:
     data = toy_points()
     sizes = {}
     for split in ("train", "validation", "test"):
-        points, labels = rows(data, split)
+        points, labels = map(whole(getattr(data, split)).get, ("inputs", "targets"))
         np.testing.assert_array_equal(labels, points[:, 1] - points[:, 0] > 0.5)
         assert 0.55 < labels.mean() < 0.72
         sizes[split] = len(points)
     assert sizes == {"train": 600, "validation": 200, "test": 200}
-    points, _ = rows(data, "train")
-    np.testing.assert_array_equal(rows(toy_points(seed=0), "train")[0], points)
-    assert not np.array_equal(rows(toy_points(seed=1), "train")[0], points)
+    points = whole(data.train)["inputs"]
+    np.testing.assert_array_equal(whole(toy_points(seed=0).train)["inputs"], points)
+    assert not np.array_equal(whole(toy_points(seed=1).train)["inputs"], points)
     np.testing.assert_allclose(points.mean(axis=0), [1, 2], atol=0.15)
     np.testing.assert_allclose(points.std(axis=0), [1, 1], atol=0.15)
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from hookline.recipes.data.arrays import arrays
 from hookline.recipes.data.custom import custom
 from hookline.recipes.data.diabetes import diabetes
 from hookline.recipes.data.digits import sklearn_table
 from hookline.recipes.data.splits import count_classes, hold_out, read_targets
-from hookline.trainer.input.data import Split
 from hookline.trainer.input.split import split_indices
+from tests.support.batches import whole
 from tests.support.refusals import assert_refused
 
 LABELS = np.arange(60) % 3
@@ -92,11 +91,6 @@ class Rows:
         return VECTORS[row], VECTORS[row, :2] * 2
 
 
-def whole(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    batch = split.source.gather(tf.constant(split.indices))
-    return batch["inputs"].numpy(), batch["targets"].numpy()
-
-
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
     np.save(tmp_path / "x_train.npy", VECTORS)
@@ -104,8 +98,8 @@ def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
     for data in (arrays(path=str(tmp_path), cache=cache), custom(source=Rows(), cache=cache)):
         assert (data.classes, data.train.size, data.validation.size, data.test.size) == (0, 28, 4, 8)
         for split in data.splits:
-            inputs, targets = whole(split)
-            np.testing.assert_array_equal(targets, inputs[:, :2] * 2)
+            batch = whole(split)
+            np.testing.assert_array_equal(batch["targets"], batch["inputs"][:, :2] * 2)
     assert_refused(r"data\.split=random", arrays, path=str(tmp_path), split="stratified")
 
 
@@ -113,7 +107,7 @@ def test_patients_are_standardized_by_the_training_rows() -> None:
     inputs, targets = sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")
     assert (inputs.shape, targets.min(), targets.max()) == ((442, 10), 25, 346)
     found = whole(diabetes().train)
-    for each in found:
+    for each in (found["inputs"], found["targets"]):
         np.testing.assert_allclose(each.mean(axis=0), 0, atol=1e-5)
         np.testing.assert_allclose(each.std(axis=0), 1, atol=1e-5)
-    assert np.corrcoef(found[1], found[0][:, 2])[0, 1] > 0.5  # the body mass index tells most
+    assert np.corrcoef(found["targets"], found["inputs"][:, 2])[0, 1] > 0.5  # the body mass index tells most

@@ -11,11 +11,8 @@ import tensorflow as tf
 from hookline.recipes.data import tfrecord as module
 from hookline.recipes.data.images import decode_image, image_form
 from hookline.recipes.data.tfrecord import tfrecord
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.step.stage import python_errors
 from tests.support.encoded import encoded
-from tests.support.refusals import refusal
+from tests.support.refusals import assert_refused, refusal
 
 
 def example(features):
@@ -218,9 +215,7 @@ def test_a_record_that_changes_after_it_was_indexed_stops_the_run(tmp_path):
     data = load(write(tmp_path / "a", features), cache="none")
     other = encoded(np.zeros((10, 10, 3)))
     write(tmp_path / "a", [{**each, "image/encoded": other} for each in features])
-    batches = TrainingBatches(data.train, batch_size=4, seed=0)
-    with pytest.raises(UserError, match="changed since this run indexed it"), python_errors():
-        next(iter(batches.queued(0)))
+    assert_refused("changed since this run indexed it", data.train.source.gather, tf.constant([0], tf.int64))
 
 
 def test_settings_out_of_range_are_refused(tmp_path, monkeypatch):

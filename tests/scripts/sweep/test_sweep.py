@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hookline.scripts.sweep import record
-from hookline.scripts.sweep.open import added_threads, job_arguments, quoted, resumed_path
+from hookline.scripts.sweep.open import added_threads, job_arguments
 from hookline.scripts.sweep.record import Sweep, SweepJob
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.config.preflight import Job
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import locked
 from tests.scripts.sweep.conftest import Run
@@ -180,14 +179,6 @@ def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bo
     sweep = Sweep(tmp_path)
     arguments = job_arguments(sweep, SweepJob(0, ["recipe=bnn"], "0"), None)
     assert arguments[0].startswith("resume=") == resumes
-
-
-@pytest.mark.parametrize("path", ["it's a=b,c", "\\' back\\slash end\\", "{l\u00e9on: [1]}"])
-def test_any_path_can_stand_on_the_command_line(path: str) -> None:
-    (job,) = preflight(parse_command(["recipe=bnn", f"run_dir={quoted(Path(path))}"]))
-    assert job.config["run_dir"] == path
-    assert resumed_path([f"resume={quoted(Path('a b'))}"]) == "a b"
-    assert resumed_path(["resume=null"]) is None
 
 
 def test_a_number_of_threads_that_stands_anywhere_is_kept() -> None:

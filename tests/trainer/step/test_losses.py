@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches
-from hookline.trainer.input.data import ArraySource, Split
+from hookline.trainer.input.data import ArraySource
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.machine import computing_in
 from hookline.trainer.run.state import trainer_variables, values_by_key
@@ -31,7 +30,6 @@ from tests.support.toy import (
     toy_loop,
     toy_network,
 )
-from tests.trainer.step.test_evaluate import Collecting
 
 WEIGHTS = [3.0, 0.5, 0.0]
 
@@ -231,16 +229,11 @@ def loop_with(objective=Weighable, batch=weighted_batch, **settings):
     return toy_loop(network=plain_network(), objectives=[objective()], batch=batch, **settings)
 
 
-def keras_twin():
-    model = plain_network().model
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=["accuracy"], jit_compile=False)
-    return model
-
-
 @pytest.mark.parametrize(("by_class", "accumulation_steps"), [(None, 4), (WEIGHTS, 1)], ids=["examples", "classes"])
 def test_steps_and_their_report_are_those_of_keras_fit(by_class, accumulation_steps):
-    model, (inputs, targets) = keras_twin(), toy_arrays()
+    model, (inputs, targets) = plain_network().model, toy_arrays()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=["accuracy"], jit_compile=False)
     rows = np.arange(STEPS * BATCH) % SIZE
     own = (weights() * (1.0 if by_class is None else np.array(by_class, np.float32)[targets]))[rows]
     fitted = model.fit(inputs[rows], targets[rows], BATCH, sample_weight=own, shuffle=False, verbose=0).history
@@ -253,17 +246,6 @@ def test_steps_and_their_report_are_those_of_keras_fit(by_class, accumulation_st
         reported = loop.accumulators.read()
         assert reported["loss/total"] == pytest.approx(fitted["loss"][0], rel=1e-5)
         assert reported["metric/accuracy"] == pytest.approx(fitted["accuracy"][0], rel=1e-5)
-
-
-def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch():
-    batches = EvaluationBatches(Split("validation", source(), np.arange(SIZE)), batch_size=24)
-    trainer = Trainer([plain_network()], [Collecting()], [], seed=0)
-    evaluator = Evaluator(trainer, batches.batch, batches.count)
-    found, (inputs, targets) = evaluator.run(0), toy_arrays()
-    expected = keras_twin().evaluate(inputs, targets, 24, sample_weight=weights(), verbose=0, return_dict=True)
-    assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert found["metric/accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
-    np.testing.assert_array_equal(evaluator.collected("objective")["first"], inputs[:, 0])
 
 
 def test_weights_without_an_example_or_a_loss_for_each_are_refused():

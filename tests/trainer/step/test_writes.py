@@ -82,6 +82,12 @@ def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it():
     objectives = [Judge("judge", "source", []), follow]
     guard = StatelessHook("guard")
     guard.network, guard.veto = "source", lambda context: {"no": tf.equal(context.step, 2)}
+
+    def project(context):
+        for variable in context.network.trainable_variables.values():
+            variable.assign(0.9 * variable.value)
+
+    guard.project = project
     loop = pairs_loop(networks, objectives, [guard])
     assert counter.numpy() == 0  # tracing runs nothing
     loop.run(0, 2)
