@@ -71,6 +71,8 @@ def load(
     if config["task"].get("_target_") != PYTHON:
         return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
+    if networks is None and MODEL not in record["paths"]:
+        raise UserError(f"'{directory}' is a run of several networks. Expected networks=, objectives= and optimizer=.")
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
     if networks is None:
         given = {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
@@ -142,6 +144,8 @@ def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
     model = next(iter(spec.models.values()))
     if fit["input_shape"]:
         inputs: Any = np.zeros([1, *fit["input_shape"]], np.float32)
+    elif isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
+        raise UserError(f"The data had several inputs, which '{model.name}' doesn't name. Expected a functional model.")
     else:
         inputs = tf.nest.map_structure(lambda each: np.zeros([1, *(n or 1 for n in each.shape[1:])]), model.input)
     train = split_of("train", Examples(inputs, np.zeros([1], np.int64)), spec.form)

@@ -76,7 +76,7 @@ class Trainer:
         models = checked_models(model, networks)
         _check_given(loss, objectives, networks, seed, init_from)
         self.run_dir = None if run_dir is None else user_path(run_dir, "run_dir")
-        self._spec = Spec(
+        self._spec = spec = Spec(
             models,
             resolve_optimizers(optimizer, models),
             int(seed),
@@ -87,8 +87,9 @@ class Trainer:
             objectives=list(objectives),
         )
         if loss is not None:
-            found = by_output(models[MODEL], loss, metrics, loss_weights)
-            self._spec.losses, self._spec.metrics, self._spec.loss_weights = found
+            spec.losses, spec.metrics, spec.loss_weights = by_output(models[MODEL], loss, metrics, loss_weights)
+        elif metrics or loss_weights:
+            raise UserError("metrics or loss_weights without loss. Expected them in what the objectives compute.")
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None

@@ -189,7 +189,11 @@ class Spec:
         """Return the networks and objectives for some data."""
         del total_steps  # a schedule of Keras knows its own
         if not self.losses:
-            networks = [Network(name, model, self.optimizers[name]) for name, model in self.models.items()]
+            trained = {name for each in self.objectives for name in each.trains}
+            fixed = {name for name, model in self.models.items() if not model.trainable_variables} - trained
+            networks = [
+                Network(name, model, self.optimizers[name], fixed=name in fixed) for name, model in self.models.items()
+            ]
             return Recipe(networks, list(self.objectives))
         self._end(as_given=True)
         model = self.models[MODEL]

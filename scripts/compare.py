@@ -23,6 +23,7 @@ Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; da
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -94,7 +95,8 @@ def _command(options: Options) -> None:
 def find_group(comparison: Comparison, text: str) -> Group:
     """Return the one group that has some settings."""
     keys = dict(zip(comparison.names, comparison.columns, strict=True)) | {key: key for key in comparison.differing}
-    wanted = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {text: ""}
+    parts = re.split(f",(?=(?:{'|'.join(map(re.escape, keys))})=)", text)  # not at a comma inside of a value
+    wanted = dict(part.partition("=")[::2] for part in parts) if "=" in text else {text: ""}
     for name in wanted:
         if name not in keys:
             raise unknown_name("setting in against", name, keys)
@@ -104,7 +106,7 @@ def find_group(comparison: Comparison, text: str) -> Group:
         if all(show_setting(keys[name], group.settings[keys[name]]) == value for name, value in wanted.items())
     ]
     if len(matching) != 1:
-        labels = "; ".join(comparison.label(group).replace(" ", ",") for group in comparison.groups)
+        labels = "; ".join(comparison.label(group, ",") for group in comparison.groups)
         raise UserError(f"against={text} matches {len(matching)} groups. Expected one of: {labels}.")
     return matching[0]
 

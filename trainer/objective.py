@@ -268,7 +268,10 @@ def _check_owners(network: Network, owners: Sequence[str]) -> None:
     if network.fixed and owners:
         raise UserError(f"The network '{network.name}' is fixed. Expected it outside `trains` of '{owners[0]}'.")
     if not owners and not network.fixed:
-        raise UserError(f"No objective changes the network '{network.name}'. Give one, or Network(..., fixed=True).")
+        raise UserError(
+            f"No objective changes the network '{network.name}'. Expected it in `trains` of one, or trainable=False of "
+            "its model; in a recipe, Network(..., fixed=True)."
+        )
     if len(owners) > 1 and not network.shared:
         names = " and ".join(f"'{name}'" for name in owners)
         raise UserError(f"{names} change the network '{network.name}'. Expected one, or Network(..., shared=True).")

@@ -179,10 +179,10 @@ class Comparison:
         known = [group for group in self.groups if group.spread(metric).mean is not None]
         return min(known, key=lambda group: _ordinal(group.spread(metric).mean, metric.direction), default=None)
 
-    def label(self, group: Group) -> str:
+    def label(self, group: Group, separator: str = " ") -> str:
         """Return a group's settings as text, such as "recipe=bnn learning_rate=0.001"; "all" of a lone group."""
         cells = zip(self.names, self.cells(group), strict=True)
-        return " ".join(f"{name}={cell}" for name, cell in cells if cell != NONE) or "all"
+        return separator.join(f"{name}={cell}" for name, cell in cells if cell != NONE) or "all"
 
     def cells(self, group: Group) -> list[str]:
         """Return a group's settings as texts, one for each column."""

@@ -14,6 +14,7 @@ from hookline.scripts.sweep.record import SweepJob, read_sweep
 from hookline.trainer.config.stored import (
     FILE_NAME,
     OVERRIDES,
+    PYTHON,
     overridden_key,
     read_overrides,
     read_stored,
@@ -81,7 +82,10 @@ def is_sweep(directory: Path) -> bool:
 def read_run(directory: Path, name: str | None = None) -> StoredRun:
     """Return a run."""
     try:
-        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
+        config = read_stored(str(directory), "run")
+        if nested(config, ("task", "_target_")) == PYTHON:
+            raise UserError(f"{directory} was trained by Python. Expected a run of the command line.")
+        recipe = recipe_of(str(directory), "run")
     except UserError as error:
         raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
     if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):

@@ -14,7 +14,7 @@ from hookline.hooks.monitors.console import open_console
 from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import compare
 from hookline.scripts.comparison.runs import find_runs
-from hookline.scripts.sweep.open import command_of, open_space, open_sweep
+from hookline.scripts.sweep.open import command_of, open_space, open_sweep, untrusted
 from hookline.scripts.sweep.record import Slots, Sweep, SweepJob, claim, divide, read_sweep, record
 from hookline.scripts.sweep.run import SweepRun
 from hookline.train import say
@@ -138,7 +138,8 @@ def _report(sweep: Sweep, lines: list[str], is_missing: bool) -> None:
     """Show the jobs side by side, how they ended, what is missing, and where to look next."""
     (runs, _), directory = find_runs([str(sweep.directory)]), shlex.quote(str(sweep.directory))
     if is_missing:
-        lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
+        again = "the whole command line again" if untrusted(sweep) else f"python train.py -m --sweep {directory}"
+        lines.append(f"Run what is missing: {again}")
     if any(run.is_complete for run in runs):
         console = open_console()
         console.print()

@@ -27,6 +27,7 @@ CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 MAX_TRIALS = 1000
+CONFIG_DIR = "--config-dir"
 JOURNAL = "study.journal"
 """The study of a search without --storage, in the directory of its sweep."""
 
@@ -133,12 +134,16 @@ def _directory(command: Command) -> Path:
     return path
 
 
+def untrusted(sweep: Sweep) -> list[str]:
+    """Return what only the whole command line may name: code to load, and a directory of configs."""
+    named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
+    plugins = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
+    return plugins + [each for each in sweep.flags[::2] if each == CONFIG_DIR]
+
+
 def _check_record(command: Command, sweep: Sweep) -> None:
     """Refuse what a stranger's record could execute, or write elsewhere; whoever types it trusts it."""
-    named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
-    foreign = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
-    elsewhere = [each for each in sweep.flags[::2] if each == "--config-dir" and command.flags != sweep.flags]
-    if found := [*foreign, *elsewhere]:
+    if (found := untrusted(sweep)) and (found[0] != CONFIG_DIR or command.flags != sweep.flags):
         raise UserError(
             f"{sweep.directory} records {found[0]}, which --sweep alone does not take from there. Expected the whole "
             "command line that began the sweep, if you trust it."
@@ -180,7 +185,7 @@ def open_space(sweep: Sweep) -> OpenSweep:
 def command_of(sweep: Sweep) -> Command:
     """Return a command with the flags of a sweep, which composes its jobs."""
     named = dict(zip(sweep.flags[::2], sweep.flags[1::2], strict=True))
-    return Command((), config_dir=named.get("--config-dir"), config_name=named.get("--config-name"))
+    return Command((), config_dir=named.get(CONFIG_DIR), config_name=named.get("--config-name"))
 
 
 def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:

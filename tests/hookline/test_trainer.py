@@ -296,23 +296,30 @@ def test_a_trainer_that_has_trained_does_not_resume_from_nothing(tmp_path):
 
 
 @pytest.mark.full
-def test_several_networks_train_by_objectives():
+def test_several_networks_train_by_objectives(tmp_path):
     from hookline.recipes.classification import Classification
 
-    class Second(Classification):
-        name, trains = "second", ("other",)
+    class First(Classification):
+        trains = ("first",)
 
         def compute(self, forward, batch):
-            return super().compute(lambda _, inputs: forward("other", inputs), batch)
+            return super().compute(lambda _, inputs: forward(self.trains[0], inputs), batch)
 
-    networks = {"model": small_model(), "other": small_model()}
-    objectives = [Classification(classes=3), Second(classes=3)]
-    trainer = hookline.Trainer(networks=networks, objectives=objectives, compile="off")
+    class Second(First):
+        name, trains = "second", ("other",)
+
+    networks = {"first": small_model(), "other": small_model(), "fixed": small_model()}
+    networks["fixed"].trainable = False
+    objectives = [First(classes=3), Second(classes=3)]
+    trainer = hookline.Trainer(networks=networks, objectives=objectives, compile="off", run_dir=tmp_path / "run")
     history = train(trainer)
     assert "second/val_loss" in history.history or "val_second/loss" in history.history
     assert trainer.predict(held_out()[0], network="other").shape == (40, 3)
     assert trainer.models.keys() == networks.keys()
     assert_refused("several networks", getattr, trainer, "model")
+    assert_refused("several networks. Expected networks=", hookline.load, tmp_path / "run")
+    weighted = {"networks": networks, "objectives": objectives, "loss_weights": {"second": 0.0}}
+    assert_refused("loss_weights without loss", hookline.Trainer, **weighted)
 
 
 def alive():

@@ -65,8 +65,10 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
     write_run(tmp_path / "damaged", summary={})
     for recipe in ("a", "b"):
         for rate in (0.1, 0.2):
-            overrides = [f"recipe={recipe}", f"optimizer.learning_rate={rate}"]
-            write_run(tmp_path / "four" / f"{recipe}{rate}", config_of(0, rate), summary_of(loss=rate), overrides)
+            units = [8, int(10 * rate)]
+            overrides = [f"recipe={recipe}", f"optimizer.learning_rate={rate}", f"model.units={units}"]
+            config = config_of(0, rate) | {"model": {"units": units}}
+            write_run(tmp_path / "four" / f"{recipe}{rate}", config, summary_of(loss=rate), overrides)
     before = sorted(tmp_path.rglob("*"))
     for arguments, word in (
         ([], "No run"),
@@ -84,8 +86,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
         given = [each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments]
         assert_one_line(main, given, word, capfd, quiet=word != "No run is at its end")
         assert sorted(tmp_path.rglob("*")) == before
-    assert main([f"{tmp_path}/four", "against=recipe=b,learning_rate=0.2"]) == 0
-    assert "Difference to recipe=b learning_rate=0.2" in capfd.readouterr().out
+    assert main([f"{tmp_path}/four", "against=recipe=b,units=[8,2]"]) == 0
+    assert "Difference to recipe=b learning_rate=0.2 units=[8,2]" in capfd.readouterr().out
 
 
 def test_curves_are_read_by_split_without_damaged_lines(tmp_path):
