@@ -51,7 +51,8 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     data = own if other is None else build(other, group="data", kind=Data, plugins=options.plugins)
     if other is None:
         check_unchanged(options.run, own)
-    objective = next((each for each in run.trainer.objectives if each.class_losses), None)
+    learners = (each for each in run.trainer.objectives if each.class_losses)
+    objective = next((each for each in learners if card_of(run, each.trains[0]).classes), None)
     names, warned = _names(data), []
     if other is not None:
         network = objective.trains[0] if objective else next(iter(run.trainer.networks))
@@ -62,7 +63,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     metrics = Evaluator(run.trainer, batches.batch, batches.count).run(run.step)
     model = f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"
     facts = _facts(options, model, data.name, metrics)
-    if objective is None:  # it learns no classes
+    if objective is None:  # it learns no classes, or returns something else than an output for each
         return facts, None, (), warned
 
     @tf.function(autograph=False)
@@ -101,14 +102,21 @@ def evaluate_model(options: Options, config: Mapping[str, Any], run: Path | None
 
 
 def check_unchanged(run: str, data: Data) -> None:
-    """Refuse the data of a run if it has changed since; a run without checkpoints does not know."""
-    store = CheckpointStore(user_path(run, "run") / "checkpoints")
-    if store.tags() and store.load(store.best_or_last()).state["run"]["data"] != data_fingerprint(data.splits):
+    """Refuse the data of a run if it has changed since."""
+    if has_changed(run, data):
         raise UserError(
             f"Data '{data.name}' has changed since {run} was trained on it: its rows, or the contents of some, are "
-            "others, so the splits may share examples with the training. Expected the data as it was, or that to "
-            "evaluate on: data=<name>, or data.path=<file>."
+            "others, so the splits may share examples with the training. Expected the data as it was, or, to evaluate "
+            "on others, data=<name> or data.path=<file>."
         )
+
+
+def has_changed(run: str, data: Data) -> bool:
+    """Return whether the data of a run has changed since; a run without checkpoints does not know."""
+    store = CheckpointStore(user_path(run, "run") / "checkpoints")
+    if not store.tags():
+        return False
+    return bool(store.load(store.best_or_last()).state["run"]["data"] != data_fingerprint(data.splits))
 
 
 def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

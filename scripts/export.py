@@ -54,7 +54,7 @@ from hookline.deploy.formats import (
 from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.deferred import plain_warnings, quiet_start
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
 from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:
@@ -87,8 +87,11 @@ def _command(options: Options) -> None:
     if options.average:
         config = evaluate_averages(config, options.network, evaluate=True)
     with quiet_start():
-        import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        from hookline.scripts.evaluation import has_changed
     run = restore(options.run, config, options.checkpoint)
+    if has_changed(options.run, run.data):
+        told = f"data '{run.data.name}' has changed since the training: its test split may hold examples of that"
+        print(f"Warning: {one_line(told)}.", file=sys.stderr)
     networks = run.trainer.networks
     check_network(options.network, networks)
     if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):

@@ -104,9 +104,16 @@ def train(loop: ChunkLoop, count: int) -> list[float]:
         if vetoes or not math.isfinite(loss):
             break
         losses.append(loss)
-        if (averages := smoothed(losses))[-1] > 4.0 * min(averages):  # it is not worth going further
+        if diverges(losses):  # it is not worth going further
             break
     return losses
+
+
+def diverges(losses: Sequence[float]) -> bool:
+    """Return whether the smoothed loss is far above its lowest, above its beginning, and by more than noise."""
+    averages, noise = smoothed(losses), max(losses[:SPAN]) - min(losses[:SPAN])
+    lowest = min(averages)
+    return averages[-1] - lowest > max(3.0 * abs(lowest), averages[0] - lowest, 2.0 * noise)
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:

@@ -32,6 +32,7 @@ from hookline.scripts.command import make_main, parse_options, write_file
 from hookline.scripts.export import evaluate_averages
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.results import AUTO, mode_of
 
 if TYPE_CHECKING:
     from hookline.hooks.pruning.sensitivity import Scan
@@ -70,19 +71,22 @@ def measure(options: Options) -> Scan:
     with quiet_start():
         from hookline.hooks.kernels import select_kernels
         from hookline.hooks.pruning.sensitivity import scan_layers
+        from hookline.scripts.evaluation import check_unchanged
     run = restore(
         options.run, evaluate_averages(read_config(options.run, options.plugins), options.network, evaluate=False)
     )
+    check_unchanged(options.run, run.data)
     if options.network not in run.networks:
         raise unknown_name("network", options.network, run.networks)
     if options.metric not in run.held_out["validation"].names:
         raise unknown_name("metric", options.metric, run.held_out["validation"].names)
     kernels = select_kernels(run.networks[options.network], options.layers, doing="pruned")
+    mode = mode_of(options.metric, run.best.mode if options.metric == run.best.monitor else AUTO)
     return scan_layers(
         kernels,
         options.sparsities,
         lambda: run.held_out["validation"].run(run.step)[options.metric],
-        smaller_is_better="loss/" in options.metric,
+        smaller_is_better=mode == "min",
     )
 
 

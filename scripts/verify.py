@@ -288,7 +288,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> list[str
     rates = rate_changes(start, end)
     count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
     own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
-    run = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "device"}})
+    run = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "auto"}})
     assign_variables(run.variables, start.tensors, str(older.path))
     share_variables(run.loop.trainers)
     train_again(run, start.step, end.step, rates)

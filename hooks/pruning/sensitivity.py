@@ -20,7 +20,7 @@ class Scan:
     baseline: float  # the metric without pruning
     entries: dict[str, int]  # entries of each layer, by path
     values: dict[str, dict[float, float]]  # the metric with one layer pruned: by path, by sparsity
-    smaller_is_better: bool  # whether the metric is a loss
+    smaller_is_better: bool  # whether the metric is a loss or an error
 
     def loss(self, path: str, sparsity: float) -> float:
         """Return how much worse the metric is with a layer pruned; below 0 where it is better."""

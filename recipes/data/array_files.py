@@ -180,5 +180,6 @@ def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
     """Name the arrays that nothing reads, in one line."""
     if unread := sorted(files.sizes.keys() - set(read)):
         known = [name for name in KNOWN if name not in files.sizes]
-        near = next((found for name in unread if (found := did_you_mean(name, known))), "")
+        wrong = [name for name in unread if name not in KNOWN]
+        near = next((found for name in wrong if (found := did_you_mean(name, known))), "")
         warnings.warn(f"'{files.path}' holds arrays that nothing reads: {', '.join(unread)}.{near}", stacklevel=3)

@@ -27,6 +27,7 @@ MISTAKES = {
     "groups": {
         "+model=cnn": "Expected model=cnn.",
         "hooks=null": "Expected hooks.<name>=null",
+        "hooks.progress=off": "or hooks.progress=null to leave it out.",
         "hooks=[center_loss,progress]": "Expected +hooks=[center_loss,progress] to add.",
         "+augment=flop": "Unknown augmentation 'flop'. Did you mean 'flip'?",
         "+data@other=mnist": "cannot be composed",
@@ -53,6 +54,7 @@ MISTAKES = {
         "trainer.max_seconds=nan": "Expected a number of at least 0.",
         "\"run_dir=''\"": "run_dir is empty",
         "trainer.class_weights={3:-1}": "Expected a weight of at least 0",
+        "\"trainer.class_weights='{été:2}'\"": "for one with letters beyond ASCII, give its number.",
         "trainer.class_sampling={3:1}": "Expected a share above 0 and below 1",
         "trainer.class_sampling=balanced trainer.classes_per_batch=8": "both say which classes a batch holds",
         "trainer.batch_size=64 trainer.accumulation_steps=3": "Expected trainer.batch_size=63 or trainer.batch_size=66",

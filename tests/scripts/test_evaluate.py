@@ -28,6 +28,7 @@ from hookline.scripts.predict import rank
 from hookline.trainer.input.data import ArraySource, Data, Split
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.run.finished import read_config, restore
+from tests.support.command import run_small
 from tests.support.refusals import assert_one_line, assert_refused
 
 NAMES = ("cat", "dog", "bird")
@@ -129,6 +130,14 @@ def test_an_export_of_several_inputs_is_judged_on_inputs_of_its_shapes(tmp_path,
     assert main(given) == 0
     expected = np.mean(model.predict(rows, verbose=0).argmax(axis=1) == labels)
     assert found(tmp_path / "out")["overall"]["accuracy"] == pytest.approx(expected)
+
+
+def test_one_output_for_two_classes_is_judged_by_the_metrics_of_the_recipe(tmp_path):
+    np.savez(tmp_path / "two.npz", x_train=np.eye(3)[np.arange(300) % 3], y_train=np.arange(300) % 2)
+    own = ("data=arrays", f"data.path={tmp_path}/two.npz", "task.loss=binary_crossentropy")
+    test = run_small("regression", *own, run_dir=tmp_path / "run")["test"]
+    assert main([f"run={tmp_path / 'run'}"]) == 0
+    assert found(tmp_path / "run/evaluation/test")["metrics"]["loss/total"] == pytest.approx(test["loss/total"])
 
 
 def made(names: tuple[str, ...] = (), peak: float | None = 255.0, scale: float = 2 / 255) -> Data:

@@ -87,11 +87,13 @@ def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):
     np.testing.assert_array_equal(found["logits"], latent["logits"])
 
 
-def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: Path, tmp_path):
+def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: Path, tmp_path, monkeypatch, capsys):
     run = runs / "frozen_mask"
     (tmp_path / "average.keras").write_text("not kept")
+    monkeypatch.setattr("hookline.scripts.evaluation.has_changed", lambda run, data: True)
     given = ["checkpoint=last", "average=true", f"output={tmp_path}/average.keras", "overwrite=true"]
     assert main([f"run={run}", *given]) == 0
+    assert "Warning: data 'digits' has changed since the training" in capsys.readouterr().err
     tensors = CheckpointStore(run / "checkpoints").load("last").tensors
     for name, kernel in kernels_of(tmp_path / "average.keras").items():
         (key,) = (key for key in tensors if name in key and key.endswith("kernel_average"))

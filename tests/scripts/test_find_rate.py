@@ -1,9 +1,10 @@
 """The range test: rates rise by one factor, the loss ends where it diverges, the picture is drawn."""
 
+import numpy as np
 import pytest
 
 from hookline.scripts import find_rate
-from hookline.scripts.find_rate import Found, find, main, parse
+from hookline.scripts.find_rate import Found, diverges, find, main, parse
 from tests.support.refusals import assert_refused
 
 
@@ -25,5 +26,8 @@ def test_rates_rise_until_the_loss_diverges(tmp_path, capsys, monkeypatch) -> No
     fall = [1.0 - 0.9 / (1.0 + 1.2 ** (80 - step)) for step in range(40, 120)]
     shown = Found([10.0 ** (step / 20 - 6) for step in range(120)], [*noise, *fall], picture)
     assert 70 <= shown.rates.index(shown.steepest) <= 90
+    wave = (np.sin(np.arange(60)) - 0.05 * np.arange(60)).tolist()  # around 0, then below it
+    assert not any(diverges(wave[:count]) for count in range(1, 61))
+    assert diverges([*wave, 2000.0])
     assert_refused("exists", parse, [*command, f"picture={picture}"])
     assert_refused("rising range", parse, ["recipe=baseline", "lowest=1", "highest=0.1"])

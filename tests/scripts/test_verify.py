@@ -20,7 +20,10 @@ from tests.support.refusals import assert_one_line, assert_refused
 def whole(tmp_path_factory) -> Path:
     """Return a run that kept its last two checkpoints, one epoch apart."""
     run = tmp_path_factory.mktemp("verify") / "run"
-    run_small("baseline", "hooks.checkpoint.every_seconds=0", "trainer.report_every_steps=5", run_dir=run)
+    np.save(run.parent / "x_train.npy", np.random.default_rng(0).normal(size=(1800, 6)))
+    np.save(run.parent / "y_train.npy", np.arange(1800) % 10)
+    own = f"data=arrays data.path={run.parent} data.cache=none hooks.checkpoint.every_seconds=0"  # it stays on the host
+    run_small("baseline", *own.split(), "trainer.report_every_steps=5", run_dir=run)
     return run
 
 

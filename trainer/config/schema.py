@@ -291,7 +291,8 @@ def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
 def _check_target(key: str, part: Any) -> None:
     target = part.get(TARGET) if isinstance(part, Mapping) else None
     if not isinstance(target, str) or not target:
-        raise UserError(f"{key} has no {TARGET}. Expected {key}.{TARGET}=<import path of what it builds>.")
+        without = f", or {key}=null to leave it out" if is_part(key) else ""
+        raise UserError(f"{key} has no {TARGET}. Expected {key}.{TARGET}=<import path of what it builds>{without}.")
 
 
 def _check_duration(epochs: int | None, steps: int | None) -> None:
@@ -324,7 +325,8 @@ def _check_numbers(name: str, setting: Any, expected: str, limit: float) -> None
     if not isinstance(setting, Mapping) or not setting:
         hint = did_you_mean(setting, (BALANCED,)) if isinstance(setting, str) else ""
         raise UserError(
-            f"trainer.{name}={show(setting)} received.{hint} Expected null, {BALANCED}, or for each class {expected}."
+            f"trainer.{name}={show(setting)} received.{hint} Expected null, {BALANCED}, or for each class {expected}. "
+            "A class's name goes without quotes; for one with letters beyond ASCII, give its number."
         )
     for label, value in setting.items():
         within = fits(value, float) and 0 <= value < limit and (value > 0 or limit == math.inf)

@@ -7,7 +7,7 @@ import pytest
 
 from hookline.hooks.kernels import select_kernels
 from hookline.hooks.pruning.sensitivity import Scan, pruned
-from hookline.scripts.sensitivity import main, parse
+from hookline.scripts.sensitivity import main, measure, parse
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
 from tests.support.toy import toy_network
@@ -66,6 +66,15 @@ def test_the_command_scans_the_weights_themselves_of_a_run_with_averages(tmp_pat
     assert found["total_for_target"] >= 0.6
     assert main([f"run={tmp_path / 'missing'}"]) == main([f"run={run}", "layers=dense_9"]) == 2
     assert "dense_9" in capsys.readouterr().err
+    (run / "config.yaml").write_text(config.replace("test_fraction: 0.2", "test_fraction: 0.3"))
+    assert_refused("has changed since", measure, parse([f"run={run}"]))
+
+
+def test_an_error_is_better_where_it_is_smaller_and_the_monitor_as_the_run_says(tmp_path):
+    run, own = tmp_path / "run", "trainer.monitor=metric/R2Score trainer.monitor_mode=min task.metrics=[mae,R2Score]"
+    run_small("regression", *own.split(), run_dir=run)
+    for name in ("mae", "R2Score"):
+        assert measure(parse([f"run={run}", f"metric=metric/{name}"])).smaller_is_better
 
 
 def test_wrong_arguments_are_refused_by_name():

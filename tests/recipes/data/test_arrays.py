@@ -149,8 +149,9 @@ def test_weights_that_cannot_count_are_refused(tmp_path):
 
 
 def test_arrays_that_nothing_reads_are_named(tmp_path):
-    path = npz(tmp_path, **parts("train"), sample_weights_train=np.ones(60), who=np.arange(60), about=1)
-    with pytest.warns(UserWarning, match=r"about, sample_weights_train\. .*'sample_weight_train'") as caught:
+    more = {"sample_weight_train": np.ones(60), "who": np.arange(60), "about": 1, "sample_weight_test": 1, "y_tset": 1}
+    path = npz(tmp_path, **parts("train"), **more)
+    with pytest.warns(UserWarning, match=r"about, sample_weight_test, y_tset\. .*'y_test'") as caught:
         arrays(path=path, split="group", groups="who")
     assert len(caught) == 1
 
