@@ -31,7 +31,7 @@ from hookline.trainer.run.checkpoint_files import LAST, Checkpoint
 from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.run import Run
-from hookline.trainer.run.session import complete, open_existing, open_store
+from hookline.trainer.run.session import Outcome, complete, open_existing, open_store
 from hookline.trainer.run.state import assign_variables, data_fingerprint, restore_run
 from hookline.trainer.run.times import Times
 from hookline.trainer.step.trainer import HalfStep
@@ -148,7 +148,9 @@ def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) ->
         line = f"Stopped after step {run.step:,} of {run.total_steps:,}: what was trained is kept."
         if not quiet:
             open_console().print(line, soft_wrap=True)
-        return {"status": "interrupted", "stop_reason": line, "steps": run.step, "final": dict(run.journal.final)}
+        known = getattr(error, "outcome", Outcome({})).summary
+        own = {"status": "interrupted", "steps": run.step, "final": dict(run.journal.final)}
+        return {**own, **known, "stop_reason": line}
 
 
 def _place(

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import select_layer
+from hookline.hooks.options import check_place
 from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.final_activation import check_logits, take_off, with_final
 from hookline.trainer.graph import as_functional, is_graph, layer_output
@@ -30,7 +31,8 @@ class Distillation(GraphHook):
     in its initial state, before hooks change it: a pruned or rounded network learns from the weights of `init_from`.
 
     Evaluations report the task's loss only. A checkpoint contains the digest of the teacher, not its weights, unless
-    the network is its own teacher; a resumed run refuses a different teacher.
+    the network is its own teacher; a resumed run refuses a different teacher. Exports and evaluations of the run need
+    the teacher where it lay.
 
     Group: technique
 
@@ -109,6 +111,8 @@ class Distillation(GraphHook):
             self._model = model
         else:
             given, key = self.teacher, f"hooks.{self.key}.teacher"
+            if isinstance(given, str):
+                check_place(key, given)
             self._model, self._range = read_model(given, key) if isinstance(given, str) else (given, None)
             if is_graph(self._model) and is_graph(model):
                 theirs, ours = (tf.TensorShape(part.inputs[0].shape) for part in (self._model, model))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
-from hookline.hooks.options import AVERAGE, begin_step
+from hookline.hooks.options import AVERAGE, begin_step, check_place
 from hookline.hooks.pruning.selector import keep_largest
 from hookline.trainer.errors import (
     ARRAY_FAULTS,
@@ -28,6 +28,7 @@ from hookline.trainer.objective import Shown
 from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.step.context import BuildContext, StepContext
 
 
@@ -127,6 +128,7 @@ class FrozenMask(GraphHook):
                 )
             self.reads = (f"{self.hook}/mask",)
         self._known: dict[str, tf.Tensor] = {}  # static masks that do not depend on the weights
+        self._digest = ""  # of what `path` gives
         self._state: dict[str, tf.Variable] = {}
         self._followed: dict[str, tf.Variable] = {}
         self._held: dict[str, tf.Tensor] = {}  # the masks of the step being traced, as read at its start
@@ -144,6 +146,8 @@ class FrozenMask(GraphHook):
                 f"The hook '{self.name}' has masks=magnitude, but '{makers[0]}' makes others. To freeze those, set "
                 f"hooks.{self.name}.masks=hook hooks.{self.name}.hook={makers[0]}."
             )
+        if self.path is not None:
+            check_place(f"hooks.{self.key}.path", self.path)
         if self.masks == "file":
             survives = read_mask_file(str(self.path), network)
             self._targets = select_targets(network, self.layers, survives, kind=f"layer with a mask in {self.path}")
@@ -151,6 +155,7 @@ class FrozenMask(GraphHook):
             self._targets = select_targets(network, self.layers, kernel_names(network), kind="kernel layer")
             names = [target.name for target in self._targets]
             survives = read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
+        self._digest = tensors_digest(survives) if survives else ""
         trains = {name: tf.constant(mask) for name, mask in survives.items()}
         self._known = trains if self.freeze == "masked" else {name: ~mask for name, mask in trains.items()}
         for target in self._targets:
@@ -168,7 +173,9 @@ class FrozenMask(GraphHook):
     def declare(self) -> Declaration:
         state = {f"mask/{name}": variable for name, variable in self._state.items()}
         names = {target.name for target in self._targets}
-        return Declaration(state, state if self._begin else {}, projected=names, best_from_step=self._begin)
+        outside = {"path": self._digest} if self._digest else {}
+        written = state if self._begin else {}
+        return Declaration(state, written, projected=names, best_from_step=self._begin, outside=outside)
 
     def frozen_entries(self, context: StepContext) -> Tensors:
         begun = context.step > self._begin

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError, check_choice
+from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.network import Network, inner_of
 from hookline.trainer.step.context import BuildContext
 
@@ -25,6 +25,15 @@ def parse_named(
     for argument in arguments:
         check_choice(f"argument of {option} {name}", argument, parameters)
     return name, arguments
+
+
+def check_place(key: str, path: str) -> None:
+    """Refuse a place that an option names and where nothing lies."""
+    if not user_path(path, key).exists():
+        raise UserError(
+            f"{key}={path} does not exist. Expected a run or a file there, also to export or evaluate a run that was "
+            f"trained with it: put it back. If it has moved, only resume=<run> takes its new place, as {key}=<path>."
+        )
 
 
 def epoch_start(epoch: float, steps_per_epoch: float) -> int:

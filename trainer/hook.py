@@ -44,8 +44,8 @@ class Declaration:
             `BuildContext`.
         best_from_step: the step from which the network has its final form, such as the final sparsity. Earlier
             evaluations never count as the best, and early stopping waits for it.
-        outside: digests of data outside the checkpoints, such as a teacher network, by the name that errors give it.
-            A run resumes only with the same.
+        outside: digests of data outside the checkpoints, such as a teacher network, by the argument that locates it.
+            A run resumes only with the same, which may lie elsewhere: resume=<run> hooks.<hook>.<argument>=<place>.
     """
 
     state: Mapping[str, tf.Variable] = field(default_factory=dict)

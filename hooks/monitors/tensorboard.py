@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 import warnings
@@ -96,6 +97,8 @@ class TensorBoard(HostHook):
             return
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
         self._profile.plan(run.step, run.total_steps)
+        if not run.step:
+            self._files.remove(TRAIN)  # of a run that was killed as it began
         begun = self._files.exist(TRAIN)
         texts = {"run/config": f"```yaml\n{config_text(run.config)}```", "run/plan": run.plan}
         if (environment := run.directory / ENVIRONMENT).exists():
@@ -124,7 +127,8 @@ class TensorBoard(HostHook):
         self._write_report(report)
         if is_due(self._pictures_every, number, last=report.split == "test"):
             pictures = run.views.shown(report).pictures
-            self._files.write(TRAIN, report.step, records.picture_summary(pictures))
+            split = "test" if report.split == "test" else TRAIN  # a resumed run tests again
+            self._files.write(split, report.step, records.picture_summary(pictures))
         if report.split == "validation" and is_due(self._histograms_every, number, last=run.is_over):
             # At the test, the weights may be those of the best step.
             self._files.write(TRAIN, report.step, records.histogram_summary(run.views.distributions(report.step)))
@@ -157,6 +161,7 @@ class TensorBoard(HostHook):
 
 FLUSH_SECONDS = 5  # a curve on screen is at most this old, and one report
 PATTERN = "events.out.tfevents.*"
+TIME = re.compile(r"events\.out\.tfevents\.(\d{10}(\.\d{6})?)\.")
 
 
 class EventFiles:
@@ -229,8 +234,10 @@ class EventFiles:
     def _open(self, split: str) -> None:
         make_folder(self.directory)
         make_folder(path := self.directory / split)  # TensorFlow would follow links
-        # TensorBoard reads files in the order of their names.
-        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        # TensorBoard reads files in the order of their names, and the clock may have gone back.
+        earlier = (TIME.match(each.name) for each in path.glob(PATTERN))
+        now = max([time.time(), *(float(found[1]) + 1e-3 for found in earlier if found)])
+        name = f"events.out.tfevents.{now:017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._writers[split] = tf.io.TFRecordWriter(str(path / name))
         self._put(split, Event(file_version="brain.Event:2"))
 

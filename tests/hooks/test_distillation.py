@@ -1,5 +1,6 @@
 """Distillation: the loss and its gradients against NumPy, which teachers are understood, what never moves."""
 
+import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -184,12 +185,17 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run_small("bnn", *options, *signal_at(7), run_dir=tmp_path / "cut")
     assert not any("teacher" in key for key in CheckpointStore(tmp_path / "cut" / "checkpoints").load("last").tensors)
-    store = CheckpointStore(tmp_path / "float" / "checkpoints")
+    moved = f"hooks.distillation.teacher={(tmp_path / 'float').rename(tmp_path / 'moved')}"
+    assert_refused("put it back", go_on, tmp_path / "cut")
+    shutil.copytree(tmp_path / "cut", tmp_path / "copy")
+    assert go_on(tmp_path / "copy", moved)["status"] == "completed"
+    store = CheckpointStore(tmp_path / "moved" / "checkpoints")
     best = store.load("best")
     tensors = {name: 2 * each if name.endswith("kernel") else each for name, each in best.tensors.items()}
     store.save({"best"}, best.step, tensors, best.state)  # as a training anew would
     store.wait()
-    assert_refused(r"hooks.distillation.teacher is not what the run began with", go_on, tmp_path / "cut")
+    assert_refused(r"hooks.distillation.teacher is not what the run began with", go_on, tmp_path / "cut", moved)
+    (tmp_path / "moved").rename(tmp_path / "float")
     np.savez(tmp_path / "unit.npz", x_train=np.ones([200, 8, 8], np.uint8), y_train=np.arange(200) % 10)
     options += ["data=arrays", f"data.path={tmp_path / 'unit.npz'}", "data.scale=unit"]
     assert_refused("inputs from -1 to 1, but", run_small, "bnn", *options, run_dir=tmp_path / "unit")

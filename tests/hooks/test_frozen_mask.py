@@ -11,6 +11,7 @@ from hookline.hooks.options import AVERAGE
 from hookline.hooks.prune import Prune
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import tensors_digest
 from tests.support.hooked import named
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
 from tests.support.refusals import assert_refused, refusal
@@ -135,6 +136,7 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
         for name, mask in masks.items():
             network.variables[name].assign(mask)
         assert list(hook.advise(run_of(network, 100))) == []
+        assert hook.declare().outside == {"path": tensors_digest(masks)}
 
 
 @pytest.mark.parametrize("first", [10, 11])  # 11: as if step 10 was skipped
@@ -210,7 +212,7 @@ def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "text.npz").write_text("PK but no archive")
     np.save(tmp_path / "one.npy", np.ones(3))
     (tmp_path / "header.npy").write_bytes((tmp_path / "one.npy").read_bytes().replace(b"(3,)", b"(3,("))
-    for name, word in (("no.npz", "read"), ("text.npz", "read"), ("header.npy", "read"), ("one.npy", "array")):
+    for name, word in (("no.npz", "put it back"), ("text.npz", "read"), ("header.npy", "read"), ("one.npy", "array")):
         assert word in error_of(frozen_mask(masks="file", path=str(tmp_path / name)))
 
 

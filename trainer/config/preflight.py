@@ -40,7 +40,7 @@ from hookline.trainer.config.stored import (
     recipe_of,
 )
 from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_start, run_precheck, without_frameworks
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, user_path
 
 RESUME = "resume"
 RECIPES_USE = "adam"  # the optimizer that their learning rates are for
@@ -218,16 +218,26 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
             check_value(override, stored, set(), composer)
         found, value = OmegaConf.select(node, key), override.value()
         found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
-        if is_free(key) or is_place(key, found, value):
+        if is_free(key) or is_place(key, found, value) or (isinstance(value, str) and key in _outside(stored[RESUME])):
             OmegaConf.update(node, key, value)
         elif found != value:
             differing.append(f"{key} is {show(found)}, {show(value)} received")
     if differing:
         raise UserError(
             f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}, "
-            "and of where the data lies, such as data.path. For another run from its weights, use init_from=."
+            "and of where the data and what hooks read lie, such as data.path. For another run from its weights, use "
+            "init_from=."
         )
     return OmegaConf.to_container(node)  # type: ignore[return-value]
+
+
+def _outside(run: str) -> Mapping[str, str]:
+    """Return the digests of what hooks read, by the key that locates it; none before the first checkpoint."""
+    from hookline.trainer.run.checkpoint import CheckpointStore
+    from hookline.trainer.run.checkpoint_files import LAST
+
+    store = CheckpointStore(user_path(run, RESUME) / "checkpoints")
+    return store.load(LAST).state["run"].get("outside", {}) if LAST in store.tags() else {}
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:

@@ -130,11 +130,12 @@ class CheckpointStore:
         return checkpoint
 
     def sweep(self) -> None:
-        """Remove what killed writers left behind, before training in this directory."""
+        """Complete what killed writers left behind, and remove the rest, before training in this directory."""
         self.wait()
-        with suppress(OSError):  # they do no harm, and the next save tries again
-            for path in disk.leftovers(self.directory):
-                remove(path)
+        with suppress(OSError):  # it does no harm, and the next save tries again
+            self._remove_leftovers()
+            if manifests := disk.read_manifests(self.directory):
+                self._keep(manifests, len(manifests))  # how many shall stay is not known yet
 
     def _write_all(self, snapshots: list[disk.Snapshot]) -> None:
         written = 0
@@ -156,17 +157,24 @@ class CheckpointStore:
             )
             return False
         try:
-            manifests.append(disk.read_manifest(path))
-            index = disk.index_of(manifests, self.keep_last)
-            disk.write_index(self.directory, index, number)
-            for each in manifests:
-                if each.path.name not in index.names:  # hidden first, so that none is seen half removed
-                    disk.replace_synced(each.path, each.path.with_name(f".{each.path.name}.gone"))
-            for left in disk.leftovers(self.directory):
-                remove(left)
+            self._keep([*manifests, disk.read_manifest(path)], self.keep_last)
         except Exception as error:  # noqa: BLE001 - as above
-            self._problem(f"Step {snapshot.step} is saved, but older files could not be removed: {_reason(error)}.")
+            undone = f"{disk.INDEX} could not be written, or older files not removed"
+            self._problem(f"Step {snapshot.step} is saved, but {undone}: {_reason(error)}.")
         return True
+
+    def _keep(self, manifests: list[disk.Manifest], keep_last: int) -> None:
+        """Write the index of checkpoints, and remove those that are not kept."""
+        index = disk.index_of(manifests, keep_last)
+        disk.write_index(self.directory, index, manifests[-1].number)
+        for each in manifests:
+            if each.path.name not in index.names:  # hidden first, so that none is seen half removed
+                disk.replace_synced(each.path, each.path.with_name(f".{each.path.name}.gone"))
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        for path in disk.leftovers(self.directory):
+            remove(path)
 
     def _first_sound(self) -> disk.Checkpoint | None:
         """Return the newest checkpoint that is sound, and set aside the damaged ones found on the way."""

@@ -186,10 +186,10 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
             write_summary(run.directory, summary)
         except OSError as error:
             text = f"Cannot write {run.directory}/summary.json: {error.strerror}. Make room; the result comes from"
-            failures.insert(0, UserError(f"{text} python train.py resume={run.directory}."))
+            failures.insert(0, UnsavedError(f"{text} python train.py resume={run.directory}."))
     outcome = Outcome(summary, run.directory, run)
-    if isinstance(failure, Interrupted):
-        failure.outcome = outcome
+    if isinstance(failure, KeyboardInterrupt):
+        failure.outcome = outcome  # type: ignore[attr-defined]
     if failure is not None:
         raise failure
     if failures:

@@ -1,6 +1,8 @@
 """What TensorBoard reads back of a run: curves and texts, and what is beside the curves, each when it is due."""
 
 import math
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.util import tensor_util
 
-from hookline.hooks.monitors.tensorboard import TensorBoard
+from hookline.hooks.monitors.tensorboard import EventFiles, TensorBoard
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.run import Run
 
@@ -89,11 +92,14 @@ def test_reports_texts_and_tables_come_back_with_tags_steps_and_values(make_run,
     assert set(read(run, "train").PluginTagToContent("scalars")) == {"loss/total", "metric/accuracy"}
 
 
-def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary):
+def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, monkeypatch):
     run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
+    run.views.shown = lambda report: SimpleNamespace(pictures={"mask": np.zeros((1, 3, 3))})
+    EventFiles(run.directory / "tensorboard", 0).add("train", Event(step=0))  # killed as it began
     run.graph, run.views.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
     state = {"evaluations": 0}
     for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):  # the later was lost
+        monkeypatch.setattr(time, "time", lambda now=2e9 - begin: now)  # of a machine that is behind
         hook, run.step = TensorBoard(histograms_every=1), begin
         hook.load_state_dict(state)
         hook.on_fit_begin(run)
@@ -106,6 +112,8 @@ def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary):
         state, run.journal.resumed_at = {"evaluations": 1}, [10]
     assert curve(run, "train") == curve(run, "validation") == [(10, 1.0), (20, -2.0), (30, -3.0)]
     assert curve(run, "test") == [(10, -3.0)]
+    assert [event.step for event in read(run, "test").Tensors("mask")] == [10]
+    assert [event.step for event in read(run, "train").Tensors("mask")] == [10]
     assert [event.step for event in read(run, "train").Tensors(KERNEL)] == [0, 10, 20, 30]
     folder = run.directory / "tensorboard" / "train"
     found = [event for path in folder.iterdir() for event in EventFileLoader(str(path)).Load()]

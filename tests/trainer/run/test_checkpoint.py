@@ -77,6 +77,13 @@ def test_the_newest_of_the_last_and_the_best_stay(store):
     again.keep_last = 1
     save(again, {"last"}, 6)
     assert names(store) == ["5", "6"]
+    again.keep_last = 3
+    for step in (7, 8):
+        save(again, {"last"}, step)
+    written = (index := store.directory / "index.json").read_text()
+    index.unlink()  # as if the last writer was killed before it
+    store.sweep()  # which does not know how many shall stay
+    assert index.read_text() == written
 
 
 def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store):

@@ -187,6 +187,8 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
     run = toy_run(tmp_path, [Broken("first"), Broken("second")], loop=loop)
     assert [str(failure) for failure in run.call("on_fit_end", {}, closing=True)] == ["wrong"]
     assert closed == [("broken_hook", False), ("first", True), ("second", True)]  # no summary before all have ended
+    with pytest.raises(UnsavedError, match=r"Cannot write .*summary\.json"):
+        complete(toy_run(tmp_path / "absent", loop=loop))
 
 
 def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
