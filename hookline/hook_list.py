@@ -134,7 +134,8 @@ def _is_plain(value: Any) -> bool:
 
 INSTEAD = {
     "BackupAndRestore": "Trainer(run_dir=...) and fit(..., resume=True)",
-    "EarlyStopping": "hooks=[hookline.hooks.EarlyStopping(patience=...)], and fit(..., restore_best=True)",
+    "EarlyStopping": "hooks=[hookline.hooks.EarlyStopping(patience=...)], Trainer(monitor='loss/total') for the loss "
+    "even where metrics has an accuracy, and fit(..., restore_best=True)",
     "LearningRateScheduler": "a keras.optimizers.schedules object as the optimizer's learning_rate",
     "ModelCheckpoint": "Trainer(run_dir=...), which keeps the best and the last checkpoint",
     "OrbaxCheckpoint": "Trainer(run_dir=...), which keeps the best and the last checkpoint",

@@ -139,6 +139,8 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
         examples = _checked(Examples(_arrays(x, name), targets, weights), name)
     if form is None:
         return examples
+    if examples.weights is not None:
+        check_some_weight(examples.weights, {"": np.arange(len(examples.weights))}, "sample_weight")
     examples = _with_targets(examples, form, "y" if name == "x" else f"y of {name}")
     check_targets(examples.targets, form.losses, form.outputs, "y" if name == "x" else f"y of {name}")
     return examples
@@ -180,11 +182,13 @@ def _arrays(x: Any, name: str) -> Any:
 
 def _array(value: Any, name: str) -> np.ndarray:
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-    if array.dtype.kind not in "biufS" or not array.ndim:
+    if array.dtype.kind not in "biuf" or not array.ndim:
+        hint = "Strings are not taken: apply their lookup layer, such as keras.layers.StringLookup, before fit."
+        if name == "y":
+            hint = "np.unique(names, return_inverse=True)[1] numbers the names of classes."
         raise UserError(
             f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, "
-            "tensors, a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. "
-            "np.unique(names, return_inverse=True)[1] numbers the names of classes."
+            f"tensors, a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. {hint}"
         )
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     return array.astype(np.int64) if array.dtype == np.bool_ else array
@@ -223,7 +227,7 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
         return replace(examples, targets=targets.argmax(axis=1) if exact else targets.astype(np.float32))
     if targets.dtype.kind in "iu" or (form.classes and (targets == np.floor(targets)).all()):
         loss = form.losses.get(ONE)
-        is_column = targets.ndim == 2 and targets.shape[1] == 1 and (loss is None or loss.of_keras)
+        is_column = targets.ndim == 2 and targets.shape[1] == 1 and (loss is None or loss.by_value)
         flat = targets[:, 0] if is_column else targets  # a function of the user's gets what it gets in Keras
         return replace(examples, targets=flat.astype(np.int64))
     return replace(examples, targets=targets.astype(np.float32))

@@ -45,6 +45,7 @@ from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON, foreign_parts
 from hookline.trainer.run.machine import memory_errors, released_graphs
+from hookline.trainer.run.results import AUTO, TOTAL_LOSS
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
@@ -136,12 +137,14 @@ class Spec:
     """Layers whose activation is taken off while a run is traced, with its name."""
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
-        """Choose the hooks of the next fit: with the progress of a mode, and what keeps the best weights."""
+        """Choose what the next fit monitors, and its hooks, with the progress of a mode and what keeps the best."""
         given = ["checkpoint", *self.given] if restore_best and self.run_dir is None else self.given
         makers = hook_makers(given, on_disk=self.run_dir is not None, mode=mode)
         asked = self.metrics.get(ONE, [])
         accuracy = next((each for each in asked if isinstance(each, str) and each in ACCURACY), "")
         names = {ACCURACY_METRIC: accuracy} if self.losses else {}
+        if self.losses and not accuracy and self.settings["monitor"] == AUTO:
+            self.settings["monitor"] = TOTAL_LOSS  # not an accuracy that `history` does not have
         self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch((), None, names), {})}
 
     @contextmanager

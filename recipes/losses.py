@@ -48,6 +48,8 @@ class Loss:
         self.from_logits = bool(getattr(self.function, "from_logits", False))
         self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label that no loss counts
         self.of_keras = str(getattr(own or self.function, "__module__", "")).partition(".")[0] == "keras"
+        ctc = _is_kind(self.function, "ctc", keras.losses.CTC)  # of label numbers [batch, length] and logits of steps
+        self.by_value = self.of_keras and not ctc  # whether outputs and targets have one shape
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
         """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""

@@ -120,7 +120,7 @@ def _target(targets: Any, name: str) -> Any:
 
 def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> None:
     """Refuse outputs that would be broadcast against targets of another shape: a loss that looks right and is none."""
-    if loss is None or loss.kind == SPARSE or not loss.of_keras or not isinstance(outputs, tf.Tensor):
+    if loss is None or loss.kind == SPARSE or not loss.by_value or not isinstance(outputs, tf.Tensor):
         return
     wanted, given = (each.shape for each in beside(targets, outputs))
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):

@@ -28,7 +28,7 @@ class Advisor(HostHook):
     - Before training: a monitored metric with the wrong direction; masks, quantization or loss weights that become
       final when hardly any steps are left; batch norm over fewer than 8 examples; raw pixels fed to a first layer
       whose sums reach a bounded activation, such as tanh or a sign, with no normalization in between; averages of an
-      optimizer with use_ema, which evaluations do not use.
+      optimizer with use_ema, which evaluations do not use; losses that layers add in micro batches.
     - At evaluations: a monitored metric that has the same value in each of the first 5.
 
     Group: guard
@@ -71,6 +71,7 @@ class Advisor(HostHook):
             ),
             input_range_advice(models, *_input_range(run)),
             averages_advice(run.networks.values()),
+            layer_loss_advice(settings.get("accumulation_steps", 1)) if run.trainer.layer_losses else None,
         ]
         return [line for line in lines if line is not None]
 
@@ -102,6 +103,17 @@ def averages_advice(networks: Iterable[Network]) -> str | None:
         if optimizer.use_ema and not optimizer.ema_overwrite_frequency:
             return "evaluations and predictions do not use the averages of an optimizer with use_ema. Use the hook ema."
     return None
+
+
+def layer_loss_advice(micro_batches: int) -> str | None:
+    """Return a line on losses that layers add, in several micro batches: sums and means cannot be told apart."""
+    if micro_batches == 1:
+        return None
+    return (
+        "a layer has add_loss or an activity_regularizer, and a step takes the mean of its loss over "
+        f"{micro_batches} micro batches: a sum over examples counts 1/{micro_batches} of what it does with "
+        f"trainer.accumulation_steps=1. Let the loss be a mean over examples, or multiply it by {micro_batches}."
+    )
 
 
 LARGE = 20.0

@@ -87,6 +87,7 @@ def arrays(
         if name := own.get(SAMPLE_WEIGHTS):
             size = len(next(iter(read[part].values())))
             read[part][SAMPLE_WEIGHTS] = check_weights(files.load(name), size, files.label(name))
+            check_some_weight(read[part][SAMPLE_WEIGHTS], {"": np.arange(size)}, files.label(name))
     if name := columns[TRAIN].get(SAMPLE_WEIGHTS):
         check_some_weight(read[TRAIN][SAMPLE_WEIGHTS], rows, files.label(name))
     sources, forms = _sources(files, columns, read, options)

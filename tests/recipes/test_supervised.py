@@ -63,6 +63,7 @@ def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Dat
 
 MASKED = "words of which some are padding, and labels to ignore"
 IOU = keras.metrics.MeanIoU(6, sparse_y_pred=False, name="iou", dtype="float32")
+CTC = {"loss": "ctc", "metrics": [], "outputs": 6}
 SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
 KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
     "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
@@ -78,6 +79,7 @@ KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any
         *(WORDS, np.where(WORDS % 5 == 1, 255, WORDS % 3), lambda: masked()),
         {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=255), "metrics": ["accuracy"], "outputs": 3},
     ),
+    "texts": (IMAGES[..., 0], IMAGES[:, :3, :, 0].argmax(-1) % 5 + 1, lambda: sequence(), CTC),
     "dict": (
         *(VECTORS, {"sum": SUMS, "sign": SIGNS}, two_heads),
         {
@@ -128,7 +130,7 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(each, marks=() if each in ("one output", MASKED) else pytest.mark.full) for each in KINDS],
+    [pytest.param(each, marks=() if each in ("one output", "texts", MASKED) else pytest.mark.full) for each in KINDS],
 )
 def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
     inputs, targets, build, options = KINDS[kind]

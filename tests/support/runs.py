@@ -37,6 +37,7 @@ def seen_run(
         drawn = np.random.default_rng(0).normal(size=[round(batch_size * steps_per_epoch), *shape])
         training = batches_of(drawn.astype(np.float32), batch_size)
     trainer = SimpleNamespace(networks=networks, replica=Replica(), objectives=[], hooks=[], loss_scale=None)
+    trainer.layer_losses = False
     given = {
         "recipe": "toy",
         "config": {},

@@ -165,7 +165,7 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
 
 
 def check_weights(weights: np.ndarray, size: int, where: str) -> np.ndarray:
-    """Return sample weights as float32 [size], from real numbers [size] or [size, 1] of which some are above 0."""
+    """Return sample weights as float32 [size], from real numbers [size] or [size, 1]; see `check_some_weight`."""
     if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
         raise UserError(f"{where}: {weights.dtype} {list(weights.shape)}; expected one number for each of {size} rows.")
     weights = weights.reshape(size).astype(np.float32)
@@ -174,7 +174,6 @@ def check_weights(weights: np.ndarray, size: int, where: str) -> np.ndarray:
             f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
             "expected 0 or more. Fix them, or leave these examples out."
         )
-    check_some_weight(weights, {"": np.arange(size)}, where)
     return weights
 
 

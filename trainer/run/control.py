@@ -19,7 +19,7 @@ from typing import Any
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.objective import Objective
-from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
+from hookline.trainer.run.results import ACCURACY, AUTO, TOTAL_LOSS, mode_of
 from hookline.trainer.step.stage import ask, takes_part
 
 KINDS = ("", "loss/", "metric/")
@@ -126,11 +126,12 @@ class Control:
 def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, str]:
     """Return the validation metric that decides what is best ("auto": accuracy or total loss), and its mode."""
     if monitor == AUTO:
-        losses = (name for name in names if name.endswith("loss/total"))
-        monitor = ACCURACY if ACCURACY in names else next(losses, "loss/total")
+        losses = (name for name in names if name.endswith(TOTAL_LOSS))
+        monitor = ACCURACY if ACCURACY in names else next(losses, TOTAL_LOSS)
     elif names and monitor not in names:
+        meant = TOTAL_LOSS if monitor in ("loss", "val_loss") else monitor
         raise UserError(
-            f"Unknown metric trainer.monitor={monitor}.{did_you_mean(monitor, names)} "
+            f"Unknown metric trainer.monitor={monitor}.{did_you_mean(meant, names)} "
             f"Expected one of: {', '.join(sorted(names))}; or trainer.monitor=auto trainer.monitor_mode=auto."
         )
     return monitor, mode_of(monitor, mode)

@@ -32,7 +32,7 @@ NAMESPACES = {**TRAINERS, **TECHNIQUES}
 
 
 AUTO = "auto"
-ACCURACY = "metric/accuracy"
+ACCURACY, TOTAL_LOSS = "metric/accuracy", "loss/total"
 LOWER = re.compile(
     r"loss|error|entropy|distance|divergence|hinge|poisson|huber|log_?cosh|false_?(posi|nega)tives"
     r"|^metric/(.*_)?(mae|mse|mape|msle|rmse)$",

@@ -95,6 +95,7 @@ class Trainer:
         self.replica = replica or Replica()  # whose part of every batch it trains on
         self.sample_every = sample_every  # steps from one sample of the norms and of what hooks measure to the next
         self.commits: list[writes.Commit] = []  # of the latest trace, one for each run of an objective
+        self.layer_losses = False  # whether layers add losses that are not of weights alone, as it was traced
         check_ownership(networks, self.objectives)
         if class_weights is not None:
             check_class_losses(self.objectives)
@@ -308,6 +309,7 @@ class Trainer:
                 summed = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in current.layer_losses]  # as Keras does
                 losses[f"layers_{name}"] = tf.add_n(summed)
                 of_batch = of_batch or current.losses_of_batch
+                self.layer_losses = self.layer_losses or current.losses_of_batch
         for hook, context in taking_part(self.hooks, forward.contexts(objective)):
             with in_stage(hook, "add_losses"):
                 own = checked(hook, "add_losses", hook.add_losses(context), batch=batch)

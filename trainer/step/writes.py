@@ -70,7 +70,9 @@ def inner_graphs(operation: tf.Operation) -> list[tf.Graph]:
         elif attribute.type == "list(func)":
             names += [each.name for each in operation.get_attr(attribute.name)]
     found = (operation.graph._get_function(name) for name in names if name)
-    return [function.graph for function in found if function is not None]
+    # A Defun of TensorFlow 1, such as the loop in tf.nn.ctc_loss, has no graph: `_writes` then takes its op as one that
+    # writes every variable whose handle it takes. That loop takes none.
+    return [graph for function in found if (graph := getattr(function, "graph", None)) is not None]
 
 
 def all_operations(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:

@@ -103,5 +103,8 @@ def test_the_advisor_reads_examples_and_asks_every_rule(make_run):
         assert part in line
     run.networks["a"].optimizer.use_ema = True
     assert "use_ema" in Advisor().advise(run)[-1]
+    run.trainer.layer_losses, run.config["trainer"] = True, {"accumulation_steps": 2}
+    assert "counts 1/2" in Advisor().advise(run)[-1]
+    run.trainer.layer_losses = False
     run.networks["a"].fixed = run.networks["b"].fixed = True  # nobody trains them
     assert len(Advisor().advise(run)) == 2

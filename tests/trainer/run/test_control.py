@@ -22,10 +22,12 @@ from hookline.trainer.run.control import (
     Interrupted,
     Interruption,
     Report,
+    choose_monitor,
     own_values,
     termination_interrupts,
 )
 from hookline.trainer.run.results import mode_of
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook, ToyObjective
 from tests.support.workers import ROOT
 
@@ -47,6 +49,13 @@ def test_the_mode_of_a_metric_is_that_of_keras():
                 assert mode_of(f"metric/{metric.name}", "auto") == {"up": "max", "down": "min"}[direction], name
                 seen.add(direction)
     assert seen == {"up", "down"}
+
+
+def test_the_monitor_is_there():
+    names = ["loss/own", "loss/total"]
+    assert choose_monitor("auto", "auto", names) == ("loss/total", "min")
+    assert choose_monitor("auto", "auto", [*names, "metric/accuracy"]) == ("metric/accuracy", "max")
+    assert_refused("Did you mean 'loss/total'", choose_monitor, "loss", "auto", names)
 
 
 def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early():

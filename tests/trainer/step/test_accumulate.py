@@ -130,6 +130,12 @@ class SelfCounting(keras.layers.Layer):
         return inputs
 
 
+def test_losses_that_layers_add_are_noted():
+    for extra, noted in ((keras.layers.ActivityRegularization(0.1), True), (keras.layers.Dropout(0.0), False)):
+        *_, loop = run(2, network=lambda extra=extra: plain_network(extra, penalty=0.1))
+        assert loop.trainer.layer_losses is noted
+
+
 class Watch(StatelessHook):
     def build(self, context):
         self.seen = {}

@@ -10,7 +10,7 @@ from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import all_writes
+from hookline.trainer.step.writes import all_operations, all_writes
 from tests.support.networks import fingerprint
 from tests.support.pairs import Judge, discriminator, pairs_loop
 from tests.support.refusals import assert_refused
@@ -361,3 +361,9 @@ def test_two_hooks_may_write_one_variable_in_a_declared_order_alone():
     hook.update_ops = lambda context: [hook.shared.assign(tf.zeros([8]))]
     with pytest.raises(UserError, match="'probe' writes 'toy/norm/moving_mean' in update_ops, and so does the step"):
         toy_loop([hook], network=network)
+
+
+def test_a_loop_of_tensorflow_1_is_an_op_without_a_graph():
+    ctc = tf.function(lambda logits: keras.losses.ctc(np.ones((2, 3)), logits), autograph=False)
+    operations = ctc.get_concrete_function(tf.TensorSpec([2, 6, 5])).graph.get_operations()
+    assert "While" in {each.type for each in all_operations(operations)}
