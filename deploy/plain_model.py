@@ -117,10 +117,9 @@ def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable
 @contextmanager
 def plain_model(trainer: Trainer, step: int, network: str, *, full: bool = True) -> Iterator[keras.Model]:
     """Yield the finished model of a network, as `finished_model` has it; afterwards the trainer is as it was."""
-    owner = trainer.networks[network]
-    before = {name: variable.numpy() for name, variable in owner.weights.items()}
-    with assigned(owner, before), put_back(strip_model(trainer, network), owner.final_activations) as model:
-        yield _with_shipped(trainer, step, network, model, full=full)
+    owner, shipped = trainer.networks[network], shipped_weights(trainer, step)[network]
+    with assigned(owner, shipped), put_back(strip_model(trainer, network), owner.final_activations) as model:
+        yield _with_shipped(owner, shipped, model, full=full)
 
 
 def finished_model(run: Run, network: str) -> keras.Model:
@@ -129,15 +128,15 @@ def finished_model(run: Run, network: str) -> keras.Model:
     It ends with the activation of the user's model. It is a deep copy, unless it has parts that are not Keras's, whose
     config may not suffice to rebuild them: then it is the network's own model, changed.
     """
-    owner = run.trainer.networks[network]
-    model = with_final(strip_model(run.trainer, network), owner.final_activations)
-    return _with_shipped(run.trainer, run.step, network, model, full=True)
+    owner, shipped = run.trainer.networks[network], shipped_weights(run.trainer, run.step)[network]
+    with assigned(owner, shipped):
+        model = with_final(strip_model(run.trainer, network), owner.final_activations)
+    return _with_shipped(owner, shipped, model, full=True)
 
 
-def _with_shipped(trainer: Trainer, step: int, network: str, model: keras.Model, *, full: bool) -> keras.Model:
+def _with_shipped(owner: Network, shipped: Mapping[str, np.ndarray], model: keras.Model, *, full: bool) -> keras.Model:
     """Return a copy with the weights that evaluation uses; the model itself where parts of it are not Keras's."""
-    variables = trainer.networks[network].variables
-    shipped = shipped_weights(trainer, step)[network]
+    variables = owner.variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made, foreign = model, foreign_names(model)
     if not foreign or (full and mixed_dtypes(model)):

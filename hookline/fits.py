@@ -56,6 +56,7 @@ class State:
     run: Run | None = None  # of the latest fit, or of the command line; None for a run of Python that was loaded
     loaded_step: int = 0  # of the checkpoint of that run
     loaded_tag: str = LAST  # of the checkpoint that was loaded
+    best_step: int | None = None  # of the weights that `restore_best` put back
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     """Steps of one's own, int64 scalar."""
     current: tf.Variable = field(default_factory=lambda: tf.Variable(True, trainable=False))
@@ -69,6 +70,11 @@ class State:
     @property
     def step(self) -> int:
         return self.begun + int(self.counter.numpy())
+
+    @property
+    def weights_step(self) -> int:
+        """Return the step of the weights: that of the best ones, until a step of one's own moves them."""
+        return self.step if self.best_step is None or self.step > self.begun else self.best_step
 
     @property
     def checkpoint(self) -> str:

@@ -232,7 +232,7 @@ class Trainer:
             self._state, self._kept = state, None
             summary = train(run, interruption, writes=self.run_dir is not None, quiet=quiet)
         if restore_best:
-            run.put_best()
+            state.best_step = run.put_best()
         values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
         return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 

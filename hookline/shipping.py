@@ -62,7 +62,7 @@ class Shipped:
 
     def model(self, network: str) -> keras.Model:
         """Return the plain model of a network."""
-        step, checksum = self.state.step, 0
+        step, checksum = self.state.weights_step, 0
         for variable in self.state.trainer.networks[network].variables.values():
             checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), checksum)
         if self._models.get(network, (None,))[0] != (step, checksum):
@@ -91,14 +91,14 @@ class Shipped:
             self._evaluators[key] = feed, Evaluator(self.state.trainer, read, feed.batches.count)
         traced, evaluator = self._evaluators[key]
         traced.batches = feed.batches
-        return evaluator.run(self.state.step)
+        return evaluator.run(self.state.weights_step)
 
     def predict(self, x: Any, network: str, batch_size: int | None) -> Any:
         """Return the outputs of a network for examples, as arrays in their structure."""
         size = BATCH_SIZE if batch_size is None else check_integer("batch_size", batch_size)
         split = x if isinstance(x, Split) else split_of("test", read_examples(x, None, None, "x"), self._form)
         source, rows = split.source, split.indices
-        step, outputs = tf.constant(self.state.step, tf.int64), []
+        step, outputs = tf.constant(self.state.weights_step, tf.int64), []
         for start in range(0, len(rows), size):
             inputs = source.gather(tf.constant(rows[start : start + size]))["inputs"]
             found = self._function(network, inputs)(step, inputs)
@@ -149,14 +149,14 @@ class Shipped:
             held = run.held_out.get("test") or run.held_out.get("validation")
             split = replace(train, indices=train.indices[:COMPARED]) if held is None else held.split
         held_out = {**run.held_out, "test": HeldOut(run.trainer, replace(split, name="test"), batch_size=256)}
-        return replace(run, held_out=held_out, step=self.state.step, checkpoint=self.state.checkpoint)
+        return replace(run, held_out=held_out, step=self.state.weights_step, checkpoint=self.state.checkpoint)
 
     def _loaded(self, split: Split | None) -> Run:
         """Return what exports use of a run of Python that was loaded, whose examples are not known."""
         if split is None:
             raise UserError("A loaded run has no examples to compare the file on. Expected x= and y=.")
         state, fit, test = self.state, self.state.watch.fits, replace(split, name="test")
-        run = SimpleNamespace(trainer=state.trainer, step=state.step, checkpoint=state.checkpoint)
+        run = SimpleNamespace(trainer=state.trainer, step=state.weights_step, checkpoint=state.checkpoint)
         run.held_out = {"test": HeldOut(state.trainer, test, batch_size=256)}
         run.data = Data("x", split, None, None, tuple(fit["input_shape"]), fit["classes"])
         run.training = SimpleNamespace(split=split)  # which gives int8 its ranges

@@ -38,7 +38,8 @@ class FrozenMask(GraphHook):
     A mask says for each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
     freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, including that of a
     regularizer, and the entry's value is restored after the optimizer's update. Its slots are set to 0 when it freezes,
-    and its moving average equals its value.
+    and its moving average equals its value. A frozen entry that another hook masks and sets to 0, as `prune` does, is 0
+    from then on.
 
     Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 too, to +1 for instance. Keras's Adafactor
     produces NaN if a whole row and a whole column have had no gradient from the start; with such masks, set its
@@ -132,10 +133,12 @@ class FrozenMask(GraphHook):
         self._state: dict[str, tf.Variable] = {}
         self._followed: dict[str, tf.Variable] = {}
         self._held: dict[str, tf.Tensor] = {}  # the masks of the step being traced, as read at its start
+        self._others: dict[str, tf.Variable] = {}  # the masks of hooks before this one, by "hook/mask/<variable>"
 
     def build(self, context: BuildContext) -> None:
         self._begin = begin_step(self.begin_epoch, context)
         self._network = network = context.network
+        self._others = {key: each for key, each in context.states.items() if "/mask/" in key}
         if self.hook is not None:
             self._followed = followed_masks(context, self.hook, self.name)
             kind = f"layer with a mask of {self.hook}"
@@ -216,7 +219,7 @@ class FrozenMask(GraphHook):
     def project(self, context: StepContext) -> None:
         before = self._held
         after = self._read_masks(context) if self._followed else before
-        hold_values(self._targets, before, context.latent)
+        hold_values(self._targets, before, context.latent, self._others)
         hold_averages(context.network, self._targets, after)
         clear = self._begins
         if self._followed:
@@ -362,11 +365,14 @@ def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
 Masks: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
-def hold_values(targets: Sequence[Target], masks: Masks, latent: Mapping[str, tf.Tensor]) -> None:
-    """Restore frozen entries to their values at the start of the step."""
+def hold_values(targets: Sequence[Target], masks: Masks, latent: Masks, others: Mapping[str, tf.Variable]) -> None:
+    """Restore frozen entries to their values at the start of the step, but for those that other masks have made 0."""
     for target in targets:
-        value = target.variable.value
-        value.assign(tf.where(masks[target.name], value, latent[target.name]))
+        value, kept = target.variable.value, masks[target.name]
+        for key, mask in others.items():
+            if key.endswith(f"/mask/{target.name}") and mask.shape == kept.shape:
+                kept = tf.logical_or(kept, tf.logical_and(tf.logical_not(mask), tf.equal(value, 0)))
+        value.assign(tf.where(kept, value, latent[target.name]))
 
 
 def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> None:

@@ -119,7 +119,8 @@ class IncrementalQuantization(GraphHook):
         masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
         exponents = {f"exponents/{name}": each for name, each in self._exponents.items()}
         state = {**masks, **exponents, "updates": self._updates}
-        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=self._steps[-1] + 1)
+        names, since = set(self._masks), self._steps[-1] + 1
+        return Declaration(state, writes=state, projected=names, rounded=names, best_from_step=since)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that is quantized as a whole and shipped on its levels."""

@@ -23,6 +23,7 @@ from hookline.hooks.kernels import (
 )
 from hookline.hooks.quantization import fake
 from hookline.hooks.quantization.activation_places import Inserter, Pass, write_out_quantizers
+from hookline.hooks.quantization.selection import left_to_others, refuse_quantized
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number
 from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Run, Tensors
@@ -168,6 +169,7 @@ class QuantizationAwareTraining(GraphHook):
             if self.ranges == LEARNED:
                 raise UserError(f"'{model.name}' is subclassed. Expected a functional model, or ranges=average.")
             return model
+        refuse_quantized(model, activations=self.activation_bits is not None, steps=self.ranges == LEARNED)
         made = model if self.activation_bits is None else self._inserter.rebuilt(model)
         if self.ranges != LEARNED:
             return made
@@ -178,13 +180,13 @@ class QuantizationAwareTraining(GraphHook):
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         ranges = None if self._ranges is None or not self._active.numpy() else self._limits(shipped=True).numpy()
-        return write_out_quantizers(model, ranges, self._now.bits)
+        return write_out_quantizers(model, ranges, self._now)
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
         chosen = select_layers(self._network.model, self.layers, accept=is_kernel_layer, kind="kernel layer")
         kernels = find_kernels(self._network, chosen)
-        self._others = self._left_to(context.rounded, kernels)  # another hook rounds them
+        self._others = left_to_others(kernels, self.layers, self.key, context)
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
         self._axes = {kernel.name: fake.step_axes(chosen[kernel.layer], kernel.variable) for kernel in self._kernels}
         undivided = [each for each in self._kernels if not self._axes[each.name]]
@@ -209,17 +211,6 @@ class QuantizationAwareTraining(GraphHook):
             variables = self._network.state_variables
             self._statistics = [name for name, each in variables.items() if id(each) in moving]
 
-    def _left_to(self, rounded: Mapping[str, str], kernels: Sequence[Kernel]) -> list[Kernel]:
-        """Return the kernels that "*" leaves to other hooks; other patterns must choose none of them."""
-        taken = [kernel for kernel in kernels if kernel.name in rounded]
-        if taken and "*" not in ([self.layers] if isinstance(self.layers, str) else self.layers):
-            key, other = self.key, rounded[taken[0].name]
-            raise UserError(
-                f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook for each kernel: "
-                f"other patterns for hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out what {other} has."
-            )
-        return taken
-
     def declare(self) -> Declaration:
         state = {"active": self._active}
         state |= {} if self._ranges is None else {"ranges": self._ranges}
@@ -230,7 +221,7 @@ class QuantizationAwareTraining(GraphHook):
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that lies on its grid, and those of activations."""
         stored, weights, learned = {}, {}, self._learned
-        steps = {} if learned is None else learned.of_kernels(tf.convert_to_tensor(learned.variable.value))
+        steps = {} if learned is None else learned.of_kernels(tf.convert_to_tensor(shipped[learned.name]))
         if learned is not None:
             stored[learned.name] = 0.0  # scales of kernels count below, ranges of activations never do
         for kernel in self._kernels:
@@ -256,7 +247,7 @@ class QuantizationAwareTraining(GraphHook):
             return weights
         given = [weights[kernel.name] for kernel in self._kernels]
         learned = self._learned
-        steps = None if learned is None else learned.of_kernels(context.latent[learned.name])
+        steps = None if learned is None else learned.of_kernels(weights[learned.name])
 
         def rounded() -> list[tf.Tensor]:
             found = []
@@ -290,7 +281,7 @@ class QuantizationAwareTraining(GraphHook):
             now.ranges, now.active = self._limits(), tf.convert_to_tensor(self._active)
             now.seen = self._pass[1] if context.training else None
             if self._learned is not None:
-                now.factors = self._factors(self._learned, context.latent[self._learned.name])
+                now.factors = self._factors(self._learned, context.weights[self._learned.name])
                 now.averaged = self._learned.inputs
         try:
             with calls_replaced(calls_frozen(batch_norms, context.step >= self._freeze) if batch_norms else ()):
@@ -320,6 +311,11 @@ class QuantizationAwareTraining(GraphHook):
             context.taps[self._extremes] = tf.stack(rows)[None]
         self._pass = (None, {})
         return {}
+
+    def veto(self, context: StepContext) -> Tensors:
+        """Return whether an extreme, which ranges would keep for good, is not finite; named for `nan_guard`."""
+        seen = context.taps.get(self._extremes)
+        return {} if seen is None else {f"state/{self.key}/ranges": ~tf.reduce_all(tf.math.is_finite(seen))}
 
     def batch_sums(self, context: StepContext) -> Tensors:
         """Return the extremes in a row of this replica's own, so that the sums hold those of all replicas."""

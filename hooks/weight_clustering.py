@@ -125,7 +125,8 @@ class WeightClustering(GraphHook):
         state = {f"centroids/{name}": each for name, each in self._centroids.items()}
         state |= {f"mask/{name}": each for name, each in self._masks.items()} | {"active": self._active}
         since = self._begin + 1 if self._begin else 0
-        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=since)
+        names = set(self._centroids)
+        return Declaration(state, writes=state, projected=set(self._masks), rounded=names, best_from_step=since)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of an index and of the codebook, for each kernel with no more values than centroids."""

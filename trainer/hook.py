@@ -40,8 +40,8 @@ class Declaration:
         frozen: names of variables of the network that do not change on purpose: latent variables without a gradient,
             and state variables that `transform_state` leaves out.
         projected: names of latent variables that `project` may rewrite; shown in the plan.
-        rounded: names of latent variables that the hook rounds; later hooks, which must not, find them in
-            `BuildContext`.
+        rounded: names of latent variables that the hook rounds. Later hooks find them in `BuildContext`; one that
+            rounds them, too, is refused unless declarations, such as its `after`, order the two.
         best_from_step: the step from which the network has its final form, such as the final sparsity. Earlier
             evaluations never count as the best, and early stopping waits for it.
         outside: digests of data outside the checkpoints, such as a teacher network, by the argument that locates it.
@@ -101,7 +101,8 @@ class Hook(ABC):
         before: names of hooks that must come after this one, if present.
         after: names of hooks that must come before this one, if present.
         conflicts: names of hooks that cannot run beside this one.
-        priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered.
+        priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered. Those of equal priority
+            go by name.
         given: the constructor's arguments, positional and by name.
     """
 
@@ -239,7 +240,8 @@ class GraphHook(Hook):
     def strip_model(self, model: keras.Model) -> keras.Model:
         """Return the model to ship: the same outputs, variables and layers, without those of `rebuild_model`.
 
-        It has the shipped weights when it is saved, and must load with nothing but Keras installed.
+        The network has the shipped weights then, as the model has when it is saved. It must load with nothing but
+        Keras installed.
         """
         return model
 

@@ -271,8 +271,8 @@ def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
     return (0.0, 1.0 - 2.0**-bits) if name in ("sigmoid", "softmax") else None
 
 
-def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: int) -> keras.Model:
-    """Return the model with Keras's fake quantization of constant ranges in place of activation quantizers."""
+def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, now: Pass) -> keras.Model:
+    """Return the model with Keras's fake quantization of constant ranges in place of the quantizers of a pass."""
     from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
 
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
@@ -281,11 +281,14 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, bits: in
         if ranges is None or isinstance(layer, StepSizes):
             return inputs
         limits = ranges[layer.point]
-        inputs = stretched(inputs, limits, bits, layer.name) if layer.averages else inputs
+        inputs = stretched(inputs, limits, now.bits, layer.name) if layer.averages else inputs
         # By an operation of Keras: its function forgets the bits of a Keras tensor.
-        return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, *limits.tolist())
+        return FakeQuantWithMinMaxVars(num_bits=now.bits)(inputs, *limits.tolist())
 
-    return call_anew(model, lambda layer: isinstance(layer, (ActivationQuantizer, StepSizes)), call)
+    def is_own(layer: Any) -> bool:
+        return isinstance(layer, StepSizes) or (isinstance(layer, ActivationQuantizer) and layer.now is now)
+
+    return call_anew(model, is_own, call)
 
 
 def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:

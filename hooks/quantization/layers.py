@@ -100,6 +100,8 @@ class ActivationQuantizer(_Float):
 class StepSizes(_Float):
     """Return its input; hold a factor for each step size, 1 at first, which a hook reads."""
 
+    role = "step sizes"
+
     def __init__(self, count: int, **options: Any) -> None:
         super().__init__(**options)
         self.count = count

@@ -8,9 +8,10 @@ from typing import Any
 
 import keras
 
-from hookline.hooks.kernels import KERNEL_LAYERS, is_kernel_layer
+from hookline.hooks.kernels import KERNEL_LAYERS, Kernel, is_kernel_layer
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_graph, is_of, layer_paths, select_layers, walk
+from hookline.trainer.step.context import BuildContext
 
 MODEL_INPUT = ""
 ACTIVATED = ("Activation", "EinsumDense", *KERNEL_LAYERS)
@@ -157,3 +158,34 @@ def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, a
             "precision. Set all_binary=true, or choose other layers."
         )
     return Selection(chosen, first, [path for path in paths if path not in chosen], inputs)
+
+
+def refuse_quantized(model: keras.Model, *, activations: bool, steps: bool) -> None:
+    """Refuse a second hook that rounds the activations of a model, or trains step sizes."""
+    roles = {getattr(layer, "role", "") for layer in layer_paths(model).values()}
+    taken = {"activation quantizer": activations, "step sizes": steps}
+    if any(asked and role in roles for role, asked in taken.items()):
+        raise UserError(
+            f"Two hooks round the activations of '{model.name}' or train step sizes. Expected one that does; others "
+            "with activation_bits=null and ranges=average, for other `layers`."
+        )
+
+
+def left_to_others(
+    kernels: Sequence[Kernel], patterns: str | Sequence[str], key: str, context: BuildContext
+) -> list[Kernel]:
+    """Return the kernels that "*" leaves to hooks that round them; other patterns must choose none of them.
+
+    Clustered kernels are not left. A hook of the same kind, which has a state "active", must not take all kernels.
+    """
+    states, rounded = context.states, context.rounded
+    taken = [each for each in kernels if f"{rounded.get(each.name)}/centroids/{each.name}" not in states]
+    taken = [each for each in taken if each.name in rounded]
+    idle = len(taken) == len(kernels) and all(f"{rounded[each.name]}/active" in states for each in taken)
+    if taken and (idle or "*" not in ([patterns] if isinstance(patterns, str) else patterns)):
+        other = rounded[taken[0].name]
+        raise UserError(
+            f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook for each kernel: "
+            f"other patterns for hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out what {other} has."
+        )
+    return taken

@@ -1,6 +1,6 @@
 """Mistakes are one line, of an exception that is a ValueError."""
 
-from functools import cache
+from functools import cache, partial
 
 import keras
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
+from hookline.hooks import load
 from hookline.spec import rebuilt_part
 from hookline.trainer.hook import Declaration
 from tests.support.door import images, small_model, small_trainer
@@ -28,6 +29,11 @@ def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
+def twice(hook):
+    fit(trainer=small_trainer(*({name: load(hook)()} for name in "ab")))
+
+
+ROUNDING = ("bnn_rounding", "bop", "incremental_quantization", "weight_clustering")
 WEIGHTED, squared = "mean_with_sample_weight", keras.losses.MeanSquaredError
 OWN_LOSS = {"module": "builtins", "class_name": "function", "registered_name": "own"}
 MISTAKES = {
@@ -109,6 +115,8 @@ MISTAKES = {
     "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
     "unsaved state": (lambda: fit(trainer=small_trainer({"own": Undeclared()})), "'own' writes a variable .* `state`"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
+    "two int8": (lambda: twice("quantization_aware_training"), "Two hooks round the activations of 'plain_cnn'"),
+    **{f"two {each}": (partial(twice, each), "Two hooks round '.*kernel': a and b") for each in ROUNDING},
 }
 
 

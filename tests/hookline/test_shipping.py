@@ -69,6 +69,15 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
 
 
+def test_the_best_weights_ship_as_at_their_own_step_with_each_of_two_hooks_of_one_class():
+    int8, freeze = hookline.hooks.QuantizationAwareTraining, {"freeze_layers": {"layers": "outputs", "begin_epoch": 2}}
+    rounding = {"a": int8(layers="*_conv")}, {"b": int8(layers="outputs", activation_bits=None)}
+    trainer = small_trainer(*rounding, "ema", freeze, monitor="loss/total", monitor_mode="max")
+    best = max(train(trainer, 3, restore_best=True).history["val_loss"])
+    assert trainer.evaluate(*held_out())["loss"] == pytest.approx(best, rel=1e-5)
+    np.testing.assert_allclose(trainer.predict(held_out()[0]), trainer.model(held_out()[0]), atol=1e-5)
+
+
 def test_a_file_of_a_regression_without_metrics_is_compared_by_its_loss(tmp_path):
     inputs = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])

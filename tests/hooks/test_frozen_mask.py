@@ -192,6 +192,16 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
     assert hook.summary()["layers"][0] == {"layer": "hidden", "entries": 30, "frozen": 3, "share": 0.1}
 
 
+def test_frozen_entries_that_prune_masks_later_are_0(tmp_path):
+    network, prune = network_of(), named(Prune(schedule="one_shot", begin_epoch=1.0, final_sparsity=0.8))
+    loop, start = masked_loop([prune, of_file(tmp_path)], network), kernels_of(network)
+    loop.run(0, 8)
+    for name, mask in random_masks().items():
+        now, kept = kernels_of(network)[name], prune.declare().state[f"mask/{name}"].numpy()
+        np.testing.assert_array_equal(now != 0, kept)
+        np.testing.assert_array_equal(now[kept & ~mask], start[name][kept & ~mask])
+
+
 def test_wrong_options_are_refused_by_name():
     for options in ({"masks": "file"}, {"masks": "hook"}, {"masks": "hook", "hook": "prune", "freeze": "survivors"}):
         assert_refused(list(options)[-1], FrozenMask, **options)

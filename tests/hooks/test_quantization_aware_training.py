@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.plain_model import plain_model
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
@@ -61,6 +62,13 @@ def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> No
     before = state_of(hook)
     assert loop.run(2, 1)[1] == ["held"]
     np.testing.assert_equal(state_of(hook), before)
+
+
+def test_infinity_among_the_inputs_holds_a_step_back() -> None:
+    network = Network("model", plain_sequential(), keras.optimizers.SGD(0.1))
+    batch = {**toy_batch(tf.constant(0, tf.int64)), "inputs": tf.fill([16, 6], np.inf)}
+    loop = hooked(network, QuantizationAwareTraining(), batch=lambda step: batch)
+    assert loop.run(0, 3) == (0, ["state/quantization_aware_training/ranges"])
 
 
 def test_a_quantized_step_is_that_of_numpy() -> None:
@@ -240,11 +248,10 @@ def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
     assert (factors[fixed] == 1.0).all()
     assert (np.delete(factors, fixed) != 1.0).all()
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
-    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
-    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
-    names = {id(variable): name for name, variable in network.variables.items()}
-    for variable in shipped.weights:
-        variable.assign(used[names[id(variable)]])
+    bits = shipped_bits(loop.trainer, shipped_weights(loop.trainer, 20))["model"]
+    assert list(bits.weights.values()) == [4, 4]  # on the grid of the averaged steps
+    with plain_model(loop.trainer, 20, "model") as shipped:
+        assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
     plain = built(Network("model", shipped, keras.optimizers.SGD(0.1)))
     assert Evaluator(plain, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
 

@@ -37,7 +37,7 @@ from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop, keep_xla_off, python_ops, use_xla
 from hookline.trainer.step.metrics import SAMPLED_EVERY, LossScale
-from hookline.trainer.step.stage import ask, in_stage, order_hooks
+from hookline.trainer.step.stage import ask, declared_followers, in_stage, order_hooks
 from hookline.trainer.step.trainer import Trainer
 
 NOWHERE = Path("(no run directory)")
@@ -240,7 +240,7 @@ def _check_trainable(recipe: Recipe) -> None:
 def _build_hooks(
     networks: list[Network], hooks: list[GraphHook], training: Any, total_steps: int, seed: int, classes: int
 ) -> None:
-    named = {network.name: network for network in networks}
+    named, followers = {network.name: network for network in networks}, declared_followers(hooks)
     for index, hook in enumerate(hooks):
         context = BuildContext(
             named[hook.network],
@@ -254,6 +254,7 @@ def _build_hooks(
         )
         with in_stage(hook, "build"):
             hook.build(context)
+            _refuse_rounded_twice(hook, hooks[:index], followers)
 
 
 def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
@@ -268,3 +269,14 @@ def _rounded(reader: GraphHook, built: list[GraphHook]) -> dict[str, str]:
     """Return the variables of the reader's network that hooks round, with the key of the hook."""
     beside = [hook for hook in built if hook.network == reader.network]
     return {name: hook.key for hook in beside for name in ask(hook, "declare").rounded}
+
+
+def _refuse_rounded_twice(hook: GraphHook, built: list[GraphHook], followers: Mapping[str, set[str]]) -> None:
+    """Refuse variables that a hook before rounds already, unless declarations order the two: these are made for it."""
+    for other in built:
+        shared = sorted({*ask(other, "declare").rounded} & {*ask(hook, "declare").rounded})
+        if shared and other.network == hook.network and hook.name not in followers[other.name]:
+            raise UserError(
+                f"Two hooks round '{shared[0]}': {other.key} and {hook.key}. Expected one hook for each variable, such "
+                "as by other patterns for the `layers` of one of the two."
+            )
