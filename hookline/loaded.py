@@ -71,11 +71,9 @@ def load(
     if config["task"].get("_target_") != PYTHON:
         return _of_command_line(directory, plugins, checkpoint, [model, networks, optimizer, loss, metrics, hooks])
     record = read_record(directory)
-    if networks is None and MODEL not in record["paths"]:
-        raise UserError(f"'{directory}' is a run of several networks. Expected networks=, objectives= and optimizer=.")
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
     if networks is None:
-        given = {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
+        given = _rebuilt(directory, record, given)
     own = rebuilt_part(record.get(MODEL), MODEL) if model is None and networks is None else model
     restore_paths(record, {MODEL: own} if own is not None else networks or {})
     trainer = Trainer(
@@ -92,6 +90,13 @@ def load(
         _check_hooks(directory, config, trainer._spec.config())
     _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
+
+
+def _rebuilt(directory: Path, record: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a run of one network, as given or as its record has them."""
+    if MODEL not in (record.get("paths") or {MODEL}):
+        raise UserError(f"'{directory}' is a run of several networks. Expected networks=, objectives= and optimizer=.")
+    return {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
 
 
 def _settings(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Distillation(GraphHook):
 
     Evaluations report the task's loss only. A checkpoint contains the digest of the teacher, not its weights, unless
     the network is its own teacher; a resumed run refuses a different teacher. Exports and evaluations of the run need
-    the teacher where it lay.
+    the teacher at its original path.
 
     Group: technique
 

@@ -31,8 +31,8 @@ def check_place(key: str, path: str) -> None:
     """Refuse a place that an option names and where nothing lies."""
     if not user_path(path, key).exists():
         raise UserError(
-            f"{key}={path} does not exist. Expected a run or a file there, also to export or evaluate a run that was "
-            f"trained with it: put it back. If it has moved, only resume=<run> takes its new place, as {key}=<path>."
+            f"{key}={path} does not exist. Expected a run or a file. If it has moved since the run began, put it back, "
+            f"or resume with resume=<run> {key}=<its new path>."
         )
 
 

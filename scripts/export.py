@@ -90,7 +90,7 @@ def _command(options: Options) -> None:
         from hookline.scripts.evaluation import has_changed
     run = restore(options.run, config, options.checkpoint)
     if has_changed(options.run, run.data):
-        told = f"data '{run.data.name}' has changed since the training: its test split may hold examples of that"
+        told = f"data '{run.data.name}' has changed since the training: its test split may share examples with it"
         print(f"Warning: {one_line(told)}.", file=sys.stderr)
     networks = run.trainer.networks
     check_network(options.network, networks)
