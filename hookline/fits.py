@@ -18,12 +18,13 @@ from hookline.checks import class_weights_of
 from hookline.hook_list import HISTORY, Watch
 from hookline.hooks.monitors.console import open_console
 from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.inputs import INPUTS
 from hookline.recipes.classification import Classification
 from hookline.spec import Spec, read_record, restore_paths, write_record
 from hookline.trainer.config.stored import FILE_NAME, MISSING, Settings, config_digest, read_stored, spread_settings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import Hook, HostHook
-from hookline.trainer.input.data import Data
+from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
@@ -136,6 +137,7 @@ def begin(
         "steps_per_epoch": data.train.size / batch_size,
         "classes": data.classes,
         "input_shape": list(data.input_shape),
+        INPUTS: None if data.input_shape else _kinds(data.train),
         "epochs": epochs,
         RESUMABLE: watch.fits.get(RESUMABLE) if fit["epochs_before"] else epochs * resume,
     }
@@ -209,6 +211,12 @@ def check_same(directory: Path, settings: Settings) -> None:
                 f"{directory} is the run of another trainer: {key} was {was} and is {now}. Expected the same "
                 "arguments, or another run_dir."
             )
+
+
+def _kinds(split: Split) -> Any:
+    """Return [dtype, *shape] of each input, in the structure of the inputs."""
+    inputs = split.source.gather(tf.constant(split.indices[:1]))[INPUTS]
+    return tf.nest.map_structure(lambda each: [each.dtype.name, *each.shape[1:]], inputs)
 
 
 def planned_fit(

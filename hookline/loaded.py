@@ -14,7 +14,7 @@ import yaml
 
 from hookline.fits import KEY, State, check_same
 from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, Watch
-from hookline.inputs import Examples, split_of
+from hookline.inputs import INPUTS, Examples, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
@@ -145,16 +145,25 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
 
 
 def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
-    """Return one example of zeros, of the shape that the run's data had."""
-    model = next(iter(spec.models.values()))
+    """Return one example of zeros, in the structure that the run's data had."""
     if fit["input_shape"]:
         inputs: Any = np.zeros([1, *fit["input_shape"]], np.float32)
-    elif isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
-        raise UserError(f"The data had several inputs, which '{model.name}' doesn't name. Expected a functional model.")
-    else:
+    elif INPUTS in fit:
+        inputs = _zeros(fit[INPUTS])
+    else:  # several inputs of an older run
+        model = next(iter(spec.models.values()))
         inputs = tf.nest.map_structure(lambda each: np.zeros([1, *(n or 1 for n in each.shape[1:])]), model.input)
     train = split_of("train", Examples(inputs, np.zeros([1], np.int64)), spec.form)
     return Data("nothing", train, None, None, tuple(fit["input_shape"]), fit["classes"])
+
+
+def _zeros(kinds: Any) -> Any:
+    """Return an array [1, ...] for each [dtype, *shape] in a structure."""
+    if isinstance(kinds, Mapping):
+        return {name: _zeros(each) for name, each in kinds.items()}
+    if isinstance(kinds[0], str):
+        return np.zeros([1, *kinds[1:]], kinds[0])
+    return [_zeros(each) for each in kinds]
 
 
 def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None, parts: list[Any]) -> Trainer:

@@ -53,7 +53,7 @@ class Trainer:
 
         Args:
             model: any built Keras 3 model with one output [batch, ...], or several in a dict or list.
-            optimizer: a name, or a Keras optimizer; with `networks` one for each by name, or a name for all.
+            optimizer: a name, or a Keras optimizer, also with a schedule; of `networks` one each by name, or a name.
             loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
                 one value for each example; of several outputs {name: loss}. Cross-entropies are computed from logits:
                 a final softmax or sigmoid is taken off in training and is there in all that is shipped.

@@ -119,3 +119,25 @@ def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path):
     np.testing.assert_array_equal(
         hookline.load(tmp_path / "run").predict(data["x_test"]), trainer.predict(data["x_test"])
     )
+
+
+class TwoInputs(keras.Model):
+    """Take a dict of inputs that the model does not declare."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = keras.layers.Embedding(5, 4), keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.head(keras.ops.concatenate([self.table(inputs["id"]), inputs["x"]], axis=-1))
+
+
+def test_a_subclassed_model_of_several_inputs_loads(tmp_path):
+    x = {"x": np.random.default_rng(0).normal(size=(24, 2)).astype("float32"), "id": np.arange(24) % 5}
+    model = TwoInputs()
+    model(x)
+    trainer = hookline.Trainer(model, loss="sparse_categorical_crossentropy", hooks=["ema"], run_dir=tmp_path / "run")
+    trainer.fit(x, np.arange(24) % 3, batch_size=8, verbose=0)
+    other = TwoInputs()
+    other(x)
+    np.testing.assert_array_equal(hookline.load(tmp_path / "run", model=other).predict(x), trainer.predict(x))
