@@ -230,10 +230,7 @@ def semi_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) ->
 
 
 def batch_all(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
-    """Return every triplet of the batch: [batch, batch, batch], anchors by positives by negatives.
-
-    Hermans et al. 2017, equation 6.
-    """
+    """Return every triplet [batch, batch, batch], anchors by positives by negatives (Hermans et al., equation 6)."""
     valid = tf.logical_and(positive[:, :, tf.newaxis], negative[:, tf.newaxis, :])
     shape = tf.shape(valid)
     return Triplets(

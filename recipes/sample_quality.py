@@ -17,7 +17,7 @@ from hookline.recipes.models import is_image
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import HOST, Data
-from hookline.trainer.input.preparation import Preparation, different_ranges
+from hookline.trainer.input.preparation import different_ranges
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, enlarged, in_rows, sheet
 from hookline.trainer.run.finished import read_config, restore_beside, shipped_network
@@ -124,14 +124,7 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
 TASK = "hookline.recipes.classification.classification"
 
 
-def load_classifier(
-    run: str,
-    *,
-    input_shape: Sequence[int],
-    classes: int,
-    preparation: Preparation | None,
-    plugins: Sequence[str] = (),
-) -> keras.Model:
+def load_classifier(run: str, data: Data, plugins: Sequence[str] = ()) -> keras.Model:
     """Return the classifier of a finished run, as at its best evaluation, from images to features and logits."""
     try:
         config = read_config(run, plugins)
@@ -141,13 +134,13 @@ def load_classifier(
         finished = restore_beside(run, config)
         model = _with_features(shipped_network(finished))
         found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
-        if (found, logits) != (tuple(input_shape), classes):
+        if (found, logits) != (tuple(data.input_shape), data.classes):
             raise UserError(
                 f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
-                f"{classes} classes of inputs {list(input_shape)}."
+                f"{data.classes} classes of inputs {list(data.input_shape)}."
             )
-        ranges = [None if each is None else each.pixel_range for each in (finished.data.preparation, preparation)]
-        if told := different_ranges(*ranges):
+        preparations = (finished.data.preparation, data.preparation)
+        if told := different_ranges(*(None if each is None else each.pixel_range for each in preparations)):
             raise UserError(
                 f"this run was trained on inputs {told[0]}, but the data gives inputs {told[1]}. Set data.scale "
                 "(pixels: from -1 to 1, unit: from 0 to 1) so that they are alike, or give a classifier of this data."
@@ -233,14 +226,7 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
     if is_image(data.input_shape):
         if classifier is None:
             return ImageQuality(data.classes, None)
-        judge = load_classifier(
-            classifier,
-            input_shape=data.input_shape,
-            classes=data.classes,
-            preparation=data.preparation,
-            plugins=plugins,
-        )
-        return ImageQuality(data.classes, partial(judge, training=False))
+        return ImageQuality(data.classes, partial(load_classifier(classifier, data, plugins), training=False))
     if classifier is not None:
         raise UserError(f"task.classifier={classifier} received, but data={data.name} has no images. Expected null.")
     return MixtureQuality(data.centers, data.deviation) if isinstance(data, MixtureData) else None
@@ -256,25 +242,19 @@ def average_metrics(metrics: Callable[[tf.Tensor], Metrics], samples: tf.Tensor)
     return {**{name: tf.reduce_mean(values) for name, values in together.items()}, **best}
 
 
-def draw(quality: Quality, samples: np.ndarray, collected: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return one picture of the samples of one or several generators, below one another."""
-    if len(samples) == 1:
-        return quality.picture(samples[0], collected, "samples")
-    titles = [f"generator {place}" for place in range(len(samples))]
-    pictures = [quality.picture(each, collected, "") for each in samples]
-    return stacked_sheets(pictures, titles)
-
-
 TITLE, MARGIN = 22, 2  # pixels: the height of a line of text, and what is left of it
 
 
-def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.ndarray:
-    """Return pictures of one width below one another, each with its title above."""
-    parts = []
-    for each, title in zip(sheets, titles, strict=True):
-        line = Image.new("RGB", (each.shape[1], TITLE), "white")
-        ImageDraw.Draw(line).text((MARGIN, TITLE - 5), title, "black", ImageFont.load_default(14), anchor="ls")
-        parts += [np.asarray(line, np.float32) / 255.0, each]
+def draw(quality: Quality, samples: np.ndarray, collected: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return one picture of the samples of one generator, or of several below one another, each with a title above."""
+    if len(samples) == 1:
+        return quality.picture(samples[0], collected, "samples")
+    parts, font = [], ImageFont.load_default(14)
+    for place, each in enumerate(samples):
+        picture = quality.picture(each, collected, "")
+        line = Image.new("RGB", (picture.shape[1], TITLE), "white")
+        ImageDraw.Draw(line).text((MARGIN, TITLE - 5), f"generator {place}", "black", font, anchor="ls")
+        parts += [np.asarray(line, np.float32) / 255.0, picture]
     return np.concatenate(parts)
 
 

@@ -257,15 +257,12 @@ def _logits_of(
 
 
 def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Sequence[str], data: Data) -> bool:
-    """Return whether a cross-entropy that expects probabilities meets logits.
-
-    They stand behind a layer without an activation, or leave [0, 1] on the first examples, as those of a batch norm do.
-    """
+    """Return whether a cross-entropy that expects probabilities meets logits."""
     if loss is None or loss.kind is None or loss.from_logits:
         return False
     if name in names and ends_linear(model, names.index(name)):
         return True
-    outputs = first_outputs(model, data)
+    outputs = first_outputs(model, data)  # those of a batch norm leave [0, 1]
     found = outputs if name == ONE or outputs is None else _item(outputs, name, names)
     if not isinstance(found, tf.Tensor):
         return False

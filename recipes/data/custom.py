@@ -31,10 +31,7 @@ ROWS_A_PASS = 256
 
 
 class ExampleReader:
-    """Examples of an object that has `__len__` and `__getitem__`, or `__len__` and `gather`; see `custom`.
-
-    `specs` have the shape of one row and the dtype of every array but labels, by name.
-    """
+    """Examples of an object that has `__len__` and `__getitem__`, or `__len__` and `gather`; see `custom`."""
 
     def __init__(
         self,
@@ -67,6 +64,7 @@ class ExampleReader:
         targets = self._typed(first.pop(TARGETS))
         if not self.has_classes:
             first[TARGETS] = targets
+        # Of every array but labels, the shape of one row and the dtype.
         self.specs = {key: tf.TensorSpec(each.shape[1:], each.dtype) for key, each in first.items()}
 
     @property

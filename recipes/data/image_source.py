@@ -157,16 +157,13 @@ def _open(
 
 
 def _read_cache(file: Path, stamp: str) -> tuple[NpyRows, dict[int, str]] | None:
-    """Return the pixels of a cache file, uint8 [size, height, width, channels], and why some images are missing.
-
-    Behind the array the file has a note in JSON: the stamp of what the pixels are from, and their checksum.
-    """
+    """Return the pixels of a cache file, uint8 [size, height, width, channels], and why some images are missing."""
     if not file.is_file():
         return None
     try:
         pixels = open_npy(file)
         with open(file, "rb") as stream:
-            stream.seek(pixels.offset + pixels.nbytes)
+            stream.seek(pixels.offset + pixels.nbytes)  # behind the array: what the pixels are from, and their checksum
             note = json.load(stream)
         if note["stamp"] != stamp:
             return None

@@ -27,7 +27,6 @@ SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow co
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 def is_held(cache: str, size: int) -> bool:
@@ -145,7 +144,7 @@ class HostRows:
 
     def __init__(
         self,
-        read: ReadRows,
+        read: Callable[[np.ndarray], Mapping[str, np.ndarray]],
         specs: Mapping[str, tf.TensorSpec],
         targets: np.ndarray | int,
         transform: Callable[[Batch], Batch],

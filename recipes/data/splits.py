@@ -129,10 +129,7 @@ def hold_out(
     groups: np.ndarray | None,
     keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those held out, which are not present; options have their shares by part.
-
-    The split "auto" is stratified where there are labels.
-    """
+    """Return rows by part: "train", and those held out, which are not present; options have their shares by part."""
     split, seed = options["split"], options["seed"]
     held_out = {part: options[part] for part in PARTS[1:] if part not in present}
     if not held_out:
@@ -148,7 +145,7 @@ def hold_out(
         return split_indices(size, held_out, seed, keys=keys)
     if split == "stratified" and labels is None:
         raise UserError("data.split=stratified needs classes, and the data has none. Set data.split=random.")
-    return split_indices(size, held_out, seed, None if split == "random" else labels)
+    return split_indices(size, held_out, seed, None if split == "random" else labels)  # "auto": stratified, with labels
 
 
 def complete(

@@ -38,30 +38,17 @@ def gan_mlp(
     shape = tuple(input_shape)
     leading = () if stacked is None else (stacked,)  # the axes before that of the batch
     if role == GENERATOR:
-        return _generator(shape, latent, leading, units, activation)
-    return _discriminator(shape, leading, discriminator_units or units, discriminator_activation)
-
-
-def _generator(
-    shape: tuple[int, ...], latent: int, leading: tuple[int, ...], units: Sequence[int], activation: str
-) -> keras.Model:
-    inputs = keras.Input(batch_shape=(*leading, None, latent), name="noise")
-    x = _hidden(inputs, leading, units, activation)
-    x = _dense(x, leading, math.prod(shape), "sample")
-    if is_image(shape):
-        x = keras.layers.Activation("tanh", name="in_range")(x)
-    if len(shape) != 1:
-        x = keras.ops.reshape(x, (*leading, -1, *shape))
-    return keras.Model(inputs, x, name="gan_mlp_generator")
-
-
-def _discriminator(
-    shape: tuple[int, ...], leading: tuple[int, ...], units: Sequence[int], activation: str
-) -> keras.Model:
+        inputs = x = keras.Input(batch_shape=(*leading, None, latent), name="noise")
+        x = _dense(_hidden(x, leading, units, activation), leading, math.prod(shape), "sample")
+        if is_image(shape):
+            x = keras.layers.Activation("tanh", name="in_range")(x)
+        if len(shape) != 1:
+            x = keras.ops.reshape(x, (*leading, -1, *shape))
+        return keras.Model(inputs, x, name="gan_mlp_generator")
     inputs = x = keras.Input(batch_shape=(*leading, None, *shape), name="example")
     if len(shape) != 1:
         x = keras.ops.reshape(x, (*leading, -1, math.prod(shape)))
-    x = _hidden(x, leading, units, activation)
+    x = _hidden(x, leading, discriminator_units or units, discriminator_activation)
     return keras.Model(inputs, _dense(x, leading, 1, "score"), name="gan_mlp_discriminator")
 
 

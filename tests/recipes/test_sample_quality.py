@@ -3,6 +3,7 @@
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -153,7 +154,7 @@ def test_measures_are_those_of_the_definition(samples) -> None:
 
 
 SHAPE = (8, 8, 1)
-ASKED = {"input_shape": SHAPE, "classes": 10, "preparation": pixel_preparation(SHAPE, 16)}
+ASKED = {"input_shape": SHAPE, "classes": 10, "preparation": pixel_preparation(SHAPE, 16)}  # of the data
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
 def test_predictions_are_those_of_the_runs_best_evaluation(run) -> None:
     split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
     examples = split.examples(range(split.split.size))
-    classifier = load_classifier(str(run[0]), **ASKED)
+    classifier = load_classifier(str(run[0]), SimpleNamespace(**ASKED))
     features, shown = tf.function(classifier, autograph=False)(tf.constant(examples["inputs"]))
     assert features.shape == (len(examples["targets"]), 16)
     layers = classifier.layers
@@ -196,5 +197,5 @@ def test_what_is_no_classifier_of_this_data_or_has_code_that_nobody_named_is_ref
         (tmp_path / "task", {}, "no classifier"),
         (tmp_path / "own", {}, r"Expected plugins=\[tests.support\] beside it, if you trust it"),
     ):
-        assert_refused(match, load_classifier, str(directory), **{**ASKED, **options})
-    load_classifier(str(tmp_path / "own"), **ASKED, plugins=["tests.support"])
+        assert_refused(match, load_classifier, str(directory), SimpleNamespace(**{**ASKED, **options}))
+    load_classifier(str(tmp_path / "own"), SimpleNamespace(**ASKED), plugins=["tests.support"])
