@@ -13,14 +13,7 @@ from PIL import Image
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets, variable_layers
 from hookline.hooks.options import AVERAGE, begin_step, check_place
 from hookline.hooks.pruning.selector import keep_largest
-from hookline.trainer.errors import (
-    ARRAY_FAULTS,
-    UserError,
-    check_choice,
-    check_number,
-    did_you_mean,
-    user_path,
-)
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, check_choice, check_number, did_you_mean, user_path
 from hookline.trainer.files import check_folders
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Run, Tensors
 from hookline.trainer.network import Network

@@ -263,13 +263,11 @@ class QuantizationAwareTraining(GraphHook):
         return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, made, strict=True)}}
 
     def _folded_by(self, kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor | None:
-        """Return what batch norm multiplies a kernel by before it is rounded, or None.
-
-        Learned steps need not follow the statistics, so their factors have a mean of 1.
-        """
+        """Return what batch norm multiplies a kernel by before it is rounded, or None."""
         if kernel.name not in self._norms:
             return None
         factors = tf.stop_gradient(self._norms[kernel.name](weights, state))
+        # Learned steps need not follow the statistics, so their factors have a mean of 1.
         return factors if self._learned is None else tf.math.divide_no_nan(factors, tf.reduce_mean(tf.abs(factors)))
 
     @contextmanager

@@ -109,12 +109,7 @@ class TextTable:
 
 
 def show(console: Console, table: TextTable) -> None:
-    """Print a table: in a pipe whole, on a terminal in as many columns as fit; if too few would, a line for each cell.
-
-    Args:
-        console: what `open_console` returned.
-        table: texts that may come from strangers.
-    """
+    """Print a table: in a pipe whole, on a terminal in as many columns as fit, or with a line for each cell."""
     texts = [[name, *(printable(row[index]) for row in table.rows)] for index, name in enumerate(table.columns)]
     columns, room = texts, console.width if console.is_terminal else sys.maxsize
     for name in table.left_out_first:

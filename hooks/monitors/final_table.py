@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookline.hooks.monitors.console import AUTO, PLAIN, QUIET, TextTable, open_console, show
+from hookline.hooks.monitors.console import AUTO, NONE, PLAIN, QUIET, TextTable, open_console, show
 from hookline.trainer.errors import as_typed, check_choice
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
@@ -157,7 +157,6 @@ def _describe_size(sizes: Mapping[str, int]) -> str:
     return text
 
 
-DASH = "-"
 FEWEST = 3  # columns of a hook's table that stay, however narrow the terminal
 TEXTS = ("kind", "output")
 """Columns of texts beside the first; the others hold numbers."""
@@ -207,19 +206,19 @@ def _cell(value: Any) -> str:
         return results.format_value(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return DASH if value is None else str(value)
+    return NONE if value is None else str(value)
 
 
 Layer = Mapping[str, Any]
 COLUMNS: dict[str, Callable[[Layer], str]] = {
     "layer": lambda layer: str(layer["layer"]),
-    "kind": lambda layer: layer.get("kind") or DASH,
+    "kind": lambda layer: layer.get("kind") or NONE,
     "output": lambda layer: _shape(layer.get("output")),
     "params": lambda layer: f"{layer['params']:,}",
     "weight bits": lambda layer: _bits(layer.get("weight_bits")),
     "input bits": lambda layer: _bits(layer.get("input_bits")),
-    "zeros": lambda layer: f"{100 * layer['sparsity']:.1f} %" if layer.get("sparsity") else DASH,
-    "MACs": lambda layer: DASH if layer["macs"] is None else f"{layer['macs']:,}",
+    "zeros": lambda layer: f"{100 * layer['sparsity']:.1f} %" if layer.get("sparsity") else NONE,
+    "MACs": lambda layer: NONE if layer["macs"] is None else f"{layer['macs']:,}",
     "size": lambda layer: results.format_bytes(layer["bytes"]),
 }
 """Columns of a network's table, with the text of a layer of `summary.json`."""
@@ -233,7 +232,7 @@ def network_tables(summary: Mapping[str, Any], most: int | None = None) -> list[
         if layers := network.get("layers"):
             shown = layers if most is None else _largest(layers, most)
             columns = tuple((key, *map(text, shown)) for key, text in COLUMNS.items())
-            alike.setdefault(tuple(each for each in columns if {*each[1:]} != {DASH}), []).append(name)
+            alike.setdefault(tuple(each for each in columns if {*each[1:]} != {NONE}), []).append(name)
     tables = []
     for found, names in alike.items():
         keys, *rows = zip(*found, strict=True)
@@ -254,8 +253,8 @@ def _largest(layers: Sequence[Layer], most: int) -> list[Layer]:
 
 
 def _shape(shape: Sequence[int | None] | None) -> str:
-    return DASH if shape is None else "x".join("?" if size is None else str(size) for size in shape) or "1"
+    return NONE if shape is None else "x".join("?" if size is None else str(size) for size in shape) or "1"
 
 
 def _bits(value: float | None) -> str:
-    return DASH if value is None else f"{value:.4g}"
+    return NONE if value is None else f"{value:.4g}"

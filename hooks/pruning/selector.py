@@ -147,7 +147,10 @@ class MaskSelector:
             group = self.structure.sizes[1]
             kept = [keep_in_groups(each, count, group) for each, count in zip(scores, counts, strict=True)]
         elif len(counts) == len(scores):
-            kept = [self._largest(each, count) for each, count in zip(scores, counts, strict=True)]
+            kept = [
+                tf.reshape(keep_largest(tf.reshape(each, [-1]), count), each.shape)
+                for each, count in zip(scores, counts, strict=True)
+            ]
         else:
             kept = self._largest_of_all(scores, counts[0])
         return [
@@ -164,10 +167,6 @@ class MaskSelector:
         # A pruned p takes the place of a kept w where p > hysteresis * w: the two thresholds of Guo et al. 2016 (arXiv
         # 1608.04493, equation 3), placed so that the count is exact.
         return tf.where(was_kept, scores * self.hysteresis, scores)
-
-    @staticmethod
-    def _largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(keep_largest(tf.reshape(scores, [-1]), count), scores.shape)
 
     @staticmethod
     def _largest_of_all(scores: Sequence[tf.Tensor], count: tf.Tensor) -> list[tf.Tensor]:
