@@ -81,11 +81,8 @@ def build(
     plugins: Sequence[str] = (),
     **injected: Any,
 ) -> Any:
-    """Return what a node's `_target_` returns, an instance of `kind` where it is given.
-
-    Nested nodes with a `_target_` are built first. Nothing is called before the whole node is checked.
-    """
-    bind(node, group=group, kind=kind, plugins=plugins, injected=injected)
+    """Return what a node's `_target_` returns, an instance of `kind` where it is given; nested nodes come first."""
+    bind(node, group=group, kind=kind, plugins=plugins, injected=injected)  # the whole node, before anything is called
     target = _target(node, group, plugins)
     parameters, takes_any = parameters_of(target)
     arguments = {name: _build_nested(value, plugins) for name, value in node.items() if name != TARGET}
@@ -113,10 +110,8 @@ def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) 
 
 
 def _as_typed(value: Any, parameter: inspect.Parameter | None) -> Any:
-    """Return a value, as a float if only the default says that it is one: Keras refuses momentum=0.
-
-    Where there is an annotation, an integer may mean something else: a number of examples, not a share.
-    """
+    """Return a value, as a float if only the default says that it is one: Keras refuses momentum=0."""
+    # Where there is an annotation, an integer may mean something else: a number of examples, not a share.
     if type(value) is not int or parameter is None or parameter.annotation != like(parameter.default):
         return value
     return float(value) if isinstance(parameter.default, float) else value

@@ -267,11 +267,8 @@ def _directories(command: Command, overrides: Sequence[str], config_dir: Path) -
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a composed config with types applied and references resolved.
-
-    It is merged into a fresh schema, since what `+` added is in the composed one without being checked.
-    """
-    try:
+    """Return a composed config with types applied and references resolved."""
+    try:  # in a fresh schema: what `+` added is in the composed one without being checked
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), config)
         return OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except MissingMandatoryValue as error:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from hookline.trainer.config.command import CONFIG_DIR, SCHEMA_NAME, Composer
 from hookline.trainer.config.schema import NAMED, TARGET, children, follow, is_part, leaves, lookup, show
+from hookline.trainer.config.stored import LOADER
 from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
 
 ELSEWHERE = {f"task.{key}": f" task=supervised takes any Keras {key}." for key in ("loss", "metrics")}
@@ -130,7 +131,6 @@ def _unknown_part(section: str, name: str, present: Sequence[str], composer: Com
 
 COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
 """A comment after a value: not a # within quotes or within a word."""
-LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
 
 
 @cache

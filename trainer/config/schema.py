@@ -113,14 +113,11 @@ def children(node: Any) -> dict[str, Any]:
 
 
 def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
-    """Follow a key through plain values, as far as it goes.
-
-    A name may hold dots itself, as the pattern "dense_.*" does: of several that fit, the longest counts.
-    """
+    """Follow a key through plain values, as far as it goes."""
     passed: list[tuple[str, Any]] = []
     rest: str | None = key
     while rest is not None:
-        named = children(node)
+        named = children(node)  # a name may hold dots itself, as the pattern "dense_.*" does
         name = max((each for each in named if f"{rest}.".startswith(f"{each}.")), key=len, default=None)
         if name is None:
             break
@@ -214,13 +211,10 @@ def describe(annotation: Any) -> str:
 
 
 def like(default: Any) -> Any:
-    """Return the annotation for values that may replace a default whose own annotation is not known.
-
-    Only the signature knows whether a number must be whole; in place of a text, a list or a part is accepted, too.
-    """
+    """Return the annotation for values that may replace a default whose own annotation is not known."""
     if isinstance(default, bool):
         return bool | None
-    if isinstance(default, int | float):
+    if isinstance(default, int | float):  # only the signature knows whether a number must be whole
         return float | None
     if isinstance(default, str) and default != MISSING:
         return str | float | list | dict | None

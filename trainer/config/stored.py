@@ -21,7 +21,7 @@ MAX_BYTES = 2**20
 """A hundred times what a run writes."""
 MAX_TEXT = 2**16
 """Characters of one value: reading a longer number takes long."""
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
 
 
 def read_yaml(path: Path) -> Any:

@@ -169,10 +169,7 @@ def bind_hooks(
     objectives: Sequence[Objective],
     build_again: Callable[[str], Hook],
 ) -> list[Hook]:
-    """Return the hooks of a run, each graph hook bound to one network.
-
-    A hook that works on several networks becomes an instance for each, named "<hook>@<network>".
-    """
+    """Return the hooks of a run, each graph hook bound to one network: of several, an instance "<hook>@<network>"."""
     bound: list[Hook] = []
     for hook in hooks:
         if not isinstance(hook, GraphHook):

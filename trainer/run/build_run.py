@@ -52,10 +52,7 @@ def build_run(
     workers: Workers | None = None,
     times: Times | None = None,
 ) -> Run:
-    """Build the parts of a blueprint for the replicas of this process, then trace and audit the step.
-
-    Nothing is written. Names and arguments are checked before the data is opened, the data before a network is built.
-    """
+    """Build a blueprint for the replicas of this process, then trace and audit the step; nothing is written."""
     times = times or Times()
     with computing_in(_precision(blueprint.settings)):
         data, training, total_steps, trainers, hooks = _build_parts(blueprint, replicas)

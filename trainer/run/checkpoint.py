@@ -114,12 +114,9 @@ class CheckpointStore:
             return None
 
     def newest(self) -> disk.Checkpoint | None:
-        """Return the checkpoint that was written last and is sound; None if none was ever written.
-
-        Damaged ones are set aside. Failed writes are forgotten: training continues from what is on the disk.
-        """
+        """Return the newest sound checkpoint, and set damaged ones aside; None if none was ever written."""
         self.wait()
-        self._unwritten = []
+        self._unwritten = []  # training continues from what is on the disk
         checkpoint = self._first_sound()
         names, aside = disk.checkpoint_names(self.directory), disk.set_aside(self.directory)
         if checkpoint is None and (names or aside or (self.directory / disk.INDEX).exists()):

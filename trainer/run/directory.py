@@ -75,10 +75,7 @@ def initial_checkpoints(init_from: str) -> Path:
 def make_directory(
     path: Path, config: Mapping[str, Any], overrides: Sequence[str], choose: Callable[[], Path] | None = None
 ) -> Path:
-    """Make the run directory with config.yaml, overrides.txt and environment.json, at once or not at all; return it.
-
-    If another process has made it since it was chosen, `choose` returns another one.
-    """
+    """Make the run directory with config.yaml, overrides.txt and environment.json, at once or not at all; return it."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
@@ -92,7 +89,7 @@ def make_directory(
             except OSError as error:
                 if choose is None or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                path = choose()
+                path = choose()  # another process has made it since it was chosen
     except OSError as error:
         raise UserError(f"The run directory {path} cannot be made: {error.strerror}. Give another run_dir=.") from error
     finally:

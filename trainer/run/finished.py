@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookline.trainer.config.parts import check_found
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.config.stored import PYTHON, check_plugins, read_stored, without_initial
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_BYTES, open_file, parse_json
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 LAST = "last"
-TARGET = "_target_"
 KERAS_SUFFIX, KERAS_CONFIG = ".keras", "config.json"
 
 
@@ -109,8 +109,7 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
 def read_model(path: str, key: str) -> tuple[keras.Model, Range]:
     """Return a trained model, of a run or a .keras file, and its range of pixels; no code that the file names runs.
 
-    A run must be of the command line and have one network; it comes without its final activation. `key` is the option
-    that names the path.
+    That of a run, which has one network, comes without its final activation. `key` is the option that names the path.
     """
     given = user_path(path, key)
     try:

@@ -62,7 +62,6 @@ def explain(names: Iterable[str], *, hooks: Collection[str] = (), scopes: Collec
     return {each: NAMESPACES.get(each, OWN) for each in found if each is not None}
 
 
-SHOWN_LOSS = "loss/total"
 WHOLE = 1e-3
 """How far rounding may have moved a whole number."""
 COMPLETE = ("completed", "stopped")
@@ -119,10 +118,7 @@ def format_share(share: float) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "loss/total" reads "loss".
-
-    What stands before it stays: "generator/loss/total" reads "generator/loss".
-    """
+    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "x/loss/total" reads "x/loss"."""
     if is_total_loss(name):
         return name.removesuffix("/total")
     return name.removeprefix("metric/") if name.startswith("metric/") else name.replace("/metric/", "/", 1)
@@ -130,7 +126,7 @@ def short_name(name: str) -> str:
 
 def is_total_loss(name: str) -> bool:
     """Return whether a value is the total loss, of the only objective or of one among several."""
-    return name == SHOWN_LOSS or name.endswith(f"/{SHOWN_LOSS}")
+    return name == TOTAL_LOSS or name.endswith(f"/{TOTAL_LOSS}")
 
 
 def is_metric(name: str) -> bool:

@@ -44,10 +44,7 @@ LOSS_SCALE = "opt/loss_scale"
 
 @dataclass(eq=False)
 class Run:
-    """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and host hooks get it as an argument.
-
-    Host hooks do not need `loop` and `checkpoint`.
-    """
+    """Train, evaluate and save: `build_run` makes it, `fit` and `finish` run it, and host hooks get it."""
 
     directory: Path  # while the run trains, it exists and holds config.yaml, unless nothing is written
     recipe: str  # its name, such as "bnn" or "bnn+frozen_mask"

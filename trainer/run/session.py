@@ -53,10 +53,7 @@ def execute(
     plan: PlanText = lambda run: "",
     began: float | None = None,
 ) -> Outcome:
-    """Run a validated config, or resume a run; `began` is when it was asked for, by `time.monotonic`.
-
-    A new run writes nothing before the data is open, the networks are built, and the step is traced and audited.
-    """
+    """Run a validated config, or resume a run; `began` is when it was asked for, by `time.monotonic`."""
     times = Times() if began is None else Times(latest=began)
     times.started("import")
     settings = config["trainer"]
@@ -79,7 +76,7 @@ def execute(
 
 
 def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **given: Any) -> Outcome:
-    """Make a new run."""
+    """Make a new run, which writes nothing before the step is traced and audited."""
     choose = partial(choose_directory, config["run_dir"], recipe, datetime.now())
     digest = config_digest(yaml.safe_load(config_text(config)))  # of the config as a resumed run reads it
     store = open_store(directory := choose(), digest)
@@ -143,10 +140,7 @@ def prepare(
     plan: PlanText = lambda run: "",
     **given: Any,
 ) -> Run:
-    """Open the data, build everything, trace and audit the step; nothing is written, nothing trained.
-
-    If it has `begun`, its weights come from a checkpoint, not from what `init_from` names.
-    """
+    """Open the data, build everything, trace and audit the step; a run that has `begun` needs no initial weights."""
     keras.utils.clear_session()
     settings, workers = config["trainer"], workers or Workers()
     _set_threads(settings["threads"])

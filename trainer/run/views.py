@@ -57,10 +57,7 @@ def first_kernel(network: Network) -> str | None:
 
 
 def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a picture of the first kernel of a network whose input is an image, by "filters/<layer>".
-
-    It has a tile for each output channel or unit: zero is gray, the largest weight of the layer black or white.
-    """
+    """Return a picture, a tile for each output channel or unit, of the first kernel that sees an image."""
     if (kernel := first_kernel(network)) is None:
         return {}
     values, image = np.asarray(weights[kernel], np.float32), network.model.inputs[0].shape[1:]
@@ -70,6 +67,7 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
         return {}
     largest = float(np.abs(filters).max()) or 1.0
     times = max(1, -(-SMALLEST // min(filters.shape[1:3])))
+    # Zero is gray, the largest weight black or white.
     tiles = (0.5 + filters / (2.0 * largest)).repeat(times, axis=1).repeat(times, axis=2)
     return {f"filters/{kernel.rpartition('/')[0] or kernel}": sheet(in_rows(tiles), GAP)}
 
