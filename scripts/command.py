@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report, say
+from hookline.trainer.config.schema import describe, fits
 from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import UserError, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
@@ -24,14 +25,8 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 Options = TypeVar("Options")
-EXPECTED = {
-    bool: "true or false",
-    int: "a whole number of at least 1",
-    float: "a number of at least 0",
-    NoneType: "null",
-    list[str]: "a list such as [a,b]",
-    list[float]: "numbers such as [0.5,0.9]",
-}
+LOWEST = {int: 1, float: 0, list[float]: 0}
+"""Of the numbers that an option takes, which are finite, too."""
 
 
 def make_main(
@@ -87,9 +82,11 @@ def _value(key: str, text: str, hint: Any) -> Any:
     if float in kinds and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)  # 1e-3, which YAML takes for a text
-    if not any(_fits(value, kind) for kind in kinds):
-        expected = " or ".join(EXPECTED[kind] for kind in kinds if kind in EXPECTED)
-        raise UserError(f"Invalid {key}: {value!r}. Expected {expected}; see --help.")
+    lowest = next((LOWEST[kind] for kind in kinds if kind in LOWEST), None)
+    given = value if isinstance(value, list) else [] if value is None else [value]
+    if not fits(value, hint) or (lowest is not None and not all(lowest <= each < math.inf for each in given)):
+        limit = "" if lowest is None else f", at least {lowest}"
+        raise UserError(f"Invalid {key}: {value!r}. Expected {describe(hint)}{limit}; see --help.")
     return value
 
 
@@ -101,16 +98,6 @@ def read_value(key: str, text: str) -> Any:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
         raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(_fits(each, get_args(kind)[0]) for each in value)
-    if kind is Any or value is None or isinstance(value, bool):
-        return kind in (Any, type(value))
-    if kind is int:
-        return isinstance(value, int) and value >= 1
-    return isinstance(value, int | float) and 0 <= value < math.inf if kind is float else isinstance(value, kind)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -153,8 +140,8 @@ def built(job: Job) -> Iterator[Run]:
         yield prepare(job.config, job.recipe)
 
 
-def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> Path:
-    """Return the path of a file to write; refuse one that cannot or must not be written."""
+def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse the path of a file that cannot or must not be written."""
     path = user_path(text, key)
     if not path.name.endswith(tuple(endings)):
         raise UserError(f"{key}={text} received. Expected a file that ends with {' or '.join(endings)}.")
@@ -162,7 +149,6 @@ def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool
         raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{key}={text}: {path.absolute().parent} is not a directory. Expected an existing one.")
-    return path
 
 
 def write_file(path: Path, text: str) -> None:
