@@ -38,7 +38,7 @@ from hookline.hooks.monitors.console import TextTable, open_console, show
 from hookline.scripts.command import check_output, csv_text, make_main, new_figure, parse_options, write_file
 from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, compare, difference, show_setting, sort
 from hookline.scripts.comparison.runs import StoredRun, find_runs, number
-from hookline.trainer.errors import UserError, printable, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, printable, user_path
 from hookline.trainer.files import parse_json, read_lines
 from hookline.trainer.run.results import format_bytes, short_name
 
@@ -98,8 +98,7 @@ def find_group(comparison: Comparison, text: str) -> Group:
     parts = re.split(f",(?=(?:{'|'.join(map(re.escape, keys))})=)", text)  # not at a comma inside of a value
     wanted = dict(part.partition("=")[::2] for part in parts) if "=" in text else {text: ""}
     for name in wanted:
-        if name not in keys:
-            raise unknown_name("setting in against", name, keys)
+        check_choice("setting in against", name, keys)
     matching = [
         group
         for group in comparison.groups
@@ -144,7 +143,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
         if shared is None:
             monitored = f"{short_name(group.monitor.name)} ({group.monitor.direction}) {monitored}"
         values = [str(group.spread(metric)) for metric in comparison.metrics]
-        costs = [format_bytes(group.mean("bytes", "deployed")), f"{group.mean('params', 'total'):,.0f}"]
+        costs = [format_bytes(group.mean("bytes.deployed")), f"{group.mean('params.total'):,.0f}"]
         cells = [count, monitored, *values, *costs, f"{group.mean('seconds'):.1f}"]
         rows.append([*comparison.cells(group), *cells])
     title = "Comparison: mean ± standard deviation over n seeds"
@@ -208,7 +207,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
         for name, metric in {"best_validation": group.monitor, **metrics}.items():
             found = group.spread(metric)
             row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
-        row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
+        row |= {"bytes": group.mean("bytes.deployed"), "parameters": group.mean("params.total")}
         rows.append(row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)})
     write_file(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
 

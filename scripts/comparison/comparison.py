@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookline.hooks.monitors.console import NONE
-from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of, nested
-from hookline.trainer.config.schema import NAMED, TARGET, show
+from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of
+from hookline.trainer.config.schema import NAMED, TARGET, lookup, show
 from hookline.trainer.config.stored import (
     IGNORED,
     MISSING,
@@ -131,9 +131,9 @@ class Group:
     def by_seed(self, metric: Metric) -> dict[int, float | None]:
         return {run.seed: metric.of(run) for run in self.runs if run.seed is not None}
 
-    def mean(self, *path: str) -> float:
-        """Return the mean of a number that every summary has, such as ("bytes", "deployed")."""
-        return statistics.fmean(float(nested(run.summary, path)) for run in self.runs)
+    def mean(self, place: str) -> float:
+        """Return the mean of a number that every summary has, such as "bytes.deployed"."""
+        return statistics.fmean(float(lookup(run.summary, place)) for run in self.runs)
 
     @property
     def monitor(self) -> Metric:
@@ -232,11 +232,11 @@ def sort(comparison: Comparison, name: str) -> Comparison:
 
 
 def _sort_key(comparison: Comparison, name: str) -> Callable[[Group], Any]:
-    places = {SIZE: ("bytes", "deployed"), PARAMETERS: ("params", "total"), SECONDS: ("seconds",)}
+    places = {SIZE: "bytes.deployed", PARAMETERS: "params.total", SECONDS: "seconds"}
     if name == VALIDATION:
         return lambda group: _ordinal(group.spread(group.monitor).mean, group.monitor.direction)
     if name in places:
-        return lambda group: group.mean(*places[name])
+        return lambda group: group.mean(places[name])
     for metric in comparison.metrics:
         if name in (metric.label, metric.label.replace(" ", "/"), f"{metric.split}/{metric.name}"):
             return lambda group: _ordinal(group.spread(metric).mean, metric.direction)

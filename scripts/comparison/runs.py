@@ -11,6 +11,7 @@ from typing import Any
 
 from hookline.scripts.sweep.record import FILE_NAME as SWEEP_FILE
 from hookline.scripts.sweep.record import SweepJob, read_sweep
+from hookline.trainer.config.schema import lookup
 from hookline.trainer.config.stored import (
     FILE_NAME,
     OVERRIDES,
@@ -30,6 +31,8 @@ UNFINISHED = "unfinished"
 """The status of a run without a summary: it is running, or its process was killed."""
 NUMBERS = ("seconds", "params.total", "bytes.deployed")
 """Of summary.json: what is compared."""
+SPLITS = {"train": "final", "validation": "best.values", "test": "test"}
+"""Where summary.json has the values of each split."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,7 @@ class StoredRun:
 
     def values(self, split: str) -> Mapping[str, Any]:
         """Return all that the summary says of a split, by name."""
-        part = self.summary.get({"train": "final", "validation": "best"}.get(split, split))
-        if split == "validation" and isinstance(part, Mapping):
-            part = part.get("values")
+        part = lookup(self.summary, SPLITS.get(split, split))
         return part if isinstance(part, Mapping) else {}
 
 
@@ -83,12 +84,12 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
     """Return a run."""
     try:
         config = read_stored(str(directory), "run")
-        if nested(config, ("task", "_target_")) == PYTHON:
+        if lookup(config, "task._target_") == PYTHON:
             raise UserError(f"{directory} was trained by Python. Expected a run of the command line.")
         recipe = recipe_of(str(directory), "run")
     except UserError as error:
         raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
-    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
+    if not isinstance(lookup(config, "trainer.monitor"), str) or not isinstance(config.get("seed"), int):
         raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
     path, summary = directory / SUMMARY, {}
     if path.exists():
@@ -96,9 +97,9 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
             summary = read_json(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
-        lacking = [place for place in NUMBERS if number(nested(summary, place.split("."))) is None]
+        lacking = [place for place in NUMBERS if number(lookup(summary, place)) is None]
         kinds = {"status": str, "best": Mapping, "test": Mapping}
-        lacking += [key for key, kind in kinds.items() if not isinstance(nested(summary, [key]), kind)]
+        lacking += [key for key, kind in kinds.items() if not isinstance(lookup(summary, key), kind)]
         if lacking:
             raise UserError(f"{path} is of another format: it lacks {', '.join(lacking)}.")
     return StoredRun(
@@ -111,16 +112,6 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
         directory=directory,
         written=path.stat().st_mtime if summary else 0.0,
     )
-
-
-def nested(summary: Any, place: Sequence[str]) -> Any:
-    """Return what a summary holds at a place; None if it has none."""
-    for name in place:
-        summary = summary.get(name) if isinstance(summary, Mapping) else None
-    return summary
-
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from typing import Any
 
 from hookline.deploy.inference.container import PACKED, SPARSE, read_container
 from hookline.deploy.inference.sparse_file import NETWORK
-from hookline.scripts.comparison.runs import StoredRun, nested, number, read_run
+from hookline.scripts.comparison.runs import StoredRun, number, read_run
 from hookline.scripts.reproduction.targets import Export, Measure, Target, commands_of
+from hookline.trainer.config.schema import lookup
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_json, read_text
 from hookline.trainer.run.directory import cpu_name, usable_cores
@@ -102,7 +103,7 @@ def _measured(
             found = _of_export(run.directory or Path(), export, measure.value)
         else:
             run = stored[measure.run, seed]
-            of_summary = number(nested(run.summary, measure.summary.split(".")))
+            of_summary = number(lookup(run.summary, measure.summary))
             found = run.value(measure.split, measure.metric) if measure.metric else of_summary
         if found is None:
             raise UserError(f"{target.name}: {run.name} has no {measure.metric or measure.summary or measure.value}.")
@@ -127,7 +128,7 @@ def _of_export(run: Path, export: Export, value: str) -> float | None:
     if not evaluation.exists():
         _call("evaluate.py", f"model={path}", f"name={export.name}")
     if value == "accuracy":
-        return number(nested(read_json(evaluation), ("overall", "accuracy")))
+        return number(lookup(read_json(evaluation), "overall.accuracy"))
     if value != "bytes":
         content = path.read_bytes()
         return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
