@@ -11,7 +11,7 @@ from typing import Any
 
 from hookline.train import DONE, INTERRUPTED, WRONG, report, say
 from hookline.trainer.deferred import open_streams
-from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.trainer.errors import UserError, check_choice, did_you_mean
 
 SUBCOMMANDS = {
     "train": ("train", "Train a recipe; with -m, one run for each combination of values"),
@@ -132,8 +132,7 @@ def completion_text(shell: Sequence[str]) -> str:
     from hookline.trainer.config.parts import installed_plugins
     from hookline.trainer.config.schema import NAMED
 
-    if list(shell) != ["bash"]:
-        raise unknown_name("shell", " ".join(shell), ["bash"])
+    check_choice("shell", " ".join(shell), ["bash"])
     plugins = installed_plugins()
     cases, keys = [], ["run_dir", "resume", "init_from", "seed", "run"]
     for group in TITLES:

@@ -41,20 +41,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.deploy.formats import (
-    FORMATS,
-    Contents,
-    ExportOptions,
-    Format,
-    check_network,
-    check_place,
-    put_in_place,
-    size_on_disk,
-)
+from hookline.deploy import formats
+from hookline.deploy.formats import Contents, ExportOptions, Format
 from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.config.stored import read_stored, recipe_of
 from hookline.trainer.deferred import plain_warnings, quiet_start
-from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, one_line, user_path
 from hookline.trainer.run.finished import own_classes, read_config, restore
 
 if TYPE_CHECKING:
@@ -79,11 +71,11 @@ class Options(ExportOptions):
 
 def _command(options: Options) -> None:
     config = read_config(options.run, options.plugins)
-    form = FORMATS[options.format]
+    form = formats.FORMATS[options.format]
     default = Path(options.run) / "export" / f"{options.network}{form.suffix}"
     path = user_path(options.output or default, "output")
     form.check_packages()
-    check_place(path, form, overwrite=options.overwrite)
+    formats.check_place(path, form, overwrite=options.overwrite)
     if options.average:
         config = evaluate_averages(config, options.network, evaluate=True)
     with quiet_start():
@@ -93,7 +85,7 @@ def _command(options: Options) -> None:
         told = f"data '{run.data.name}' has changed since the training: its test split may share examples with it"
         print(f"Warning: {one_line(told)}.", file=sys.stderr)
     networks = run.trainer.networks
-    check_network(options.network, networks)
+    formats.check_network(options.network, networks)
     if options.average and not any(is_ema(node, options.network) for node in config["hooks"].values()):
         use_averages(networks[options.network])
     print_export(run, path, *write(run, options, form, path, config["plugins"]))
@@ -109,12 +101,10 @@ def _command(options: Options) -> None:
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
     options = parse_options(arguments, Options)
-    if options.format not in FORMATS:
-        raise unknown_name("format", options.format, FORMATS)
-    taken = ("tolerance", *FORMATS[options.format].options)
+    form = formats.FORMATS[check_choice("format", options.format, formats.FORMATS)]
     for name in options.changed:
-        if name not in taken:
-            takers = [form.name for form in FORMATS.values() if name in form.options]
+        if name not in ("tolerance", *form.options):
+            takers = [each.name for each in formats.FORMATS.values() if name in each.options]
             raise UserError(f"{name} is not for format={options.format}. Expected format={' or format='.join(takers)}.")
     return options
 
@@ -127,7 +117,7 @@ def write(
     from hookline.deploy.inference.card import write_card
     from hookline.deploy.plain_model import card_of
 
-    with put_in_place(path) as temporary:
+    with formats.put_in_place(path) as temporary:
         contents = form.write(run, options.network, temporary, options)
         with own_classes(plugins):
             predict = form.load(temporary)
@@ -165,7 +155,7 @@ def print_export(
         *contents.notes,
         f"test split, weights of the {run.checkpoint} checkpoint, step {run.step:,}: {values}",
         *([str(difference)] if difference else []),
-        f"{path} ({format_bytes(size_on_disk(path))})",
+        f"{path} ({format_bytes(formats.size_on_disk(path))})",
     ]
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -33,7 +33,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -47,8 +46,8 @@ from hookline.deploy.formats import Predictor, open_model
 from hookline.deploy.inference.card import Card
 from hookline.deploy.inference.graph import ACTIVATIONS
 from hookline.scripts.command import check_output, csv_text, make_main, parse_options, write_file
-from hookline.train import DONE, FAILED
-from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
+from hookline.train import DONE, FAILED, say
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, check_choice, one_line, printable, user_path
 from hookline.trainer.files import open_file
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.ops.probabilities import as_logits
@@ -132,7 +131,7 @@ def _command(options: Options) -> int:
         write_file(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
         print(f"{path}: {len(found.names):,} {'example' if len(found.names) == 1 else 'examples'}")
     else:
-        print_whole(as_table(found) if options.output is None else as_csv(found))
+        say(as_table(found) if options.output is None else as_csv(found), end="")
     return FAILED if skipped else DONE
 
 
@@ -288,9 +287,7 @@ def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.
 
 def _choose(path: Path, names: Sequence[str], array: str | None, keys: Sequence[str]) -> str:
     if array is not None:
-        if array not in names:
-            raise unknown_name(f"array in '{path}'", array, names)
-        return array
+        return check_choice(f"array in '{path}'", array, names)
     found = [name for name in keys if name in names] or (list(names) if keys is KEYS else [])
     if len(found) != 1:
         wanted = "array=<name> to say which" if keys is KEYS else f"one of {' and '.join(keys)}"
@@ -381,16 +378,6 @@ def as_table(predictions: Predictions) -> str:
     columns = list(itertools.zip_longest(*rows, fillvalue=""))
     widths, lines = [max(map(len, column)) for column in columns], zip(*columns, strict=True)
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines) + "\n"
-
-
-def print_whole(text: str) -> None:
-    """Print text; a reader that leaves early (`| head`) is not a failure."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):  # a later flush at exit must not fail either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 main = make_main(__doc__, parse, _command)

@@ -30,7 +30,7 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, parse_options, write_file
 from hookline.scripts.export import evaluate_averages
-from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.errors import UserError, check_choice, user_path
 from hookline.trainer.run.finished import read_config, restore
 from hookline.trainer.run.results import AUTO, mode_of
 
@@ -76,11 +76,9 @@ def measure(options: Options) -> Scan:
         options.run, evaluate_averages(read_config(options.run, options.plugins), options.network, evaluate=False)
     )
     check_unchanged(options.run, run.data)
-    if options.network not in run.networks:
-        raise unknown_name("network", options.network, run.networks)
-    if options.metric not in run.held_out["validation"].names:
-        raise unknown_name("metric", options.metric, run.held_out["validation"].names)
-    kernels = select_kernels(run.networks[options.network], options.layers, doing="pruned")
+    check_choice("metric", options.metric, run.held_out["validation"].names)
+    network = run.networks[check_choice("network", options.network, run.networks)]
+    kernels = select_kernels(network, options.layers, doing="pruned")
     mode = mode_of(options.metric, run.best.mode if options.metric == run.best.monitor else AUTO)
     return scan_layers(
         kernels,

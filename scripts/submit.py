@@ -36,7 +36,7 @@ from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import OpenSweep, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.trainer.config.command import Command, parse_command
-from hookline.trainer.errors import UserError, as_typed, import_optional, unknown_name
+from hookline.trainer.errors import UserError, as_typed, check_choice, import_optional
 from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
 from hookline.trainer.run.directory import locked
 
@@ -65,8 +65,7 @@ def parse(arguments: Sequence[str]) -> Options:
             own[flag] = rest[place + 1]
             del rest[place : place + 2]
     command = parse_command(["-m", *(each for each in rest if each not in ("-m", "--multirun"))])
-    if own["--cluster"] not in CLUSTERS:
-        raise unknown_name("cluster", own["--cluster"], CLUSTERS)
+    check_choice("cluster", own["--cluster"], CLUSTERS)
     import yaml
 
     path = Path(own["--resources"])

@@ -80,12 +80,7 @@ class SweepRun:
     """Run jobs of a sweep until there are no more, or a signal ends it."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        slots: Slots,
-        *,
-        jobs: Iterable[SweepJob] = (),
-        checked: Mapping[int, Job] | None = None,
+        self, sweep: Sweep, slots: Slots, *, jobs: Iterable[SweepJob] = (), checked: Mapping[int, Job] | None = None
     ) -> None:
         """Set the places for jobs at a time; `checked` are jobs by number."""
         self.sweep, self.slots = sweep, slots
