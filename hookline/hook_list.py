@@ -176,11 +176,11 @@ class Watch(HostHook):
     name = HISTORY
     priority = 100
 
-    def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model | None, names: Mapping[str, str]
-    ) -> None:
-        """Take callbacks and the model that they see. A value of a report that `names` calls "" is left out."""
-        self.callbacks, self.model, self.names = list(callbacks), model, dict(names)
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """Take other names for values of a report; one that is called "" is left out."""
+        self.names = dict(names)
+        self.callbacks: list[keras.callbacks.Callback] = []
+        self.model: Any = None  # that callbacks see, from the beginning of a fit on
         self.history: dict[str, list[float]] = {}  # a value an epoch, by the name that Keras gives it
         self.epochs: list[int] = []  # whose values `history` has, from 0 on
         self.fits: dict[str, Any] = {}  # what the next fit must know of this one: JSON values
@@ -200,8 +200,7 @@ class Watch(HostHook):
         self._validates = "validation" in run.held_out
         params = {"epochs": self.fits.get("epochs"), "steps": run.total_steps, "verbose": 0}
         self._listeners = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
-        if self.model is not None:
-            self.model.stop_training = False
+        self.model.stop_training = False
         with self._shown():
             self._listeners.on_train_begin()
             self._listeners.on_epoch_begin(self._epoch)
@@ -244,7 +243,7 @@ class Watch(HostHook):
         self.epochs.append(epoch)
         with self._shown():
             self._listeners.on_epoch_end(epoch, dict(logs))
-            if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
+            if self.callbacks and self.model.stop_training:
                 run.control.stop("a callback set model.stop_training")
             if run.step < run.total_steps:
                 self._listeners.on_epoch_begin(self._epoch)
@@ -252,7 +251,7 @@ class Watch(HostHook):
     @contextmanager
     def _shown(self) -> Iterator[None]:
         """Show callbacks the model as it was given, with the optimizer that trains it, as in `model.fit`."""
-        own = vars(self.model) if self.model is not None else {}  # Keras would track an attribute that is set
+        own = vars(self.model)  # Keras would track an attribute that is set
         compiled = {key: own[key] for key in ("optimizer",) if key in own}
         own["optimizer"] = self.optimizer
         try:

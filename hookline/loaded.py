@@ -178,7 +178,7 @@ def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | 
     optimizers = {name: each.optimizer for name, each in run.networks.items()}
     trainer.run_dir = directory
     trainer._spec = Spec(models, optimizers, run.trainer.seed, {}, directory, objectives=run.trainer.objectives)
-    watch, variables = Watch((), None, {}), trainer_variables(run.trainer)
+    watch, variables = Watch({}), trainer_variables(run.trainer)
     trainer._state = State(run.trainer, run.hooks, watch, variables, run, loaded_tag=run.checkpoint)
     trainer._kept = None
     trainer._fixed = f"Resume it with python train.py resume={directory}."

@@ -145,7 +145,7 @@ class Spec:
         names = {ACCURACY_METRIC: accuracy} if self.losses else {}
         if self.losses and not accuracy and self.settings["monitor"] == AUTO:
             self.settings["monitor"] = TOTAL_LOSS  # not an accuracy that `history` does not have
-        self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch((), None, names), {})}
+        self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch(names), {})}
 
     @contextmanager
     def working(self) -> Iterator[None]:
