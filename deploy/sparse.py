@@ -13,27 +13,10 @@ import keras
 import numpy as np
 
 from hookline.deploy.formats import Contents, ExportOptions
+from hookline.deploy.inference import sparse_file as layout
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, container_sizes, write_container
-from hookline.deploy.inference.sparse_file import (
-    ALL,
-    BITMAP,
-    CODEBOOK,
-    COLUMNS,
-    FLOATS,
-    GAPS,
-    MAX_BITS,
-    MAX_SYMBOLS,
-    NETWORK,
-    ROWS,
-    SparseWeight,
-    code_lengths,
-    encode,
-    read_sparse_network,
-    to_gaps,
-    write_fields,
-    write_lengths,
-)
+from hookline.deploy.inference.sparse_file import SparseWeight
 from hookline.deploy.plain_model import architecture, card_of, check_plain, check_weights, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
@@ -102,18 +85,18 @@ class Stored:
 
 def store(name: str, values: np.ndarray, *, huffman: bool, codebook: bool = True) -> Stored:
     """Return an array in the smallest form; each keeps every bit, of -0.0 and NaN too."""
-    everything = SparseWeight(name, values.shape, ROWS, ALL, values.size, FLOATS)
+    everything = SparseWeight(name, values.shape, layout.ROWS, layout.ALL, values.size, layout.FLOATS)
     forms = [Stored(everything, {})]
-    for order in (ROWS, COLUMNS) if min(_matrix(values).shape) > 1 else (ROWS,):
+    for order in (layout.ROWS, layout.COLUMNS) if min(_matrix(values).shape) > 1 else (layout.ROWS,):
         flat = _flat(values, order).view(np.uint32)
         places = np.flatnonzero(flat)
         sparse = replace(everything, order=order, kept=len(places))
-        forms.append(Stored(replace(sparse, positions=BITMAP), {BITMAP: np.packbits(flat != 0)}))
-        for bits in range(1, MAX_BITS + 1):
-            numbers = to_gaps(places, bits)
+        forms.append(Stored(replace(sparse, positions=layout.BITMAP), {layout.BITMAP: np.packbits(flat != 0)}))
+        for bits in range(1, layout.MAX_BITS + 1):
+            numbers = layout.to_gaps(places, bits)
             if len(numbers) <= values.size:
-                described = replace(sparse, positions=GAPS, gap_bits=bits, gaps=len(numbers))
-                forms.append(Stored(described, _numbers(GAPS, numbers, bits, huffman=huffman)))
+                described = replace(sparse, positions=layout.GAPS, gap_bits=bits, gaps=len(numbers))
+                forms.append(Stored(described, _numbers(layout.GAPS, numbers, bits, huffman=huffman)))
     forms = [forms[0], min(forms[1:], key=lambda form: form.cost)]  # the values of all others cost the same
     return min((_with_values(form, values, huffman, codebook) for form in forms), key=lambda form: form.cost)
 
@@ -121,14 +104,14 @@ def store(name: str, values: np.ndarray, *, huffman: bool, codebook: bool = True
 def _with_values(form: Stored, values: np.ndarray, huffman: bool, codebook: bool) -> Stored:
     """Return a form with the values of the entries that it keeps, in its order."""
     flat = _flat(values, form.weight.order)
-    kept = flat if form.weight.positions == ALL else flat[flat.view(np.uint32) != 0]
+    kept = flat if form.weight.positions == layout.ALL else flat[flat.view(np.uint32) != 0]
     found = Stored(form.weight, {**form.parts, "values": kept})
     book, indices = np.unique(kept.view(np.uint32), return_inverse=True)
-    if not codebook or not 1 <= len(book) <= MAX_SYMBOLS:
+    if not codebook or not 1 <= len(book) <= layout.MAX_SYMBOLS:
         return found
     numbers = _numbers("indices", indices.astype(np.uint8), (len(book) - 1).bit_length(), huffman=huffman)
     parts = {**form.parts, "codebook": book.view(np.float32), **numbers}
-    return min(found, Stored(replace(form.weight, values=CODEBOOK), parts), key=lambda stored: stored.cost)
+    return min(found, Stored(replace(form.weight, values=layout.CODEBOOK), parts), key=lambda stored: stored.cost)
 
 
 def _numbers(name: str, numbers: np.ndarray, bits: int, *, huffman: bool) -> dict[str, np.ndarray]:
@@ -136,11 +119,11 @@ def _numbers(name: str, numbers: np.ndarray, bits: int, *, huffman: bool) -> dic
     if bits == 0:
         return {}
     counts = np.bincount(numbers, minlength=1)
-    lengths = code_lengths(counts)
+    lengths = layout.code_lengths(counts)
     coded = int(counts @ lengths.astype(np.int64)) // 8 + len(lengths) // 2 + HEADER_BYTES
     if huffman and lengths.any() and coded < len(numbers) * bits // 8:
-        return {name: encode(numbers, lengths), f"{name}_code": write_lengths(lengths)}
-    return {name: write_fields(numbers, np.full(len(numbers), bits))}
+        return {name: layout.encode(numbers, lengths), f"{name}_code": layout.write_lengths(lengths)}
+    return {name: layout.write_fields(numbers, np.full(len(numbers), bits))}
 
 
 def _matrix(values: np.ndarray) -> np.ndarray:
@@ -150,7 +133,7 @@ def _matrix(values: np.ndarray) -> np.ndarray:
 def _flat(values: np.ndarray, order: str) -> np.ndarray:
     """Return the entries row by row, or column by column of the matrix whose columns are the output channels."""
     matrix = _matrix(values)
-    return np.ascontiguousarray(matrix if order == ROWS else matrix.T).reshape(-1)
+    return np.ascontiguousarray(matrix if order == layout.ROWS else matrix.T).reshape(-1)
 
 
 TABLE = (
@@ -165,8 +148,8 @@ def _row(name: str, counts: Sequence[int], form: Stored | None = None) -> tuple[
     bits = positions = ""
     if form is not None:
         weight = form.weight
-        bits = f"{(len(form.parts['codebook']) - 1).bit_length()}" if weight.values == CODEBOOK else "32"
-        positions = f"{weight.gap_bits}-bit {GAPS}" if weight.positions == GAPS else weight.positions
+        bits = f"{(len(form.parts['codebook']) - 1).bit_length()}" if weight.values == layout.CODEBOOK else "32"
+        positions = f"{weight.gap_bits}-bit {layout.GAPS}" if weight.positions == layout.GAPS else weight.positions
     ratios = f"{8 * sizes[-1] / kept:.2f}" if kept else "", f"{sizes[0] / sizes[-1]:.1f}" if sizes[-1] else ""
     return (name, f"{entries:,}", f"{kept:,}", bits, positions, *(f"{size:,}" for size in sizes), *ratios)
 
@@ -209,7 +192,7 @@ def write_model(model: keras.Model, path: Path, options: ExportOptions, about: M
     tensors = {f"{i}.{part}": array for i, each in enumerate(stored) for part, array in each.parts.items()}
     network = compress_json(architecture(model))
     described = {"weights": [each.weight.as_json() for each in stored], "about": dict(about)}
-    write_container(path, SPARSE, described, {NETWORK: network, **tensors})
+    write_container(path, SPARSE, described, {layout.NETWORK: network, **tensors})
     header, dense, data = container_sizes(path)[0] + network.nbytes, totals[2], totals[-1]
     note = f"data {data:,} bytes, header {header:,} bytes"
     if data:  # a network without weights has none
@@ -230,7 +213,7 @@ def _shared(name: str, values: np.ndarray, options: ExportOptions) -> np.ndarray
 
 def load_sparse(path: Path) -> KerasPredictor:
     """Return the predictor of a sparse file: its Keras model, with its weights."""
-    config, weights = read_sparse_network(path)
+    config, weights = layout.read_sparse_network(path)
     if foreign := sorted(set(foreign_parts(config))):
         raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
     with ThreadPoolExecutor(1) as thread:  # Keras's state of a model without memory ends with the thread

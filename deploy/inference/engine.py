@@ -11,17 +11,7 @@ import numpy as np
 from hookline.deploy.inference import layers
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend
 from hookline.deploy.inference.container import PACKED, read_container, reading, require
-from hookline.deploy.inference.graph import (
-    BINARY,
-    FIELDS,
-    FLOAT,
-    Context,
-    Graph,
-    Made,
-    Value,
-    parse_graph,
-    to_float,
-)
+from hookline.deploy.inference.graph import BINARY, FIELDS, FLOAT, Context, Graph, Made, Value, parse_graph, to_float
 from hookline.trainer.errors import UserError, check_choice
 
 NUMPY, NUMBA = "numpy", "numba"
