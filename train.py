@@ -69,7 +69,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     return entry_text(names[0]) if names and not names[0].startswith("-") else help_text()
 
 
-def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
+def check(arguments: Sequence[str]) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
     from hookline.trainer.config.command import parse_command, show
     from hookline.trainer.config.preflight import check_display, check_early, preflight
@@ -92,7 +92,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
         return []
     jobs = preflight(command)
     for job in jobs:
-        check_early(job, directories=directories)
+        check_early(job)
     return jobs
 
 

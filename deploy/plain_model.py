@@ -170,12 +170,12 @@ def strip_model(trainer: Trainer, network: str) -> keras.Model:
     return model
 
 
-def check_plain(model: keras.Model, format_name: str) -> None:
+def check_plain(model: keras.Model) -> None:
     """Refuse a model with parts that are not Keras's own."""
     if foreign := foreign_names(model):
         raise UserError(
-            f"format={format_name} holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. "
-            "Expected a network without them, or format=saved_model."
+            f"format=sparse holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. Expected a "
+            "network without them, or format=saved_model."
         )
 
 

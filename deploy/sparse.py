@@ -162,7 +162,7 @@ KERNEL = "kernel"
 def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a sparse file, as `Format.write` describes it."""
     with plain_model(run.trainer, run.step, network) as model:
-        check_plain(model, "sparse")
+        check_plain(model)
         single_model(run, network, model, "sparse")
         contents = write_model(model, path, options, {CARD: card_of(run, network).as_json()})
     if not contents.lossy:

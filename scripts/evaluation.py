@@ -351,8 +351,6 @@ def write_evaluation(
         if measures is not None:
             bins = {name: values.tolist() for name, values in measures.reliability.items()}
             content |= {**vars(measures), "confusion": measures.confusion.tolist(), "reliability": bins}
-        (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        if measures is not None:
             rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
             (temporary / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
             rows = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
@@ -363,6 +361,7 @@ def write_evaluation(
             write_confusion(measures.confusion, names, accuracy, temporary / "confusion.png")
             error = overall["expected_calibration_error"]
             write_reliability(measures.reliability, error, title, temporary / "calibration.png")
+        (temporary / FILE_NAME).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return sorted(each.name for each in directory.iterdir())
 
 

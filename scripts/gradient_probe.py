@@ -46,12 +46,12 @@ class Compared:
         return verdicts.get(self.surrogate, "wrong" if self.true is not None else "not measured")
 
 
-def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], step: int = 0) -> list[Compared]:
-    """Compare every overridden or custom gradient of a training step with the true and the declared one."""
+def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch]) -> list[Compared]:
+    """Compare every overridden or custom gradient of the first training step with the true and the declared one."""
     points: list[Overridden] = []
 
     def probe() -> list[tf.Tensor]:
-        number = tf.constant(step, tf.int64)
+        number = tf.constant(0, tf.int64)
         given = batch(number)
         for objective in trainer.objectives:
             trainer.losses(objective, trainer.forward(number, given, objective=objective.name, training=True), given)

@@ -43,9 +43,9 @@ def draw(name: str) -> bytes:
     return stream.getvalue()
 
 
-def _slope(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray) -> np.ndarray:
-    """Return the derivative of a function as its backward pass defines it."""
-    given = tf.constant(x)
+def _slope(function: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
+    """Return the derivative of a function at `X` as its backward pass defines it."""
+    given = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(given)
         y = function(given)
@@ -54,7 +54,7 @@ def _slope(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray) -> np.ndar
 
 def _quantizers() -> Panels:
     signs = {each.__name__: each for each in (ste_sign, approx_sign, swish_sign)}
-    slopes = {name: _slope(sign, X) for name, sign in signs.items()}
+    slopes = {name: _slope(sign) for name, sign in signs.items()}
     return [("forward: Q(x)", X, {"all three": ste_sign(tf.constant(X))}), ("backward: Q'(x)", X, slopes)]
 
 
@@ -74,13 +74,11 @@ def _powers() -> Panels:
 
 
 def _integers() -> Panels:
-    weights = quantize_weights(tf.constant(X), 3, ())
-    limits = tf.constant([-0.5, 1.25])
-    x = tf.constant(X)
+    x, limits = tf.constant(X), tf.constant([-0.5, 1.25])
     return [
-        ("weights", X, {"": weights}),
+        ("weights", X, {"": quantize_weights(x, 3, ())}),
         ("activations between two limits", X, {"": quantize_activations(x, limits, 3)}),
-        ("their gradient", X, {"": _slope(lambda given: quantize_activations(given, limits, 3), X)}),
+        ("their gradient", X, {"": _slope(lambda given: quantize_activations(given, limits, 3))}),
     ]
 
 
@@ -92,10 +90,10 @@ def _clusters() -> Panels:
 
 def _overrides() -> Panels:
     slopes = {
-        "identity": _slope(round_through, X),
-        "hard_tanh_through": _slope(ste_sign, X),
-        "clip, limit=0.5": _slope(lambda x: modify_gradients(clip(limit=0.5), [x])[0], X),
-        "reverse": _slope(lambda x: modify_gradients(reverse(), [x])[0], X),
+        "identity": _slope(round_through),
+        "hard_tanh_through": _slope(ste_sign),
+        "clip, limit=0.5": _slope(lambda x: modify_gradients(clip(limit=0.5), [x])[0]),
+        "reverse": _slope(lambda x: modify_gradients(reverse(), [x])[0]),
     }
     return [("dL/dx", X, slopes)]
 

@@ -43,14 +43,14 @@ def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
         (keras.Sequential([keras.Input((4,)), with_layer(Double(name="twice"))], name="net"), "twice (Double)"),
     ):
         with pytest.raises(UserError, match="format=sparse holds parts of Keras alone.") as caught:
-            check_plain(model, "sparse")
+            check_plain(model)
         assert f"also has: {named}." in str(caught.value)
     for given in (
         [layers.Activation("relu"), layers.Activation(keras.activations.gelu)],
         [layers.Dense(3, "relu", kernel_regularizer="l2", kernel_initializer="he_normal", name="second")],
         [layers.Reshape((3, 1)), layers.Bidirectional(layers.SimpleRNN(2))],
     ):
-        check_plain(with_layer(*given), "sparse")
+        check_plain(with_layer(*given))
 
 
 def test_the_copy_holds_what_evaluation_uses_and_the_run_stays():

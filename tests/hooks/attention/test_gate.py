@@ -104,7 +104,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
             variable.assign(generator.normal(scale=5.0, size=variable.shape))
     plain = strip_model(trainer, "model")
     assert any(isinstance(each, AttentionMap) for each in network.model._flatten_layers())
-    check_plain(plain, "sparse")
+    check_plain(plain)
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}
     expected = network.model(INPUTS, training=False).numpy()
     np.testing.assert_allclose(plain(INPUTS, training=False).numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -12,7 +12,7 @@ CODE = """
 import sys
 from hookline import train
 line = ["recipe=baseline", "plugins=[mine]", "model=custom", "model._target_=mine.net.net"]
-(job,) = train.check(line, directories=False)
+(job,) = train.check(line)
 assert not [name for name in sys.modules if name.partition(".")[0] == "mine"]
 import mine.net
 assert mine.WIDTH == mine.sizes.WIDTH == 3
