@@ -77,7 +77,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-SIGN, CODEBOOK, FLOAT32, FLOAT16 = "sign", "codebook", "float32", "float16"
+SIGN, CODEBOOK = "sign", "codebook"
 
 
 @dataclass(frozen=True)
