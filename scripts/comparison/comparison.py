@@ -11,16 +11,9 @@ from typing import Any
 
 from hookline.hooks.monitors.console import NONE
 from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of
+from hookline.trainer.config import stored
 from hookline.trainer.config.schema import NAMED, TARGET, lookup, show
-from hookline.trainer.config.stored import (
-    IGNORED,
-    MISSING,
-    Settings,
-    differing,
-    overridden_key,
-    spread_settings,
-    varies,
-)
+from hookline.trainer.config.stored import MISSING, Settings
 from hookline.trainer.errors import printable, unknown_name
 from hookline.trainer.run.results import format_value
 
@@ -31,13 +24,13 @@ def without_parts(keys: Sequence[str], settings: Settings) -> list[str]:
     """Return keys without those that differ only because some configs lack the hook that they belong to."""
     parts = {key for key in keys if key.count(".") == 1 and key.partition(".")[0] in NAMED}
     present = {key: [value for value in settings[key] if value is not MISSING] for key in keys}
-    return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or varies(present[key])]
+    return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or stored.varies(present[key])]
 
 
 def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> list[str]:
     """Return the keys that tell configs apart: those that users set and that differ, and the fewest others."""
-    keys = differing(settings)
-    given = list(dict.fromkeys(overridden_key(text) for texts in overrides for text in texts))
+    keys = stored.differing(settings)
+    given = list(dict.fromkeys(stored.overridden_key(text) for texts in overrides for text in texts))
     chosen = [key for name in sorted(given, key=lambda name: name != RECIPE) for key in keys if _is_set_by(key, name)]
     chosen = list(dict.fromkeys(chosen))
     for key in keys:
@@ -191,12 +184,12 @@ class Comparison:
 
 def compare(runs: Sequence[StoredRun], metrics: str | None = None) -> Comparison:
     """Return groups that differ only in the seed, the best first; in their order if judged by different metrics."""
-    given = {overridden_key(text) for run in runs for text in run.overrides}
-    ignored = {*IGNORED, *({"trainer.threads"} - given)}  # which a sweep sets by the cores, for the last bits alone
+    given = {stored.overridden_key(text) for run in runs for text in run.overrides}
+    ignored = {*stored.IGNORED, *({"trainer.threads"} - given)}  # a sweep sets it by the cores, for the last bits
 
     def identity(run: StoredRun) -> str:
         """Return a text that runs share which differ only in what is ignored."""
-        settings = {key: values[0] for key, values in spread_settings([run.config], ignored).items()}
+        settings = {key: values[0] for key, values in stored.spread_settings([run.config], ignored).items()}
         return json.dumps([run.recipe, settings], sort_keys=True, default=str)
 
     complete, unfinished = [[run for run in runs if run.is_complete is whole] for whole in (True, False)]
@@ -207,9 +200,9 @@ def compare(runs: Sequence[StoredRun], metrics: str | None = None) -> Comparison
     members: dict[str, list[StoredRun]] = {}
     for run in kept:
         members.setdefault(identities[id(run)], []).append(run)
-    settings = spread_settings([group[0].config for group in members.values()], ignored)
+    settings = stored.spread_settings([group[0].config for group in members.values()], ignored)
     settings = {RECIPE: [group[0].recipe for group in members.values()], **settings}
-    keys = differing(settings)
+    keys = stored.differing(settings)
     lost = Counter(identities[id(run)] for run in unfinished if run.config)
     groups = [
         Group(
