@@ -125,6 +125,8 @@ def begin(
         write_record(directory, spec)
     if checkpoint is not None:
         restore_run(run, checkpoint)
+    elif resume and old:
+        run.journal.resumed_at = [0]
     elif before is not None:
         same_data = fit["epochs_before"] > 0 and before.watch.fits.get("validation") == validation
         _carry_on(before, run, same_data=same_data, has_best="best" in store.tags())
