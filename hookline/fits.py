@@ -107,7 +107,7 @@ def begin(
     if resume and checkpoint is None and state is not None:
         _refuse_steps(directory, state)
     class_weights = class_weights_of(class_weight, data)
-    validation = None if data.validation is None else data_fingerprint([data.validation])
+    facts = _facts(data, batch_size)
     own = json.loads(json.dumps({"batch_size": batch_size, "class_weight": class_weights}))
     if checkpoint is not None:
         _check_fit(directory, checkpoint.state["hooks"][HISTORY]["fit"], own, epochs, first_call=state is None)
@@ -125,19 +125,16 @@ def begin(
         write_record(directory, spec)
     if checkpoint is not None:
         restore_run(run, checkpoint)
+    elif resume and old:
+        run.journal.resumed_at = [0]
     elif before is not None:
-        same_data = fit["epochs_before"] > 0 and before.watch.fits.get("validation") == validation
+        same_data = fit["epochs_before"] > 0 and before.watch.fits.get("validation") == facts["validation"]
         _carry_on(before, run, same_data=same_data, has_best="best" in store.tags())
     watch = next(each for each in run.host_hooks if isinstance(each, Watch))
     watch.fits = {
         **fit,
         **own,
-        "data": data_fingerprint([data.train]),
-        "validation": validation,
-        "steps_per_epoch": data.train.size / batch_size,
-        "classes": data.classes,
-        "input_shape": list(data.input_shape),
-        INPUTS: None if data.input_shape else _kinds(data.train),
+        **facts,
         "epochs": epochs,
         RESUMABLE: watch.fits.get(RESUMABLE) if fit["epochs_before"] else epochs * resume,
     }
@@ -211,6 +208,18 @@ def check_same(directory: Path, settings: Settings) -> None:
                 f"{directory} is the run of another trainer: {key} was {was} and is {now}. Expected the same "
                 "arguments, or another run_dir."
             )
+
+
+def _facts(data: Data, batch_size: int) -> dict[str, Any]:
+    """Return what a later fit, and loading, must know of the data."""
+    return {
+        "data": data_fingerprint([data.train]),
+        "validation": None if data.validation is None else data_fingerprint([data.validation]),
+        "steps_per_epoch": data.train.size / batch_size,
+        "classes": data.classes,
+        "input_shape": list(data.input_shape),
+        INPUTS: None if data.input_shape else _kinds(data.train),
+    }
 
 
 def _kinds(split: Split) -> Any:

@@ -27,9 +27,9 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, parse_options
 from hookline.train import DONE, FAILED
-from hookline.trainer.config.stored import CONFIG_DIGEST, OVERRIDES, config_digest, read_yaml
+from hookline.trainer.config.stored import CONFIG_DIGEST, PYTHON, config_digest, read_yaml, recipe_of
 from hookline.trainer.errors import UserError, one_line, user_path
-from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
+from hookline.trainer.files import check_folders, parse_json, read_lines
 from hookline.trainer.run import checkpoint_files as files
 from hookline.trainer.run.checkpoint_files import Checkpoint, DamagedError, Manifest
 from hookline.trainer.run.finished import read_config
@@ -94,11 +94,13 @@ def _look(directory: Path) -> Findings:
         raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
     check_folders(directory, "run")
-    try:
-        read_text(directory / OVERRIDES)
-    except (OSError, ValueError) as error:
-        found.damages.append(f"{directory / OVERRIDES} cannot be read: {getattr(error, 'strerror', error)}.")
     config = found.read(directory / CONFIG)
+    task = config.get("task")
+    try:
+        if isinstance(task, dict) and task.get("_target_") != PYTHON:
+            recipe_of(str(directory), "run")
+    except UserError as error:
+        found.damages.append(str(error))
     found.read(directory / ENVIRONMENT)
     hooks = config.get("hooks") or {}
     if not isinstance(hooks, dict):

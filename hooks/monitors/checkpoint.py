@@ -34,7 +34,6 @@ class Checkpoint(HostHook):
         python train.py recipe=bnn hooks.checkpoint.every_epochs=0.5 hooks.checkpoint.every_seconds=0
     """
 
-    after = ("early_stopping",)  # a stop that another hook has just asked for makes "last" due
     priority = 90
 
     def __init__(
@@ -72,6 +71,7 @@ class Checkpoint(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._steps_per_epoch = run.steps_per_epoch
         run.control.keep_last = self._keep_last
+        run.control.at_end = lambda: self._ask(run, "last")
         self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: from another fit
         self._saved_at = time.monotonic()
 
@@ -79,16 +79,12 @@ class Checkpoint(HostHook):
         distance = self._every_epochs * run.steps_per_epoch
         at_multiple = run.step > 0 and due_after(run.step - 1, distance) == run.step
         waited = time.monotonic() - self._saved_at >= self._every_seconds
-        if (at_multiple and waited) or run.is_over:
+        if at_multiple and waited:
             self._ask(run, "last")
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        if report.split != "validation":
-            return
-        if self._keep_best and run.best.improved:
+        if report.split == "validation" and self._keep_best and run.best.improved:
             self._ask(run, "best")
-        if run.is_over:
-            self._ask(run, "last")
 
     def _ask(self, run: Run, tag: str) -> None:
         if self._steps.get(tag) == run.step:

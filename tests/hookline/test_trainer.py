@@ -11,6 +11,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import hookline
 from hookline.hook_list import hook_makers
+from hookline.running import read_history
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from tests.support.door import SETTINGS, by_python, held_out, images, small_model, small_trainer, train
 from tests.support.refusals import assert_refused
@@ -293,6 +294,8 @@ def test_a_trainer_that_has_trained_does_not_resume_from_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         train(trainer, 3, callbacks=[Killed(0, RuntimeError)])
     assert_refused("no checkpoint yet, and this trainer has made 5 steps", train, trainer, 3, resume=True)
+    again = train(small_trainer(run_dir=tmp_path / "run"), 1, resume=True)
+    assert (again.summary["resumed_at"], read_history(tmp_path / "run")["train"]["step"]) == ([0], [5])
 
 
 @pytest.mark.full

@@ -84,6 +84,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda run: shutil.copy(run / "environment.json", run / "config.yaml"),
         "since step_.*, step.* were",
     ),
+    "no recipe": (lambda run: (run / "overrides.txt").write_text(""), "overrides.txt names 0 recipes"),
     "environment cut off": (lambda run: os.truncate(run / "environment.json", 10), "environment.json is damaged"),
     "garbled line": (lambda run: line(run, "{"), "Line 2 of .* is damaged"),
     "line twice": (lambda run: line(run, ""), "second one of train at"),

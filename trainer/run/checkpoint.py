@@ -92,6 +92,13 @@ class CheckpointStore:
         """Return the tag of the best checkpoint, or of the last one where there is no best."""
         return "best" if "best" in self.tags() else "last"
 
+    def refuse_damaged(self) -> None:
+        """Refuse to take what a tag means while a manifest is damaged: it may be that of the tag."""
+        self.tags()
+        if problems := self.problems():
+            lines = " ".join(problems)
+            raise UserError(f"{lines} Expected that checkpoint sound; with it moved away, an older one counts.")
+
     def tags(self) -> dict[str, str]:
         """Return the name of the checkpoint that each tag means."""
         self.wait()

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
@@ -105,6 +105,7 @@ class Control:
     skip: bool = False  # whether to continue without the step that was held back
     rate_factor: float | None = None  # of the learning rates after a rollback; None for no rollback
     keep_last: int = 2  # how many checkpoints that were "last" stay
+    at_end: Callable[[], None] | None = None  # called before the last save, whichever hook asked for the end
 
     def stop(self, reason: str) -> None:
         """Ask for the run to end after this chunk."""

@@ -95,7 +95,7 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     if not store.tags():
         why = "".join(f" {problem}" for problem in store.problems())
         raise UserError(f"run={run} has no checkpoints.{why} Expected a run with the hook 'checkpoint'.")
-    store.warn()
+    store.refuse_damaged()
     tag = checkpoint or store.best_or_last()
     loaded = store.load(tag)
     restored = build_run(from_config(config), directory=directory)

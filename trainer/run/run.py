@@ -318,6 +318,8 @@ class Run:
         return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.control.vetoes)}, and {why}.")
 
     def _save(self) -> None:
+        if self.is_over and self.control.at_end is not None:
+            self.control.at_end()
         tags, self.control.save_tags = self.control.save_tags, set()
         if tags:
             hooks = {hook.name: self._state_of(hook) for hook in self.host_hooks}

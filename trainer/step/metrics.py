@@ -165,7 +165,7 @@ class GradientNorms:
             if id(value) not in squares:  # rows that slices name several times count as their sum
                 squares[id(value)] = 2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(value), tf.float32))
         return {
-            name: tf.sqrt(tf.add_n([squares[id(value)] for value in values])) if values else tf.constant(0.0)
+            name: tf.sqrt(tf.reduce_sum([squares[id(value)] for value in values])) if values else tf.constant(0.0)
             for name, values in self._noted.items()
         }
 

@@ -4,9 +4,9 @@ import pytest
 
 from hookline.hooks.monitors import checkpoint
 from hookline.hooks.monitors.checkpoint import Checkpoint
-from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.trainer.hook import HostHook
 from hookline.trainer.run.control import Report
-from hookline.trainer.step.stage import order_hooks
+from tests.support.runs import toy_run
 
 
 @pytest.fixture
@@ -37,6 +37,8 @@ def evaluate(hook, run, accuracy, split="validation"):
 
 
 def take(run):
+    if run.is_over:
+        run.control.at_end()
     tags, run.control.save_tags = run.control.save_tags, set()
     return tags
 
@@ -87,20 +89,20 @@ def test_nothing_is_asked_for_twice_at_one_step_also_after_a_resume(make_run):
     assert [chunk(resumed, run, 10), chunk(resumed, run, 20)] == [set(), {"last"}]
 
 
-def test_a_stop_that_another_hook_has_just_asked_for_saves_last(make_run, clock):
-    stopping, saving = EarlyStopping(patience=1), Checkpoint()
-    stopping.name, saving.name = "early_stopping", "a_saving"
-    run, hooks, asked = make_run(), order_hooks([saving, stopping]), []
-    assert hooks == [stopping, saving]  # by declaration
-    for hook in hooks:
-        hook.on_fit_begin(run)
-    for step in (10, 20):
-        run.step = step
-        report = Report(step, "validation", {"metric/accuracy": 0.5})
-        run.best.update(report)
-        for hook in hooks:
-            hook.on_chunk_end(run, None)
-        for hook in hooks:
-            hook.on_evaluation_end(run, report)
-        asked.append(take(run))
-    assert asked == [{"best"}, {"last"}]
+class Stops(HostHook):
+    name = "stops"
+
+    def state_dict(self):
+        return {}
+
+    def on_evaluation_end(self, run, report):
+        run.control.stop("enough")
+
+
+def test_a_stop_that_a_later_hook_asks_for_saves_last(tmp_path):
+    saving, stopping = Checkpoint(), Stops()
+    saving.name = "checkpoint"
+    run = toy_run(tmp_path, [saving, stopping], epochs=3)
+    run.fit()
+    stored = run._store.load("last")
+    assert (run.step, stored.step, stored.state["hooks"]["checkpoint"]["steps"]["last"]) == (4, 4, 4)

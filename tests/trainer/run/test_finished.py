@@ -41,6 +41,8 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "index.json").write_text("{")
     restored = restore(str(copy), read_config(str(copy)))  # the manifests say which is the best
+    (copy / "checkpoints" / f"step_{summary['steps']:08d}" / "manifest.json").write_text("{")
+    assert_refused("manifest.json is damaged.* an older one counts", restore, str(copy), read_config(str(copy)), "last")
     assert (restored.checkpoint, restored.step) == ("best", summary["best"]["step"])
     assert restored.step < summary["steps"]  # of two checkpoints that differ
     for name, value in restored.held_out["validation"].run(restored.step).items():
