@@ -44,8 +44,8 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "Expected a run with 8, or format=keras."
         )
     folded = Folded(model)
-    given = tf.as_dtype(model.inputs[0].dtype)  # integers, such as tokens, stay what they are
-    signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32 if given.is_floating else given)]
+    given = tf.as_dtype(model.inputs[0].dtype)  # integers, such as tokens, stay what they are, but for bytes of images
+    signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32 if given.is_floating or given == tf.uint8 else given)]
     call = tf.function(folded, input_signature=signature, autograph=False)
     module = tf.Module()
     module.call = call
@@ -154,6 +154,8 @@ class Folded:
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         values = [(variable, self._marked(each)) for variable, each in self._values]
+        if self._model.inputs[0].dtype == "uint8":
+            inputs = tf.quantization.fake_quant_with_min_max_args(inputs, 0.0, 255.0)  # each byte is a step
         with keras.StatelessScope(values):
             return self._run(self._model, [inputs])[0]
 
@@ -255,8 +257,9 @@ def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
     if is_of(layer, ["Rescaling"]):
         factors, offsets = np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)
     elif is_of(layer, ["Normalization"]):
-        factors = 1.0 / np.maximum(np.sqrt(np.ravel(layer.variance).astype(np.float64)), keras.backend.epsilon())
-        offsets = -np.ravel(layer.mean) * factors
+        deviations = np.maximum(np.sqrt(np.ravel(layer.variance).astype(np.float64)), keras.backend.epsilon())
+        factors = deviations if layer.invert else 1.0 / deviations
+        offsets = np.ravel(layer.mean) if layer.invert else -np.ravel(layer.mean) * factors
     else:
         factors = 1.0 / np.sqrt(layer.moving_variance.numpy().astype(np.float64) + layer.epsilon)
         if layer.scale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -186,9 +186,9 @@ def foreign_names(model: keras.Model) -> list[str]:
     return layers or sorted(set(foreign_parts(architecture(model))))
 
 
-def check_weights(model: keras.Model, format_name: str, lacks: Callable[[str], bool]) -> None:
+def check_weights(weights: Iterable[keras.Variable], format_name: str, lacks: Callable[[str], bool]) -> None:
     """Refuse weights of a dtype that a format lacks."""
-    for name, variable in name_variables(model.weights).items():
+    for name, variable in name_variables(weights).items():
         if lacks(variable.dtype):
             raise UserError(
                 f"The weight {name} is of {variable.dtype}. Expected float32 for format={format_name}, or format=keras."

@@ -109,11 +109,19 @@ def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> C
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "saved_model")
         archive = keras.export.ExportArchive()  # `model.export` would track the model too, and store variables twice
+        for table in _tables(model):
+            archive.track(table)
         with silent():
             signature = [_input_spec(model)]
             archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=signature)
             archive.write_out(path, verbose=False)
         return layer_table(own)
+
+
+def _tables(model: keras.Model) -> list[Any]:
+    """Return the tables of lookup layers, which no variable list has."""
+    held = [each for layer in model._flatten_layers() for each in vars(layer).values()]
+    return [each for each in held if isinstance(each, tf.saved_model.experimental.TrackableResource)]
 
 
 def _input_spec(model: keras.Model) -> tf.TensorSpec:
@@ -127,22 +135,38 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
     """Write an .onnx file for any number of examples; after fake quantization, with integers as QDQ nodes."""
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "onnx")
-        check_weights(model, "onnx", lambda dtype: dtype == "bfloat16")
+        check_weights(model.weights, "onnx", lambda dtype: dtype == "bfloat16")
         if is_fake_quantized(model):
             return layer_table(own, write_qdq(model, path, OPSET), lossy=True)
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name
             signature = [_input_spec(model)]
             call = tf.function(KerasPredictor(model).traced, input_signature=signature, autograph=False)
+            _make_constant(model)
             patch_tf2onnx()
             tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
             # Its merging of a Pad op into a convolution would drop the padding that a dilated one has already.
             tf2onnx.tfonnx.rewrite_conv2d_with_pad = lambda _, ops: ops
             handlers: dict[str, Any] = {"Erfc": (_write_erfc, [])}
-            tf2onnx.convert.from_function(
+            proto, _ = tf2onnx.convert.from_function(
                 call, signature, opset=OPSET, custom_op_handlers=handlers, output_path=str(path)
             )
+        onnx = import_optional("onnx", extra="onnx", needed_by="format=onnx")
+        if unknown := sorted(
+            {each.op_type for each in proto.graph.node if not onnx.defs.has(each.op_type, each.domain)}
+        ):
+            raise UserError(
+                f"ONNX cannot hold this network: no operation {', '.join(unknown)}. Expected another format, such as "
+                "format=saved_model or format=keras."
+            )
         return layer_table(own)
+
+
+def _make_constant(model: keras.Model) -> None:
+    """Let layers Normalization hold arrays, which compute the same: tracing makes inputs of a file of tensors."""
+    for each in model._flatten_layers():
+        if isinstance(each, keras.layers.Normalization):
+            each.mean, each.variance = np.asarray(each.mean), np.asarray(each.variance)
 
 
 def _write_erfc(graph: Any, node: Any, name: str, _: Sequence[Any]) -> None:
@@ -167,7 +191,7 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
     """
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "litert")
-        check_weights(model, "litert", lambda dtype: dtype in ("bfloat16", "float16", "float64"))
+        check_weights(model.weights, "litert", lambda dtype: dtype in ("bfloat16", "float16", "float64"))
         if is_fake_quantized(model):
             return layer_table(own, write_integer(model, path), lossy=True)
         notes, rounding = [], {}

@@ -21,7 +21,7 @@ from hookline.deploy.plain_model import architecture, card_of, check_plain, chec
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Run
-from hookline.trainer.network import name_variables
+from hookline.trainer.network import name_variables, settle
 from hookline.trainer.run.finished import foreign_parts
 from hookline.trainer.run.results import format_value, short_name
 
@@ -174,11 +174,12 @@ def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> 
 
 def write_model(model: keras.Model, path: Path, options: ExportOptions, about: Mapping[str, Any]) -> Contents:
     """Write a plain Keras model as a sparse file; return its table, as in the paper."""
-    check_weights(model, "sparse", lambda dtype: dtype != "float32")
+    weights = _used(model)
+    check_weights(weights, "sparse", lambda dtype: dtype != "float32")
     stored: list[Stored] = []
     rows: list[tuple[str, ...]] = []
     totals, lossy = [0] * 6, False
-    for name, variable in name_variables(model.weights).items():
+    for name, variable in name_variables(weights).items():
         values = np.array(variable.numpy(), order="C")
         given = _shared(name, values, options)
         lossy = lossy or given.tobytes() != values.tobytes()
@@ -203,6 +204,13 @@ def write_model(model: keras.Model, path: Path, options: ExportOptions, about: M
     return Contents(TABLE, (*rows, _row("total", totals)), (note,), lossy)
 
 
+def _used(model: keras.Model) -> list[keras.Variable]:
+    """Return the weights of a model without the counts of layers Normalization, int64, which nothing reads."""
+    norms = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Normalization)]
+    counts = {id(getattr(each, "count", None)) for each in norms}
+    return [each for each in model.weights if id(each) not in counts]
+
+
 def _shared(name: str, values: np.ndarray, options: ExportOptions) -> np.ndarray:
     if options.codebook is None or values.ndim < 2 or not name.endswith(KERNEL):
         return values
@@ -221,8 +229,9 @@ def load_sparse(path: Path) -> KerasPredictor:
     if shapes != [values.shape for values in weights.values()]:
         raise UserError(f"{path} has weights that do not fit its network. {REMEDY}")
     model = keras.saving.deserialize_keras_object(config)
-    for variable, values in zip(model.weights, weights.values(), strict=True):  # in order: names may depend on history
+    for variable, values in zip(_used(model), weights.values(), strict=True):  # in order: names may depend on history
         variable.assign(values)
+    settle(model)
     return KerasPredictor(model)
 
 
@@ -230,4 +239,4 @@ def _planned_shapes(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return the shapes of a model's weights without taking memory for them. Keras empties the config that it gets."""
     with keras.StatelessScope(initialize_variables=False):
         model = keras.saving.deserialize_keras_object(deepcopy(config))
-        return [tuple(variable.shape) for variable in model.weights]
+        return [tuple(variable.shape) for variable in _used(model)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +33,8 @@ INPUTS, TARGETS = "inputs", "targets"
 BATCH_SIZE = 32
 """As in Keras."""
 DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
+EVEN = "Expected one length: padded_batch(..., padded_shapes=...) of a dataset, or keras.utils.pad_sequences of lists."
+PATIENCE = 10.0  # seconds of reading without a word
 
 
 @dataclass(frozen=True)
@@ -176,19 +180,43 @@ def model_dtypes(model: keras.Model) -> dict[str, str]:
 def _arrays(x: Any, name: str) -> Any:
     """Return inputs or targets as arrays in their structure; a list of numbers is one array."""
     if isinstance(x, list | tuple) and x:
-        x = list(x) if hasattr(x[0], "shape") else np.asarray(x)
+        x = list(x) if hasattr(x[0], "shape") else _even(x, name)
     return tf.nest.map_structure(lambda each: _array(each, name), x)
 
 
+def _even(rows: Any, name: str) -> np.ndarray:
+    """Return lists as an array; refuse those of different lengths."""
+    try:
+        return np.asarray(rows)
+    except ValueError as error:
+        lengths = sorted({len(each) for each in rows if hasattr(each, "__len__")})
+        span = f" of {lengths[0]} to {lengths[-1]} entries" if len(lengths) > 1 else " of different shapes"
+        raise UserError(f"{name} has rows{span}. {EVEN}") from error
+
+
+def _check_dense(value: Any, name: str) -> None:
+    """Refuse what is no array: rows of their own lengths, and matrices without their zeros."""
+    remedy = "x.toarray()" if hasattr(value, "toarray") else ""  # of scipy.sparse
+    if isinstance(value, tf.RaggedTensor):
+        remedy = "x.to_tensor(shape=[None, length])"
+    elif isinstance(value, tf.SparseTensor):
+        remedy = "tf.sparse.to_dense(x)"
+    if remedy:
+        raise UserError(f"{name} holds a {type(value).__name__}. Expected an array or a tensor: {remedy}.")
+
+
 def _array(value: Any, name: str) -> np.ndarray:
-    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    _check_dense(value, name)
+    array = _even(value.numpy() if hasattr(value, "numpy") else value, name)
     if array.dtype.kind not in "biuf" or not array.ndim:
-        hint = "Strings are not taken: apply their lookup layer, such as keras.layers.StringLookup, before fit."
+        hint = " Strings are not taken: apply their lookup layer, such as keras.layers.StringLookup, before fit."
         if name == "y":
-            hint = "np.unique(names, return_inverse=True)[1] numbers the names of classes."
+            hint = " np.unique(names, return_inverse=True)[1] numbers the names of classes."
+        if array.dtype.kind not in "US" and not any(isinstance(each, str | bytes) for each in array.flat):
+            hint = ""
         raise UserError(
             f"{name} is of type {type(value).__name__} and dtype {array.dtype}. Expected numbers [n, ...] in arrays, "
-            f"tensors, a dict of them, a tf.data.Dataset or a keras.utils.PyDataset. {hint}"
+            f"tensors, a dict of them, a tf.data.Dataset or a keras.utils.PyDataset.{hint}"
         )
     array = array.astype(np.float32) if array.dtype == np.float64 else array
     return array.astype(np.int64) if array.dtype == np.bool_ else array
@@ -297,12 +325,23 @@ def _split_off(train: Split, share: float) -> tuple[Split, Split]:
 
 def _batches(dataset: Any, name: str) -> Iterable[Any]:
     if isinstance(dataset, tf.data.Dataset):
-        endless, batches = dataset.cardinality() == tf.data.INFINITE_CARDINALITY, dataset
+        endless, batches = dataset.cardinality() == tf.data.INFINITE_CARDINALITY, _announced(dataset, name)
     else:
         endless, batches = dataset.num_batches is None, (dataset[index] for index in range(dataset.num_batches or 0))
     if endless:
         raise UserError(f"{name} is a dataset without an end. Expected one that ends: dataset.take(batches).")
     return batches
+
+
+def _announced(dataset: tf.data.Dataset, name: str) -> Iterator[Any]:
+    """Yield the batches of a dataset, which may have no end without telling; say so once if reading takes long."""
+    late = time.monotonic() + PATIENCE
+    for number, batch in enumerate(dataset):
+        if time.monotonic() > late:
+            read = f"{name} is read into memory, {number:,} batches so far"
+            warnings.warn(f"{read}. If it has no end, give dataset.take(batches).", stacklevel=2)
+            late = math.inf
+        yield batch
 
 
 def _joined(batches: Iterable[Any], name: str) -> Examples:
@@ -312,16 +351,27 @@ def _joined(batches: Iterable[Any], name: str) -> Examples:
         if not 1 <= len(items) <= 3:
             raise UserError(f"{name} gives {len(items)} items a batch. Expected (x, y) or (x, y, sample_weight).")
         x, y, weights = (*items, None, None)[:3]
+        for each in tf.nest.flatten((x, y)):
+            _check_dense(each, name)
         if not all(np.ndim(each) for each in tf.nest.flatten((x, y)) if each is not None):
             raise UserError(f"{name} gives single examples. Expected batches: dataset.batch(64).")
         parts.append(read_examples(x, y, weights, name))
     if not parts:
         raise UserError(f"{name} is empty. Expected at least one batch.")
     columns = [(each.inputs, each.targets, each.weights) for each in parts]
-    inputs, targets, weights = tf.nest.map_structure(
-        lambda *each: None if each[0] is None else np.concatenate(each), *columns
-    )
+    inputs, targets, weights = tf.nest.map_structure(lambda *each: _concatenated(each, name), *columns)
     return Examples(inputs, targets, weights, batch_size=len(tf.nest.flatten(parts[0].inputs)[0]))
+
+
+def _concatenated(arrays: Sequence[Any], name: str) -> np.ndarray | None:
+    """Return the arrays of all batches as one; None where there are none."""
+    if arrays[0] is None:
+        return None
+    shapes = sorted({each.shape[1:] for each in arrays})
+    if len(shapes) > 1:
+        first, last = (list(each) for each in (shapes[0], shapes[-1]))
+        raise UserError(f"{name} has examples of the shape {first} in one batch and {last} in another. {EVEN}")
+    return np.concatenate(arrays)
 
 
 def _refuse_beside(what: str, **others: Any) -> None:

@@ -204,6 +204,25 @@ def test_a_bias_that_is_the_same_in_every_channel_is_kept(norm: bool, tmp_path: 
     np.testing.assert_allclose(load_litert(tmp_path / "a.tflite")(inputs), model(inputs), atol=1.01 * 8 / 255)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "layer"),
+    [
+        ("float32", layers.Normalization(mean=[0.3, -0.2], variance=[0.25, 4.0])),
+        ("float32", layers.Normalization(mean=[0.3, -0.2], variance=[0.25, 4.0], invert=True)),
+        ("uint8", layers.Rescaling(2 / 255, -1.0)),
+    ],
+)
+def test_inputs_are_normalized_and_rescaled_as_the_layer_does(dtype: str, layer: Any, tmp_path: Path) -> None:
+    fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars(num_bits=8)
+    given = keras.Input((2,), dtype=dtype)
+    made = layer(given if dtype == "uint8" else fake(given, -1.0, 1.0))
+    model = keras.Model(given, fake(made, -4.0, 4.0))
+    write_integer(model, tmp_path / "a.tflite")
+    drawn = np.random.default_rng(0).uniform(-1, 1, (20, 2)).astype(np.float32)
+    inputs = np.round(127.5 * (drawn + 1)).astype(np.uint8) if dtype == "uint8" else drawn
+    np.testing.assert_allclose(load_litert(tmp_path / "a.tflite")(inputs), model(inputs), atol=1.01 * 8 / 255)
+
+
 def test_steps_are_those_of_the_coarsest_grid() -> None:
     kernel = np.array([[7.0, 3.0 / 7.0], [-3.0, -1.0], [0.0, 0.0]], np.float32)
     np.testing.assert_allclose(grid_steps(kernel, [0]), [1.0, 1.0 / 7.0])

@@ -126,7 +126,9 @@ def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Pa
     shared = layers.Dense(5, activation="relu", kernel_regularizer="l2")
     hidden = shared(shared(layers.LayerNormalization()(hidden)))
     many = keras.Model(inputs, layers.Dense(3, activation="softmax")(hidden))
-    for model in (many, keras.Sequential([keras.Input((3,)), layers.Dense(2)])):
+    norm = layers.Normalization()
+    norm.adapt(np.arange(12, dtype=np.float32).reshape(4, 3))
+    for model in (many, keras.Sequential([keras.Input((3,)), norm, layers.Dense(2)])):
         write_model(model, tmp_path / FILE, ExportOptions(), about)
         assert read_container(tmp_path / FILE, SPARSE)[0]["about"] == about
         found = load_sparse(tmp_path / FILE).model

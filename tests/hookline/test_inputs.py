@@ -55,6 +55,13 @@ def test_every_form_of_the_same_examples_is_the_same_bits():
     assert examples_of(X, rows, one_hot) == (3, 32, expected)
 
 
+def test_a_dataset_that_may_have_no_end_is_announced(monkeypatch):
+    monkeypatch.setattr("hookline.inputs.PATIENCE", -1.0)
+    with pytest.warns(UserWarning, match=r"x is read into memory, 0 batches so far.*take\(") as told:
+        read_examples(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None, "x")
+    assert len(told) == 1
+
+
 def test_one_hot_rows_train_and_are_rows_for_metrics():
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
     history = trainer.fit(X, np.eye(3, dtype=np.float32)[Y], batch_size=16, verbose=0)

@@ -29,6 +29,13 @@ def endless():
     return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
 
 
+def sequences():
+    """Return a dataset of sequences of 1 to 4 entries."""
+    rows = ((np.ones(length), 0) for length in range(1, 5))
+    signature = (tf.TensorSpec([None]), tf.TensorSpec([], tf.int64))
+    return tf.data.Dataset.from_generator(lambda: rows, output_signature=signature)
+
+
 def twice(hook):
     fit(trainer=small_trainer(*({name: load(hook)()} for name in "ab")))
 
@@ -65,6 +72,12 @@ MISTAKES = {
     "texts as inputs": (lambda: fit(X.astype("S"), Y), "StringLookup, before fit"),
     "single": (lambda: fit(tf.data.Dataset.from_tensor_slices((X, Y))), "dataset.batch"),
     "generator": (lambda: fit((x for x in X), Y), "generator"),
+    "padded by batch": (lambda: fit(sequences().padded_batch(2)), r"shape \[2\] in one batch and \[4\] in another"),
+    "uneven lists": (lambda: fit([[1, 2], [1, 2, 3]], Y[:2]), "rows of 2 to 3 entries. Expected .*pad_sequences"),
+    "ragged": (lambda: fit(tf.ragged.constant([[1], [1, 2]]), Y[:2]), r"a RaggedTensor. Expected .*x.to_tensor\("),
+    "ragged batches": (lambda: fit(sequences().ragged_batch(2)), "x holds a RaggedTensor"),
+    "sparse": (lambda: fit(tf.sparse.from_dense(X), Y), r"SparseTensor. Expected .* tf.sparse.to_dense"),
+    "objects": (lambda: fit(np.array([None] * 80), Y), "dtype object. Expected .*PyDataset.$"),
     "endless": (lambda: fit(endless()), "without an end"),
     "one-hot": (lambda: fit(X, np.eye(3)[Y]), "loss=categorical_crossentropy for one-hot rows"),
     "half": (lambda: fit(X, Y + 0.5), "not whole numbers"),

@@ -15,6 +15,7 @@ from hookline.running import read_history
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from tests.support.door import SETTINGS, by_python, held_out, images, small_model, small_trainer, train
 from tests.support.refusals import assert_refused
+from tests.support.signals import Signal
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -120,6 +121,14 @@ def test_an_interrupt_or_a_limit_keeps_what_was_trained(capsys):
     before = trainer.step
     assert train(trainer, 3, max_seconds=0.0).summary["status"] == "paused"
     assert trainer.step < before + 15
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_terminated_fit_says_how_it_resumes(on_disk, tmp_path):
+    options = {"run_dir": tmp_path / "run"} if on_disk else {}
+    end = "" if on_disk else ", which needs run_dir=; nothing was written"
+    with pytest.raises(KeyboardInterrupt, match=rf"Resume with: fit\(..., resume=True\) in Python{end}$"):
+        train(small_trainer(Signal(steps=[2]), **options))
 
 
 def test_callbacks_see_epochs_and_best_weights_come_back():

@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from hookline.trainer.config.schema import TARGET
+from hookline.trainer.config.stored import PYTHON
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
-from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.control import Best, Cadence, Control, Interrupted, Interruption, Journal, Report, own_values
 from hookline.trainer.run.state import (
     Weights,
@@ -346,8 +348,11 @@ class Run:
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
         longer = " trainer.max_seconds=null" if signal_number is None else ""  # it would end there again
-        resume = f"Resume with: python train.py {shlex.quote(f'resume={self.directory}')}{longer}"
-        raise Interrupted(line + (unsaved or resume), signal_number)
+        resume = f"python train.py {shlex.quote(f'resume={self.directory}')}{longer}"
+        if self.config.get("task", {}).get(TARGET) == PYTHON:
+            kept = not isinstance(self._store, MemoryStore)
+            resume = "fit(..., resume=True) in Python" + ("" if kept else ", which needs run_dir=; nothing was written")
+        raise Interrupted(line + (unsaved or f"Resume with: {resume}"), signal_number)
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
