@@ -119,6 +119,10 @@ def test_an_interrupt_or_a_limit_keeps_what_was_trained(capsys):
     before = trainer.step
     assert train(trainer, 3, max_seconds=0.0).summary["status"] == "paused"
     assert trainer.step < before + 15
+    trainer = small_trainer(monitor="loss/total")
+    losses = train(trainer, 3, callbacks=[Killed(1, KeyboardInterrupt)], restore_best=True).history["val_loss"]
+    assert losses[1] < losses[0]
+    assert trainer.evaluate(*held_out())["loss"] == pytest.approx(losses[1])
 
 
 def test_callbacks_see_epochs_and_best_weights_come_back():
