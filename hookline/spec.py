@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -44,7 +43,7 @@ from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON, foreign_parts
-from hookline.trainer.run.machine import memory_errors, released_graphs
+from hookline.trainer.run.machine import kept_seeds, memory_errors, released_graphs
 from hookline.trainer.run.results import AUTO, TOTAL_LOSS
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
@@ -150,13 +149,8 @@ class Spec:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Trace and train as the command line does, and leave the state of the process as it was."""
-        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what `set_random_seed` sets
-        try:
-            with plain_warnings(), released_graphs(), memory_errors(), self.ending(as_given=False):
-                yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+        with plain_warnings(), kept_seeds(), released_graphs(), memory_errors(), self.ending(as_given=False):
+            yield
 
     @contextmanager
     def ending(self, *, as_given: bool) -> Iterator[None]:

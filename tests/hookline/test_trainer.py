@@ -12,7 +12,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import hookline
 from hookline.hook_list import hook_makers
 from hookline.trainer.objective import Objective, ObjectiveOutput
-from tests.support.door import SETTINGS, by_python, held_out, images, small_model, small_trainer, train
+from tests.support.door import SETTINGS, by_python, generators_kept, held_out, images, small_model, small_trainer, train
 from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -136,7 +136,8 @@ def test_callbacks_see_epochs_and_best_weights_come_back():
 
     shares, model = [], small_model("softmax")
     trainer = small_trainer(model=model, optimizer=keras.optimizers.SGD(1.0))
-    history = train(trainer, 5, callbacks=[Listener()], restore_best=True)
+    with generators_kept():
+        history = train(trainer, 5, callbacks=[Listener()], restore_best=True)
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(max(history.history["val_accuracy"]))
     assert seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (0, 1)]
     assert len(history.epoch) == 2
