@@ -75,10 +75,15 @@ def decaying(*excluded):
 def test_a_renewed_optimizer_excludes_what_the_old_one_did():
     model = small_model()
     model.layers[-1].trainable = False
-    trainer = small_trainer("bernoulli_attention", model=model, optimizer=decaying("kernel"))
+    optimizer = decaying("kernel")
+    trainer = small_trainer("bernoulli_attention", model=model, optimizer=optimizer)
     for _ in range(2):
         trainer.prepare(*held_out())
     assert not trainer._spec.optimizers["model"]._use_weight_decay(model.trainable_variables[0])
+    optimizer.learning_rate, before = 0.0, [each.numpy() for each in model.trainable_variables]
+    train(trainer)
+    assert all(map(np.array_equal, model.trainable_variables, before))
+    assert optimizer.iterations.numpy() == trainer.step
     model.layers[-1].trainable = True
     assert_refused("is trainable now", train, trainer)
 
