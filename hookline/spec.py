@@ -197,17 +197,16 @@ class Spec:
         """Return the hooks that wait for evaluations on validation data, as a message calls them."""
         return [f"The hook '{name}'" for name, each in self.makers.items() if isinstance(each.make(), EarlyStopping)]
 
-    def check_optimizers(self) -> None:
-        """Refuse, before the first fit, optimizers that another trainer has built since this one was made."""
-        for name, each in self.optimizers.items():
-            check_new(each, self.models[name].variables)
-
-    def renew_optimizers(self, before: StepTrainer) -> None:
+    def renew_optimizers(self, before: StepTrainer | None) -> None:
         """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones.
 
-        Where the user still holds the optimizer that was given, its rate is that of the copies, too.
+        Where the user still holds the optimizer that was given, its rate is that of the copies, too. Before the first
+        fit, refuse optimizers that another trainer has built since this one was made.
         """
         for name, model in self.models.items():
+            if before is None:
+                check_new(self.optimizers[name], model.variables)
+                continue
             own = {id(each) for each in model.trainable_variables}
             trained = before.networks[name]
             known = {id(each): each.path for each in trained.model.trainable_variables}

@@ -72,7 +72,7 @@ def holds_kernel(layer: keras.Layer) -> bool:
 
 def own_kernels(layer: keras.Layer) -> list[keras.Variable]:
     """Return the kernels that a layer holds itself, not within layers inside it."""
-    return [each for each in own_weights(layer) if each.name in KERNEL_NAMES and len(each.shape) > 1]
+    return [variable for variable in own_weights(layer) if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
 
 
 def own_weights(layer: keras.Layer) -> list[keras.Variable]:
