@@ -112,8 +112,7 @@ def begin(
     if checkpoint is not None:
         _check_fit(directory, checkpoint.state["hooks"][HISTORY]["fit"], own, epochs, first_call=state is None)
     fit = planned_fit(data, epochs, batch_size, before, checkpoint)
-    if state is not None:
-        spec.renew_optimizers(state.trainer)
+    spec.renew_optimizers(None if state is None else state.trainer)
     blueprint = spec.blueprint(data, fit, {**config, KEY: str(directory)}, class_weights)
     if checkpoint is None and before is None:
         blueprint = replace(blueprint, init_from=spec.init_from)

@@ -27,9 +27,11 @@ from hookline.trainer.run.build_run import build_trainer
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.directory import config_text
 from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
+from hookline.trainer.run.machine import kept_seeds
 from hookline.trainer.run.state import assign_variables, trainer_variables
 
 
+@kept_seeds()
 def load(
     run_dir: str | Path,
     *,

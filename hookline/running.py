@@ -117,11 +117,14 @@ def run(*overrides: str) -> RunResult:
 def _complete_run(directory: Path, summary: dict[str, Any]) -> Run | None:
     """Return a run that was complete before, as its test left it; None where it kept no checkpoint."""
     from hookline.trainer.run.finished import LAST, read_config, restore
+    from hookline.trainer.run.machine import kept_seeds
 
     if not any((directory / "checkpoints").glob("*")):
         return None
     tested = summary.get("test") or {}
-    return restore(str(directory), read_config(str(directory)), "best" if tested.get("weights") == "best" else LAST)
+    tag = "best" if tested.get("weights") == "best" else LAST
+    with kept_seeds():
+        return restore(str(directory), read_config(str(directory)), tag)
 
 
 def read_history(directory: Path) -> Reports:

@@ -14,10 +14,11 @@ import tensorflow as tf
 from hookline.fits import OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import ALWAYS, HISTORY, ON_DISK, PROGRESS, check_callbacks, listed, progress_mode
 from hookline.inputs import Form, evaluation_split, rows_form, training_data
+from hookline.optimizers import resolve_optimizers
 from hookline.recipes.supervised import MODEL, by_output
 from hookline.running import History
 from hookline.shipping import Shipped
-from hookline.spec import Spec, checked_models, resolve_optimizers, trainer_settings
+from hookline.spec import Spec, checked_models, trainer_settings
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, user_path
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective

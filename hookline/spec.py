@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
+from weakref import WeakValueDictionary
 
 import keras
 import numpy as np
@@ -19,13 +19,13 @@ from hookline.deploy.plain_model import architecture
 from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
+from hookline.optimizers import check_new, copied
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.model_checks import model_inputs
-from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig, check_fields, describe, fits
 from hookline.trainer.deferred import plain_warnings
-from hookline.trainer.errors import UserError, check_choice, unknown_name
+from hookline.trainer.errors import UserError, check_choice
 from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import Hook
@@ -40,18 +40,14 @@ from hookline.trainer.network import (
     undecayed,
 )
 from hookline.trainer.objective import Objective
-from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON, foreign_parts
-from hookline.trainer.run.machine import memory_errors, released_graphs
+from hookline.trainer.run.machine import kept_seeds, memory_errors, released_graphs
 from hookline.trainer.run.results import AUTO, TOTAL_LOSS
 from hookline.trainer.step.stage import order_hooks
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
-FUSED = {each.__name__.lower(): each for each in (Adam, AdamW, RMSprop, SGD)}
-"""What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
-EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 OF_FIT = ("epochs", "steps", "batch_size", "class_weights", "max_seconds")
 OF_COMMAND_LINE = (
     *("precision", "allow_slow_precision", "strategy", "replicas", "worker_timeout", "threads"),
@@ -67,41 +63,6 @@ def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model
     for name, each in models.items():
         check_model(name, each)
     return models
-
-
-def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
-    """Return an optimizer; a schedule in it can be lowered afterwards."""
-    if isinstance(given, str) and given.lower() in FUSED:
-        return FUSED[given.lower()]()
-    if isinstance(given, str):
-        try:
-            return keras.optimizers.get(given)
-        except ValueError:
-            known = [each.__name__.lower() for each in keras.optimizers.Optimizer.__subclasses__()]
-            raise unknown_name("optimizer", given, {*FUSED, *known, "adagrad", "lion", "nadam"}) from None
-    if not isinstance(given, keras.optimizers.Optimizer):
-        raise UserError(f"optimizer is a {type(given).__name__}. Expected a name such as 'adam', or a Keras optimizer.")
-    if given.built:
-        raise UserError(
-            f"The optimizer {type(given).__name__} has been built for another training. Expected a new one: "
-            "type(optimizer).from_config(optimizer.get_config())."
-        )
-    inner = inner_of(given)
-    rate = inner._learning_rate
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and not isinstance(rate, ScaledRate):
-        inner._learning_rate = ScaledRate(rate)
-    return given
-
-
-def resolve_optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:
-    """Return the optimizer of each network."""
-    if isinstance(given, Mapping):
-        if given.keys() != models.keys():
-            raise UserError(f"optimizer names {', '.join(given)}. Expected {', '.join(models)}.")
-        return {name: resolve_optimizer(each) for name, each in given.items()}
-    if len(models) > 1 and not isinstance(given, str):
-        raise UserError("One optimizer received for several networks. Expected one for each: {name: optimizer}.")
-    return {name: resolve_optimizer(given) for name in models}
 
 
 def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +96,10 @@ class Spec:
     makers: dict[str, Maker] = field(default_factory=dict)  # of the hooks of the next fit, by name
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
     """Layers whose activation is taken off while a run is traced, with its name."""
+    given_optimizers: WeakValueDictionary[str, keras.optimizers.Optimizer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.given_optimizers = WeakValueDictionary(self.optimizers)
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
         """Choose what the next fit monitors, and its hooks, with the progress of a mode and what keeps the best."""
@@ -150,13 +115,8 @@ class Spec:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Trace and train as the command line does, and leave the state of the process as it was."""
-        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what `set_random_seed` sets
-        try:
-            with plain_warnings(), released_graphs(), memory_errors(), self.ending(as_given=False):
-                yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+        with plain_warnings(), kept_seeds(), released_graphs(), memory_errors(), self.ending(as_given=False):
+            yield
 
     @contextmanager
     def ending(self, *, as_given: bool) -> Iterator[None]:
@@ -237,9 +197,16 @@ class Spec:
         """Return the hooks that wait for evaluations on validation data, as a message calls them."""
         return [f"The hook '{name}'" for name, each in self.makers.items() if isinstance(each.make(), EarlyStopping)]
 
-    def renew_optimizers(self, before: StepTrainer) -> None:
-        """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones."""
+    def renew_optimizers(self, before: StepTrainer | None) -> None:
+        """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones.
+
+        Where the user still holds the optimizer that was given, its rate is that of the copies, too. Before the first
+        fit, refuse optimizers that another trainer has built since this one was made.
+        """
         for name, model in self.models.items():
+            if before is None:
+                check_new(self.optimizers[name], model.variables)
+                continue
             own = {id(each) for each in model.trainable_variables}
             trained = before.networks[name]
             known = {id(each): each.path for each in trained.model.trainable_variables}
@@ -247,13 +214,7 @@ class Spec:
             if new := [path for key, path in known.items() if key not in built]:
                 raise UserError(f"'{new[0]}' is trainable now, and was not in the fit before. Expected a new Trainer.")
             if known.keys() - own:
-                optimizer = self.optimizers[name]
-                config = optimizer.get_config()
-                if isinstance(rate := optimizer._learning_rate, ScaledRate):
-                    config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
-                self.optimizers[name] = new = type(optimizer).from_config(config)
-                told = vars(inner_of(optimizer))  # what no config tells
-                vars(inner_of(new)).update({key: told[key] for key in EXCLUSIONS if key in told})
+                self.optimizers[name] = copied(self.given_optimizers.get(name, self.optimizers[name]))
 
     @cached_property
     def _before_training(self) -> tuple[dict[str, Any], dict[str, str]]:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.graphs import with_inner_layers, with_upstream_layers
+from hookline.hooks.kernels import own_weights
 from hookline.hooks.options import AVERAGE, begin_step, epoch_start
 from hookline.trainer.errors import UserError, check_choice, check_number
 from hookline.trainer.graph import layer_paths, select_layers
@@ -123,7 +124,7 @@ class FreezeLayers(GraphHook):
         if self._end <= self._begin:
             raise UserError(f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}.")
         self._whole_run = self._begin == 0 and self._end == NEVER
-        frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
+        frozen = {id(weight) for layer in chosen.values() for weight in own_weights(layer)}
         if not frozen:
             raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers that have some.")
         if self.batch_norm == "inference":
@@ -133,7 +134,7 @@ class FreezeLayers(GraphHook):
             if not self.inference_norms:
                 raise UserError(f"layers={self.layers} has no batch norm. Expected batch_norm=frozen, not inference.")
         weights = {name for name, weight in network.weights.items() if id(weight) in frozen}
-        self._paths = [path for path, layer in chosen.items() if layer.weights]
+        self._paths = [path for path, layer in chosen.items() if own_weights(layer)]
         self._latent = [name for name in network.trainable_variables if name in weights]
         self._statistics = weights - set(self._latent) if self.batch_norm != "running" else set()
         self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)

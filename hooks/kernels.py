@@ -72,8 +72,12 @@ def holds_kernel(layer: keras.Layer) -> bool:
 
 def own_kernels(layer: keras.Layer) -> list[keras.Variable]:
     """Return the kernels that a layer holds itself, not within layers inside it."""
-    own = [*layer._trainable_variables, *layer._non_trainable_variables]
-    return [variable for variable in own if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
+    return [variable for variable in own_weights(layer) if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
+
+
+def own_weights(layer: keras.Layer) -> list[keras.Variable]:
+    """Return the weights and moving statistics that a layer holds itself, not within layers inside it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def select_kernels(network: Network, patterns: str | Sequence[str], *, doing: str) -> list[Kernel]:

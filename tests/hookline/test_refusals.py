@@ -128,6 +128,7 @@ MISTAKES = {
     "part of a run": (lambda: rebuilt_part({**OWN_LOSS, "config": "own"}, "loss"), "Expected loss="),
     "unsaved state": (lambda: fit(trainer=small_trainer({"own": Undeclared()})), "'own' writes a variable .* `state`"),
     "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
+    "shared optimizer": (lambda: in_turn(keras.optimizers.Adam()), "Expected a new one"),
     "two int8": (lambda: twice("quantization_aware_training"), "Two hooks round the activations of 'plain_cnn'"),
     **{f"two {each}": (partial(twice, each), "Two hooks round '.*kernel': a and b") for each in ROUNDING},
 }
@@ -167,6 +168,11 @@ def built_optimizer():
     optimizer = keras.optimizers.Adam()
     optimizer.build(small_model().trainable_variables)
     return optimizer
+
+
+def in_turn(optimizer):
+    for each in [small_trainer(optimizer=optimizer) for _ in range(2)]:
+        each.prepare(X, Y)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

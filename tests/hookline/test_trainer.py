@@ -13,7 +13,7 @@ import hookline
 from hookline.hook_list import hook_makers
 from hookline.running import read_history
 from hookline.trainer.objective import Objective, ObjectiveOutput
-from tests.support.door import SETTINGS, by_python, held_out, images, small_model, small_trainer, train
+from tests.support.door import SETTINGS, by_python, generators_kept, held_out, images, small_model, small_trainer, train
 from tests.support.refusals import assert_refused
 from tests.support.signals import Signal
 
@@ -77,10 +77,15 @@ def decaying(*excluded):
 def test_a_renewed_optimizer_excludes_what_the_old_one_did():
     model = small_model()
     model.layers[-1].trainable = False
-    trainer = small_trainer("bernoulli_attention", model=model, optimizer=decaying("kernel"))
+    optimizer = decaying("kernel")
+    trainer = small_trainer("bernoulli_attention", model=model, optimizer=optimizer)
     for _ in range(2):
         trainer.prepare(*held_out())
     assert not trainer._spec.optimizers["model"]._use_weight_decay(model.trainable_variables[0])
+    optimizer.learning_rate, before = 0.0, [each.numpy() for each in model.trainable_variables]
+    train(trainer)
+    assert all(map(np.array_equal, model.trainable_variables, before))
+    assert optimizer.iterations.numpy() == trainer.step
     model.layers[-1].trainable = True
     assert_refused("is trainable now", train, trainer)
 
@@ -121,6 +126,10 @@ def test_an_interrupt_or_a_limit_keeps_what_was_trained(capsys):
     before = trainer.step
     assert train(trainer, 3, max_seconds=0.0).summary["status"] == "paused"
     assert trainer.step < before + 15
+    trainer = small_trainer(monitor="loss/total")
+    losses = train(trainer, 3, callbacks=[Killed(1, KeyboardInterrupt)], restore_best=True).history["val_loss"]
+    assert losses[1] < losses[0]
+    assert trainer.evaluate(*held_out())["loss"] == pytest.approx(losses[1])
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -142,7 +151,8 @@ def test_callbacks_see_epochs_and_best_weights_come_back():
 
     shares, model = [], small_model("softmax")
     trainer = small_trainer(model=model, optimizer=keras.optimizers.SGD(1.0))
-    history = train(trainer, 5, callbacks=[Listener()], restore_best=True)
+    with generators_kept():
+        history = train(trainer, 5, callbacks=[Listener()], restore_best=True)
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(max(history.history["val_accuracy"]))
     assert seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (0, 1)]
     assert len(history.epoch) == 2

@@ -139,6 +139,10 @@ def test_layers_are_left_out_of_what_is_frozen():
     loop.run(0, 4)
     assert latent_moved(network, start) == {"toy/logits/kernel", "toy/logits/bias"}
     assert hook.summary()["layers"] == ["hidden", "norm"]
+    nested, inside = network_of(keras.Sequential([keras.Input((6,)), toy_model()])), named(layers="toy", but="logits")
+    inside.build(build_context(nested))
+    assert inside.declare().frozen == {*HIDDEN, "toy/norm/gamma", "toy/norm/beta", *STATISTICS}
+    assert inside.summary()["layers"] == ["toy/hidden", "toy/norm"]
     assert_refused("logit", named(layers="*", but="logit").build, build_context(toy_network()))
 
 

@@ -1,9 +1,12 @@
 """Small trainings by Python and by the command line, of one model and one set of images."""
 
+import random
+from contextlib import contextmanager
 from functools import cache
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import hookline
 from hookline.hooks import catalogue, load
@@ -57,6 +60,22 @@ def train(trainer, epochs=1, **more):
     data = images()
     given = {"validation_data": held_out(), "epochs": epochs, "batch_size": 16, "verbose": 0, **more}
     return trainer.fit(data["x_train"], data["y_train"], **given)
+
+
+@contextmanager
+def generators_kept():
+    """Check that what the generators of the process draw next does not depend on the block."""
+
+    def drawn():
+        own = random.random(), np.random.random()  # noqa: NPY002 - what `set_random_seed` sets
+        return *own, float(tf.random.normal([])), float(keras.random.normal(()))
+
+    keras.utils.set_random_seed(SEED + 1)
+    _, expected = drawn(), drawn()
+    keras.utils.set_random_seed(SEED + 1)
+    drawn()
+    yield
+    assert drawn() == expected
 
 
 def by_python(*hooks, epochs=2, **more):

@@ -1,7 +1,8 @@
-"""The machine of a run: its precision, its memory, and what is released after a run."""
+"""The machine of a run: its precision, its memory, and what is released or put back after a run."""
 
 from __future__ import annotations
 
+import random
 import re
 import resource
 import sys
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import global_state
+from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from hookline.trainer.errors import UserError
@@ -134,3 +138,25 @@ def released_graphs() -> Iterator[None]:
     finally:
         for name in [each for each in registered if each.startswith("CustomGradient-") and each not in before]:
             del registered[name]
+
+
+KERAS_SEEDS = ("global_random_seed", "global_seed_generator")
+
+
+@contextmanager
+def kept_seeds() -> Iterator[None]:
+    """Leave what `keras.utils.set_random_seed` sets as it was: of Python, NumPy, Keras and TensorFlow."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what `set_random_seed` sets
+    own = {name: global_state.get_global_attribute(name) for name in KERAS_SEEDS}
+    eager = context.context()  # no public API returns the seed or what was drawn from it (TensorFlow 2.21)
+    seed, drawn = eager._seed, getattr(eager, "_rng", None)  # each `set_seed` makes a new one
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        for name, value in own.items():
+            global_state.set_global_attribute(name, value)
+        if getattr(eager, "_rng", None) is not drawn:
+            tf.random.set_seed(seed)
+            eager._rng = drawn

@@ -230,7 +230,11 @@ class Run:
             return False  # a step was skipped; the others of the chunk are still to come
         self.call("on_chunk_end", self._report() if reports else None)
         if "validation" in self.held_out and (evaluates or self.control.stop_reason is not None):
-            self.evaluate()
+            try:
+                self.evaluate()
+            except KeyboardInterrupt:  # of a callback, which is called last: this evaluation may be the best
+                self._save()
+                raise
         self._save()
         return True
 

@@ -22,7 +22,7 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
 from hookline.trainer.run.control import Interrupted, Interruption, termination_interrupts
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
-from hookline.trainer.run.machine import check_precision, estimated, memory_errors, released_graphs
+from hookline.trainer.run.machine import check_precision, estimated, kept_seeds, memory_errors, released_graphs
 from hookline.trainer.run.results import is_complete, read_summary
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.state import changed_environment, check_config, restore_run, values_by_key
@@ -42,6 +42,7 @@ class Outcome:
     run: Run | None = None  # None if it was complete already, so that nothing was built
 
 
+@kept_seeds()
 @released_graphs()
 @termination_interrupts()
 @memory_errors()
