@@ -292,6 +292,8 @@ class Trainer:
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
         """Run an objective, and average its losses, with those of layers and hooks, and its metrics."""
+        for each in forward.passes.values():  # in an evaluation, other objectives have used them before
+            each.layer_losses, each.losses_of_batch = [], False
         with named_scope("losses"):
             output = objective.compute(forward, batch)
             check_examples("loss", output.losses, batch)
