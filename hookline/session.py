@@ -342,7 +342,7 @@ class Trainer:
                 trains several networks, the names are "<network>/<variable>".
 
         Raises:
-            UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
+            UserError: nothing is built yet, it was called outside a graph, or for several objectives or updates.
         """
         with self._spec.ending(as_given=False):
             return first_half(self._trained, self._spec.form.classes, x, y, sample_weight)
