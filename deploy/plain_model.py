@@ -100,11 +100,23 @@ def assign_weights(model: keras.Model, values: keras.Model) -> None:
     """
     for variable, given in zip(model.weights, values.weights, strict=True):
         variable.assign(given.value)
+    assign_seeds(model, values)
+    settle(model)
+
+
+def assign_seeds(model: keras.Model, values: keras.Model) -> None:
+    """Give a model the seed states that both have, another model's values: so both draw the same numbers."""
     seeds = dict(_seeds(values))
     for path, state in _seeds(model):
         if path in seeds:
             state.assign(seeds[path].value)
-    settle(model)
+
+
+def draws_numbers(model: keras.Model, inputs: Any) -> bool:
+    """Return whether a model draws random numbers in inference."""
+    with keras.StatelessScope() as scope:
+        model(inputs)
+    return any(id(state) in scope.state_mapping for _, state in _seeds(model))
 
 
 def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable]]:
