@@ -194,13 +194,14 @@ class Noise(keras.layers.Layer):
 
 
 def test_a_model_that_draws_in_inference_draws_anew_for_each_batch_and_is_exported(tmp_path):
-    x = np.ones((20, 2), np.float32)
+    keras.utils.set_random_seed(0)
+    x = np.ones((300, 2), np.float32)  # two batches of the comparison
     model = keras.Sequential([keras.Input((2,)), Noise(), keras.layers.Dense(1)])
     trainer = hookline.Trainer(model, "sgd", "mse", **SETTINGS)
     trainer.fit(x, x[:, :1], verbose=0)
-    found = trainer.predict(x, batch_size=8)
+    found = trainer.predict(x, batch_size=64)
     assert len(np.unique(found)) == len(x)
-    np.testing.assert_array_equal(trainer.predict(x, batch_size=8), found)
+    np.testing.assert_array_equal(trainer.predict(x, batch_size=64), found)
     trainer.export(tmp_path / "model.keras")
     refused = "draws random numbers in inference, and the saved_model file draws others"
     assert_refused(refused, trainer.export, tmp_path / "model", format="saved_model")
