@@ -11,7 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.formats import Format, Predictor
-from hookline.deploy.plain_model import foreign_names, mixed_dtypes, plain_model, single_model, strip_model
+from hookline.deploy.plain_model import (
+    assign_seeds,
+    draws_numbers,
+    foreign_names,
+    mixed_dtypes,
+    plain_model,
+    single_model,
+    strip_model,
+)
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
 from hookline.trainer.hook import Run
@@ -113,6 +121,8 @@ def compare(
     with plain_model(run.trainer, run.step, network) as plain:
         foreign, difference = foreign_names(plain), None
         model = getattr(predict, "model", None)
+        if model is not None:
+            assign_seeds(model, plain)
         if model is None or foreign:  # a user's class may be rebuilt as another layer
             difference = Difference(len(run.held_out["test"].split.indices))
             single = single_model(run, network, plain, form.name)
@@ -125,12 +135,14 @@ def compare(
         expected = _metrics(run, network, plain) if mixed or by_loss else expected
         if wrong := _first_wrong(metrics, expected, limit):
             _check_hooks(_metrics(run, network, plain), expected, tolerance)
+            _refuse_draws(run, plain, form)
             raise UserError(
                 f"The {form.name} file has {wrong}={metrics[wrong]:.6g} on the test split, but the run has "
                 f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: "
                 "another format or other options, or a higher tolerance."
             )
     if difference and not lossy and difference.share > max(limit, ROUNDING):
+        _refuse_draws(run, plain, form)
         raise UserError(
             f"The outputs of the {form.name} file differ from the run's by {difference.share:.1%} on average, although "
             "its metrics agree. Expected rounding alone: another format, or a higher tolerance."
@@ -159,6 +171,16 @@ def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float], to
             f"{expected[wrong]:.6g}: a hook changes what evaluation sees in a way that no plain model can hold, or "
             "rounding alone changes the outputs (then they change with the batch size, too). Expected a run without "
             "such a hook, or a higher tolerance."
+        )
+
+
+def _refuse_draws(run: Run, plain: keras.Model, form: Format) -> None:
+    """Refuse a file that differs because the network draws random numbers in inference."""
+    inputs = run.held_out["test"].batch(tf.constant(0, tf.int64))["inputs"]
+    if form.name != KERAS and draws_numbers(plain, inputs):
+        raise UserError(
+            f"'{plain.name}' draws random numbers in inference, and the {form.name} file draws others than the run: "
+            "the two cannot be compared. Expected format=keras, or a higher tolerance."
         )
 
 

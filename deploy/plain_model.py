@@ -100,18 +100,30 @@ def assign_weights(model: keras.Model, values: keras.Model) -> None:
     """
     for variable, given in zip(model.weights, values.weights, strict=True):
         variable.assign(given.value)
-    seeds = dict(_seeds(values))
-    for path, state in _seeds(model):
-        if path in seeds:
-            state.assign(seeds[path].value)
+    assign_seeds(model, values)
     settle(model)
 
 
-def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable]]:
-    """Yield the seed states of a model, by the layer that draws, and which of its generators it is."""
-    for layer in model._flatten_layers():
+def assign_seeds(model: keras.Model, values: keras.Model) -> None:
+    """Give a model the seed states that both have, another model's values: so both draw the same numbers."""
+    seeds = dict(_seeds(values))
+    for place, state in _seeds(model):
+        if place in seeds:
+            state.assign(seeds[place].value)
+
+
+def draws_numbers(model: keras.Model, inputs: Any) -> bool:
+    """Return whether a model draws random numbers in inference."""
+    with keras.StatelessScope() as scope:
+        model(inputs)
+    return any(id(state) in scope.state_mapping for _, state in _seeds(model))
+
+
+def _seeds(model: keras.Model) -> Iterator[tuple[tuple[int, int], keras.Variable]]:
+    """Yield the seed states of a model, by the place of the layer that draws, and which of its generators it is."""
+    for place, layer in enumerate(model._flatten_layers()):  # a file may hold other names
         for number, generator in enumerate(layer._seed_generators):
-            yield (layer.path or layer.name, number), generator.state
+            yield (place, number), generator.state
 
 
 @contextmanager

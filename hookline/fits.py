@@ -314,6 +314,8 @@ def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -
     trainer = state.trainer
     if len(trainer.objectives) != 1:
         raise UserError("compute_gradients is for one objective. Expected a hook, for a step of several.")
+    if (updates := trainer.objectives[0].updates) > 1:
+        raise UserError(f"compute_gradients received an objective with updates={updates}. Expected updates=1, or fit.")
     targets = {"targets": y}
     if classes and isinstance(trainer.objectives[0], Classification):
         targets = _labels(tf.convert_to_tensor(y))

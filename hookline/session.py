@@ -262,7 +262,8 @@ class Trainer:
             x: inputs [n, ...], a dataset, a `Data` (its test split) or a `Split`; see `fit`.
             y: targets [n, ...], of several outputs in a dict; None where x holds them.
             sample_weight: float [n]; None for all alike.
-            batch_size: examples at a time, None for 32; it changes no value but by rounding.
+            batch_size: examples at a time, None for 32; it changes no value but by rounding. A model that draws random
+                numbers in inference draws the same ones for each batch.
 
         Returns:
             "loss" and the metrics, by name.
@@ -282,7 +283,7 @@ class Trainer:
         Args:
             x: inputs [n, ...], as for `fit`; of a dataset of pairs the inputs.
             network: its name; None for the only one.
-            batch_size: examples at a time, None for 32.
+            batch_size: examples at a time, None for 32. Random numbers of the model differ from batch to batch.
 
         Returns:
             A NumPy array [n, ...], such as probabilities float32 [n, classes]; of several outputs in their structure.
@@ -343,7 +344,7 @@ class Trainer:
                 trains several networks, the names are "<network>/<variable>".
 
         Raises:
-            UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
+            UserError: nothing is built yet, it was called outside a graph, or for several objectives or updates.
         """
         with self._spec.ending(as_given=False):
             return first_half(self._trained, self._spec.form.classes, x, y, sample_weight)

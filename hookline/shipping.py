@@ -99,29 +99,37 @@ class Shipped:
         split = x if isinstance(x, Split) else split_of("test", read_examples(x, None, None, "x"), self._form)
         source, rows = split.source, split.indices
         step, outputs = tf.constant(self.state.weights_step, tf.int64), []
+        owner = self.state.trainer.networks[network]
+        seeds = {name: tf.convert_to_tensor(owner.variables[name].value) for name in owner.seed_names}
         for start in range(0, len(rows), size):
             inputs = source.gather(tf.constant(rows[start : start + size]))["inputs"]
-            found = self._function(network, inputs)(step, inputs)
+            # Seeds pass on, so that draws differ; the model keeps its own.
+            found, seeds = self._function(network, inputs, seeds)(step, inputs, seeds)
             outputs.append(tf.nest.map_structure(lambda each: each.numpy(), found))
         return tf.nest.map_structure(lambda *each: np.concatenate(each), *outputs)
 
-    def _function(self, network: str, inputs: Any) -> Any:
+    def _function(self, network: str, inputs: Any, seeds: dict[str, tf.Tensor]) -> Any:
         """Return what computes outputs, traced once for inputs of a form."""
         specs = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), inputs)
         key = f"{network} {specs}"
         if key not in self._functions:
             traced = tf.function(partial(self._forward, network), autograph=False)
-            self._functions[key] = traced.get_concrete_function(tf.TensorSpec([], tf.int64), specs)
+            self._functions[key] = traced.get_concrete_function(tf.TensorSpec([], tf.int64), specs, seeds)
         return self._functions[key]
 
-    def _forward(self, network: str, step: tf.Tensor, inputs: Any) -> Any:
+    def _forward(
+        self, network: str, step: tf.Tensor, inputs: Any, seeds: dict[str, tf.Tensor]
+    ) -> tuple[Any, dict[str, tf.Tensor]]:
         trainer = self.state.trainer
-        made = trainer.forward(step, {"inputs": inputs}, objective="", training=False)(network, inputs)
+        forward = trainer.forward(step, {"inputs": inputs}, objective="", training=False)
+        state = forward.passes[network].state
+        state |= seeds
+        made = forward(network, inputs)
         flat = tf.nest.flatten(made)
         for each in trainer.networks[network].final_activations:
             flat[each.output] = getattr(keras.activations, each.name)(flat[each.output])
         flat = [tf.cast(each, tf.float32) if each.dtype.is_floating else each for each in flat]
-        return tf.nest.pack_sequence_as(made, flat)
+        return tf.nest.pack_sequence_as(made, flat), {name: state[name] for name in seeds}
 
     def export(
         self, path: str | Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]

@@ -110,7 +110,7 @@ def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str)
         assert found.get_layer("rows_alike").layer.compute_dtype == "float32"
 
 
-def test_seed_states_go_to_the_layers_of_their_names():
+def test_seed_states_go_to_the_layers_of_their_places():
     """A dropout whose rate is 0 when it is made has none."""
 
     def dropouts(first: float) -> keras.Model:

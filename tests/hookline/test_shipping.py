@@ -181,6 +181,32 @@ def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path
     np.testing.assert_allclose(trained.model(inputs), trained.predict(inputs), atol=1e-5)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Noise(keras.layers.Layer):
+    """Draw in inference, too."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.generator = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
+
+
+def test_a_model_that_draws_in_inference_draws_anew_for_each_batch_and_is_exported(tmp_path):
+    keras.utils.set_random_seed(0)
+    x = np.ones((300, 2), np.float32)  # two batches of the comparison
+    model = keras.Sequential([keras.Input((2,)), Noise(), keras.layers.Dense(1)])
+    trainer = hookline.Trainer(model, "sgd", "mse", **SETTINGS)
+    trainer.fit(x, x[:, :1], verbose=0)
+    found = trainer.predict(x, batch_size=64)
+    assert len(np.unique(found)) == len(x)
+    np.testing.assert_array_equal(trainer.predict(x, batch_size=64), found)
+    trainer.export(tmp_path / "model.keras")
+    refused = "draws random numbers in inference, and the saved_model file draws others"
+    assert_refused(refused, trainer.export, tmp_path / "model", format="saved_model")
+
+
 def test_the_plain_model_follows_weights_that_are_set(tmp_path):
     given = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     trainer = hookline.Trainer(given, "sgd", "mse")

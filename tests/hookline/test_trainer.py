@@ -265,7 +265,8 @@ def test_a_step_of_ones_own_trains_two_networks_with_variables_of_one_name():
     for copy, network in zip(copies, networks.values(), strict=True):
         copy.set_weights(network.get_weights())
     optimizers = {name: keras.optimizers.SGD(0.1) for name in networks}
-    trainer = hookline.Trainer(networks=networks, objectives=[Autoencode()], optimizer=optimizers, **SETTINGS)
+    objective = Autoencode()
+    trainer = hookline.Trainer(networks=networks, objectives=[objective], optimizer=optimizers, **SETTINGS)
     trainer.prepare(VECTORS, VECTORS, batch_size=60)
     own_step(trainer)(VECTORS, VECTORS)
     with tf.GradientTape() as tape:
@@ -275,6 +276,25 @@ def test_a_step_of_ones_own_trains_two_networks_with_variables_of_one_name():
         variable.assign_sub(0.1 * gradient)
     for copy, network in zip(copies, networks.values(), strict=True):
         np.testing.assert_allclose(network.get_weights()[0], copy.get_weights()[0], atol=1e-6)
+    objective.updates = 2
+    with pytest.raises(Exception, match=r"updates=2\. Expected updates=1, or fit"):
+        own_step(trainer)(VECTORS, VECTORS)
+
+
+class Follow(Autoencode):
+    def begin(self, networks):
+        pairs = zip(*(networks[name].variables.values() for name in self.trains), strict=True)
+        return [copy.value.assign((copy.value + own.value) / 2.0).op for own, copy in pairs]
+
+
+def test_a_copy_that_an_objective_moves_has_nothing_to_train():
+    networks = {name: dense("d") for name in Follow.trains}
+    networks["decoder"].trainable = False
+    own, copy = (each.get_weights()[0] for each in networks.values())
+    trainer = hookline.Trainer(networks=networks, objectives=[Follow()], optimizer="sgd", **SETTINGS)
+    trainer.fit(VECTORS, VECTORS, batch_size=60, verbose=0)
+    np.testing.assert_array_equal(networks["decoder"].get_weights()[0], (copy + own) / 2.0)
+    assert not np.array_equal(networks["encoder"].get_weights()[0], own)
 
 
 @pytest.mark.full

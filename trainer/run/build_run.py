@@ -224,13 +224,14 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
 
 
 def _check_trainable(recipe: Recipe) -> None:
-    """Refuse a network that is to be trained and has nothing to train."""
-    trained = {name for objective in recipe.objectives for name in objective.trains}
-    for network in recipe.networks:
-        if network.name in trained and not network.model.trainable_variables:
+    """Refuse an objective whose networks have nothing to train; beside others it may have some that it only writes."""
+    models = {network.name: network.model for network in recipe.networks}
+    for objective in recipe.objectives:
+        if not any(models[name].trainable_variables for name in objective.trains):
+            names = ", ".join(f"'{name}'" for name in objective.trains)
             raise UserError(
-                f"The network '{network.name}' has no trainable variable: training would change nothing. Expected "
-                "trainable=True of the model, or of some of its layers."
+                f"The networks of the objective '{objective.name}' have no trainable variable ({names}): training "
+                "would change nothing. Expected trainable=True of a model, or of some of its layers."
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
 from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.step.forward import Forward, NetworkPass
 from hookline.trainer.step.means import Parts, example_weights, sample_weights
@@ -71,6 +71,41 @@ def accumulate(
     return Computed(sums["losses"], sums["metrics"], {}), step.reached, sums["gradients"]
 
 
+def counted(objective: Objective, forward: Forward, batch: Batch, count: int) -> ObjectiveOutput:
+    """Return an output whose `counts` are those of a batch, with the draws of its `count` micro batches."""
+    if count == 1:
+        return objective.compute(forward.apart(), batch)
+    micro, before = MicroBatches(batch, count), _state_of(forward)
+    outputs: list[ObjectiveOutput] = []
+    seeds = [(name, key) for name, each in forward.passes.items() for key in each.context.network.seed_names]
+
+    def counts_of(index: tf.Tensor, values: list[tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        part = _forward_of(forward, index, before | dict(zip(seeds, values, strict=True)))
+        outputs.append(objective.compute(part, micro.part(index)))
+        return outputs[0].counts, [part.passes[name].state[key] for name, key in seeds]
+
+    values, counts = [before[key] for key in seeds], []
+    # A function without other outputs: what counts do not depend on never runs.
+    function = tf.function(counts_of, autograph=False).get_concrete_function(tf.constant(0), values)
+    for index in range(count):
+        found, values = function(tf.constant(index), values)
+        counts.append(found)
+    return replace(outputs[0], counts={name: tf.concat([each[name] for each in counts], 0) for name in counts[0]})
+
+
+def _state_of(forward: Forward) -> dict[Key, tf.Tensor]:
+    return {(name, key): value for name, each in forward.passes.items() for key, value in each.state.items()}
+
+
+def _forward_of(forward: Forward, index: tf.Tensor | None, state: Mapping[Key, tf.Tensor]) -> Forward:
+    """Return the forward pass of one micro batch, or of the whole batch for None, with another state."""
+    passes = {}
+    for name, each in forward.passes.items():
+        context = replace(each.context, micro_batch=index)
+        passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
+    return Forward(passes, forward.training, forward.scale)
+
+
 class _MicroStep:
     """The computation of one micro batch, traced once as a function of its index and of the state before it."""
 
@@ -79,7 +114,7 @@ class _MicroStep:
     ) -> None:
         self._forward, self._micro, self._compute, self._scale = forward, micro, compute, scale
         self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}
-        self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
+        self._before = _state_of(forward)
         self.reached: list[tf.Tensor] = []  # captured tensors between the latent variables and the loss
         self.called: set[str] = set()  # networks that were run
         self.steady: set[Key] = set()  # state variables whose new values do not depend on the examples
@@ -119,7 +154,7 @@ class _MicroStep:
             return {}
 
         def whole() -> dict[str, dict[str, tf.Tensor]]:
-            forward = self._forward_of(None, self._before)
+            forward = _forward_of(self._forward, None, self._before)
             self._compute(forward, batch)
             new = {name: each.context.new_state for name, each in forward.passes.items()}
             return {name: {key: new[name][key] for at, key in sorted(self.steady) if at == name} for name in new}
@@ -129,7 +164,7 @@ class _MicroStep:
 
     def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
         before = dict(zip(self._before, state, strict=True))
-        forward = self._forward_of(index, before)
+        forward = _forward_of(self._forward, index, before)
         computed = self._compute(forward, self._micro.part(index))
         self.called = {name for name, each in forward.passes.items() if each.called}
         _refuse_writes(self._micro.count)
@@ -150,13 +185,6 @@ class _MicroStep:
         sums["overflows"] = [tf.cast(each, tf.float32) for each in forward.overflows]
         sums["gradients"] = self._gradients(sums["losses"]["total"])
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
-
-    def _forward_of(self, index: tf.Tensor | None, state: dict[Key, tf.Tensor]) -> Forward:
-        passes = {}
-        for name, each in self._forward.passes.items():
-            context = replace(each.context, micro_batch=index)
-            passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
-        return Forward(passes, self._forward.training, self._forward.scale)
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.

@@ -155,8 +155,9 @@ class Forward:
             if value is not current.state[key]:
                 current.state[key] = tf.convert_to_tensor(value)
                 current.changed.add(key)
-        if not current.layer_losses:  # a second call would count the regularizers twice
-            current.layer_losses, current.losses_of_batch = list(losses), bool(scope.losses)
+        # A later call adds the losses of its own, but not those of weights once more.
+        current.layer_losses += scope.losses if current.layer_losses else losses
+        current.losses_of_batch = current.losses_of_batch or bool(scope.losses)
         if network.taps:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]

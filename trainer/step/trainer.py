@@ -172,7 +172,9 @@ class Trainer:
         """Return what an objective computes, its gradients, and whether they overflowed, joined over replicas."""
         changed = {name: forward.passes[name] for name in objective.trains}
         if objective.uneven and (self.accumulation_steps > 1 or self.replica.count > 1):
-            batch = with_counts(objective.compute(forward.apart(), batch), batch, self.replica)
+            from hookline.trainer.step.accumulate import counted  # few runs need it
+
+            batch = with_counts(counted(objective, forward, batch, self.accumulation_steps), batch, self.replica)
         if self.accumulation_steps == 1:
             computed = self.losses(objective, forward, batch)
             gradients = self.compute_gradients(computed.losses["total"], changed)
@@ -290,6 +292,8 @@ class Trainer:
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
         """Run an objective, and average its losses, with those of layers and hooks, and its metrics."""
+        for each in forward.passes.values():  # in an evaluation, other objectives have used them before
+            each.layer_losses, each.losses_of_batch = [], False
         with named_scope("losses"):
             output = objective.compute(forward, batch)
             check_examples("loss", output.losses, batch)

@@ -7,8 +7,20 @@ import tensorflow as tf
 
 from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
+from hookline.trainer.objective import ObjectiveOutput
 from tests.support.refusals import assert_refused
-from tests.support.toy import BATCH, StatelessHook, toy_arrays, toy_batch, toy_loop, toy_network, updated, values_of
+from tests.support.toy import (
+    BATCH,
+    StatelessHook,
+    ToyObjective,
+    network_of,
+    toy_arrays,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    updated,
+    values_of,
+)
 
 HIDDEN = "toy/hidden/kernel"
 
@@ -118,6 +130,29 @@ def test_counters_of_a_layer_move_as_with_the_whole_batch():
     (inner,) = (each for each in operations if "While" in each.type)
     assert inner.get_attr("parallel_iterations") == 1
     assert "MatMul" not in {each.type for each in operations}  # neither pass is outside the loop
+
+
+class Masked(ToyObjective):
+    """Take the mean over the values that the objective and a dropout both draw; each of them is 1."""
+
+    uneven = True
+
+    def compute(self, forward, batch):
+        outputs = forward("model", batch["inputs"])
+        drawn = tf.random.stateless_uniform(tf.shape(outputs), forward.stateless_seed("mask")) < 0.5
+        counts = tf.reduce_sum(tf.cast(drawn & (outputs != 0), tf.float32), axis=1)
+        ones = tf.cast(counts > 0, tf.float32) + 0.0 * tf.reduce_sum(outputs, axis=1)
+        return ObjectiveOutput({"one": ones}, counts={"loss/one": counts})
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_counts_are_drawn_as_the_losses_are(accumulation_steps):
+    def network():
+        layers = [keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dropout(0.5, seed=1)]
+        return network_of(keras.Sequential(layers, name="toy"))
+
+    _, reported, _ = run(accumulation_steps, network=network, objectives=lambda: [Masked()])
+    assert reported["loss/one"] == pytest.approx(1.0)
 
 
 class SelfCounting(keras.layers.Layer):

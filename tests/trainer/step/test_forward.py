@@ -2,12 +2,23 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.forward import tapped_model
 from tests.support.refusals import assert_refused
-from tests.support.toy import StatelessHook, network_of, toy_arrays, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import (
+    BATCH,
+    StatelessHook,
+    ToyObjective,
+    network_of,
+    toy_arrays,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    values_of,
+)
 
 MEAN = "toy/norm/moving_mean"
 
@@ -74,3 +85,27 @@ def test_taps_leave_the_structure_of_the_outputs():
         network.taps["tap"] = second
         found = tapped_model(network)(given)["outputs"]
         keras.tree.map_structure(np.testing.assert_array_equal, network.model(given), found)
+
+
+class Twice(ToyObjective):
+    def compute(self, forward, batch):
+        forward(self.network, 2.0 * batch["inputs"])
+        return super().compute(forward, batch)
+
+
+def test_each_call_adds_the_losses_of_its_layers_and_weights_count_once():
+    network = toy_network(regularizer=0.1)
+    hidden = network.model.get_layer("hidden")
+    hidden.activity_regularizer = keras.regularizers.L2(0.01)
+    inputs = toy_batch(0)["inputs"]
+    outputs = np.stack([hidden(inputs), hidden(2.0 * inputs)])
+    expected = 0.1 * np.sum(np.square(hidden.kernel)) + 0.01 * np.sum(np.square(outputs)) / BATCH
+    loop = toy_loop(network=network, objectives=[Twice(name="a"), Twice(name="b")])
+    found = Evaluator(loop.trainer, toy_batch, 1).run(0)
+    loop.run(0, 1)
+    losses = [
+        found["a/loss/layers_model"],
+        found["b/loss/layers_model"],
+        loop.accumulators.read()["a/loss/layers_model"],
+    ]
+    assert losses == pytest.approx([expected] * 3, rel=1e-5)
