@@ -388,9 +388,7 @@ class Trainer:
         return next(iter(models)) if network is None else check_choice("network", network, models)
 
 
-def _check_given(
-    loss: Any, objectives: Sequence[Objective], networks: Any, seed: Any, init_from: str | Path | None
-) -> None:
+def _check_given(loss: Any, objectives: Sequence[Objective], networks: Any, seed: Any, init_from: Any) -> None:
     if (loss is None) == (not objectives):
         received = "No loss" if loss is None else "loss and objectives"
         raise UserError(f"{received} received. Expected loss= or objectives=.")
