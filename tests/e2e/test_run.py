@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from hookline.train import main
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.blueprint import from_config
-from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.results import read_summary
 from tests.support.workers import ROOT, wait_until
@@ -66,17 +62,6 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
     assert read_summary(directory)["status"] == "interrupted"
     for line in (directory / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
-
-
-@pytest.mark.full
-def test_who_needs_one_class_for_each_example_refuses_mixtures():
-    for overrides, message in (
-        (["recipe=retrieval"], "triplet loss needs one class for each example"),
-        (["recipe=gradient_reversal"], "would leave target_domain"),
-    ):
-        (job,) = preflight(parse_command([*overrides, "trainer.compile=off", "+augment=mixup"]))
-        with pytest.raises(UserError, match=message):
-            build_run(from_config(job.config))
 
 
 @pytest.mark.full

@@ -171,16 +171,6 @@ def test_evaluate_and_predict_trace_once():
     assert Counted.calls == before
 
 
-@pytest.mark.full
-def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path):
-    trained = fit[1]
-    assert_refused("Did you mean 'litert'", trained.export, tmp_path / "model.tflite", format="literte")
-    assert_refused("int8", trained.export, tmp_path / "model.keras", int8=True)
-    assert "hookline" not in trained.model.to_json()
-    inputs, _ = held_out()
-    np.testing.assert_allclose(trained.model(inputs), trained.predict(inputs), atol=1e-5)
-
-
 @keras.saving.register_keras_serializable(package="tests")
 class Noise(keras.layers.Layer):
     """Draw in inference, too."""

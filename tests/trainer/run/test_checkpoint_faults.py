@@ -3,9 +3,7 @@
 import itertools
 import json
 import os
-import resource
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,34 +103,9 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path):
     assert checkpoint.exists()
 
 
-@contextmanager
-def largest_file(size):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_full_disk_is_reported_once_a_save_and_loses_nothing(directory):
-    before = sorted(directory.rglob("*"))
-    store = CheckpointStore(directory)
-    with largest_file(1000):
-        for step in (4, 5):
-            store.save({"last", "best"}, step, tensors(step), {})
-            store.wait()
-    for step, problem in zip((4, 5), store.problems(), strict=True):
-        assert f"step {step} could not be written" in problem
-    assert sorted(directory.rglob("*")) == before
-    assert look(directory)["step"] == 3
-    store.save({"last"}, 6, tensors(6), {"run": {"step": 6}})
-    assert store.newest().step == 6
-    assert store.problems() == []
-
-
 def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_factory, monkeypatch):
     root, countdown, reported = tmp_path_factory.mktemp("refusing"), [0], []
+    before = {path.relative_to(directory) for path in directory.rglob("*")}
 
     def refusing(function):
         def call(*arguments, **keywords):
@@ -158,7 +131,9 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_
         reported.append(bool(problems))
         found = look(here)
         assert (found["whole"], found["tagged are whole"], found["problems"]) == (True, True, [])
-        assert found["step"] == 4 or "step 4 could not be written: No space left on device" in problems[0]
+        if found["step"] != 4:
+            assert "step 4 could not be written: No space left on device" in problems[0]
+            assert {path.relative_to(here) for path in here.rglob("*")} == before
         store.save({"last"}, 5, tensors(5), {"run": {"step": 5}})
         store.wait()
         assert store.problems() == []
