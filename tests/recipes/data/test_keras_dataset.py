@@ -92,11 +92,8 @@ def test_every_set_has_its_shape_and_its_classes(monkeypatch, name, module, opti
 
 
 def test_bad_arrays_and_settings_are_refused(tmp_path):
-    nan = make_arrays()["x_train"].astype(np.float32)
-    nan[17, 3, 3] = np.nan
     for changes, message in (
         ({"x_train": np.zeros((120, 32, 32), np.uint8)}, "x_train and y_train: inputs of shape [32, 32]"),
-        ({"x_train": nan}, "1 values are NaN or infinite, the first in row 17"),
         ({"x_train": make_arrays()["x_train"] / 255}, "whole gray values"),
         ({"y_train": np.full(120, 10)}, "120 labels lie outside 0..9"),
         ({"y_test": np.zeros(39, np.uint8)}, "40 inputs but 39 labels"),
