@@ -131,7 +131,6 @@ LIKELY = {
     "recipe=bnn +hooks=[center_loss,bnn_roundng]": "Unknown hook 'bnn_roundng'. Did you mean 'bnn_rounding'?",
     "recipe=bnn lr=0.1": "Unknown key 'lr'. Did you mean 'optimizer.learning_rate'?",
     "recipe=bnn hooks.prune.final_sparsity=0.5": "Expected +hooks=prune to add it first.",
-    "recipe=bnn --explain optimizer.learning_rat": "Did you mean 'learning_rate'?",
     # values that are names
     "recipe=bnn hooks.bnn_rounding.kernel_quantizer=ste_sgn": "'ste_sgn'. Did you mean 'ste_sign'?",
     "recipe=frozen_mask hooks.prune.schedule=oneshot": "Unknown schedule 'oneshot'. Did you mean 'one_shot'?",
@@ -145,11 +144,9 @@ LIKELY = {
     "recipe=bnn data=mnist data.path=nowhere.npz": "data.path 'nowhere.npz' does not exist; expected an npz file,",
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",
     "recipe=baseline data=tfrecord 'data.path=nowhere-*'": "data.path 'nowhere-*' matches no file",
-    "recipe=baseline data=image_folder": "data.path has no value. Expected data.path=<path>.",
     "recipe=bnn run_dir=used": "run_dir=used exists already.",
     # what does not go together, signs, quotes and flags
     "recipe=bnn trainer.steps=100": "Expected exactly one: add trainer.epochs=null or trainer.steps=null.",
-    "recipe=bnn trainer.strategy=multi_worker": "nothing says where the workers are",
     "recipe=bnn 'optimizer.learning_rate=interval(1e-4, 1e-2)'": "Expected -m --trials <number>",
     "recipe=bnn --epochs 3": "unrecognized arguments: --epochs 3. Expected key=value without dashes",
 }

@@ -115,13 +115,6 @@ def test_what_is_no_run_is_refused(tmp_path, run):
     assert_refused(r"has no overrides\.txt", jobs, f"resume={run}")
 
 
-def test_what_a_file_says_is_not_executed(run):
-    text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(f"{text}\nbad: !!python/object/apply:os.system ['touch {run}/owned']\n")
-    assert_refused("has no config.yaml that can be read", jobs, f"resume={run}")
-    assert not (run / "owned").exists()
-
-
 def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
     assert_refused(r"Expected plugins=\[pip\] beside it, if you trust it", jobs, f"resume={run}")

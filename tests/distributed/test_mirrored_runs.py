@@ -70,15 +70,6 @@ def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["bnn", "frozen_mask", "center_loss", "attention", "gradient_reversal"])
-@pytest.mark.filterwarnings("ignore:At step 1,")
-def test_losses_are_those_of_one_replica(recipe, tmp_path):
-    for name, strategy in (("one", ()), ("two", TWO)):
-        run_small(recipe, *SHORT, *GENTLE, *strategy, run_dir=tmp_path / name)
-    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["center_loss", "gan", "sgan", "retrieval", "gradient_reversal"])
 def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
     more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []

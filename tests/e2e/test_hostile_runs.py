@@ -65,9 +65,6 @@ CONFIGS = {
     "link": lambda path, victim: path.symlink_to(victim / "file"),
     "pipe": lambda path, victim: os.mkfifo(path),
     "aliases": lambda path, victim: path.write_text(f"{BOMB}model: {{}}\ntrainer: {{}}\nhooks: {{}}\n"),
-    "nested": lambda path, victim: path.write_text("model: " + "[" * 20000),
-    "large": lambda path, victim: path.write_text("a: 1\n" * 10**6),
-    "binary": lambda path, victim: path.write_bytes(bytes(range(256))),
 }
 
 

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from hookline.train import main
-from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.blueprint import from_config
-from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.results import read_summary
+from tests.support.refusals import assert_one_line
 from tests.support.workers import ROOT, wait_until
 
 LISTENING = """
@@ -69,41 +66,13 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
 
 
 @pytest.mark.full
-def test_who_needs_one_class_for_each_example_refuses_mixtures():
-    for overrides, message in (
-        (["recipe=retrieval"], "triplet loss needs one class for each example"),
-        (["recipe=gradient_reversal"], "would leave target_domain"),
-    ):
-        (job,) = preflight(parse_command([*overrides, "trainer.compile=off", "+augment=mixup"]))
-        with pytest.raises(UserError, match=message):
-            build_run(from_config(job.config))
-
-
-@pytest.mark.full
 def test_mistake_that_only_building_shows(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-
-    def door(*arguments):
-        before = set(tmp_path.rglob("*"))
-        code = main(["recipe=bnn", "trainer.epochs=1", "trainer.compile=off", *arguments])
-        assert set(tmp_path.rglob("*")) == before
-        return code, capfd.readouterr().err.strip().splitlines()
-
-    for argument, word in (
-        ("trainer.monitor=metric/acuracy", "'metric/accuracy'"),
-        ("hooks.bnn_rounding.layers=dens_1", "dense_1"),
-        ("model=larq_tutorial_cnn", "(8, 8, 1)"),
-        ("data.validation_fraction=0.9", "validation"),
-    ):
-        code, lines = door(*argument.split(" "))
-        assert (code, len(lines)) == (2, 1), lines
-        assert word in lines[0]
-
     def unreadable(splits):
         raise UserError("Row 17 cannot be read. Fix it.")
 
+    monkeypatch.chdir(tmp_path)
+    given = ["recipe=bnn", "trainer.epochs=1", "trainer.compile=off"]
+    assert_one_line(main, [*given, "trainer.monitor=metric/acuracy"], "'metric/accuracy'", capfd)
     monkeypatch.setattr("hookline.trainer.run.build_run.data_fingerprint", unreadable)
-    assert door() == (2, ["Error: Row 17 cannot be read. Fix it."])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    assert "Traceback" in door("init_from=absent")[1][0]
+    assert_one_line(main, given, "Row 17 cannot be read. Fix it.", capfd)
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import hookline
 from hookline.inputs import Examples, Form, read_examples, split_of, training_data
-from tests.support.door import SETTINGS, held_out, images, small_trainer
+from tests.support.door import SETTINGS, images, small_trainer
 from tests.support.refusals import assert_refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -66,11 +66,6 @@ def test_one_hot_rows_train_and_are_rows_for_metrics():
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
     history = trainer.fit(X, np.eye(3, dtype=np.float32)[Y], batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
-    logits = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    crossed = hookline.Trainer(logits, "sgd", "categorical_crossentropy", ["CategoricalCrossentropy"], **SETTINGS)
-    crossed.fit(X, np.eye(3, dtype=np.float32)[Y], verbose=0)
-    found = crossed.evaluate(X, np.eye(3, dtype=np.float32)[Y])  # metrics see the softmax that the loss computes
-    assert found["CategoricalCrossentropy"] == pytest.approx(found["loss"], rel=1e-4)
 
 
 def test_shares_of_classes_and_one_hot_rows_are_alike():
@@ -106,34 +101,6 @@ def test_weights_count_and_the_end_is_held_out():
     assert small_trainer().fit(X, Y, **given).summary["digest"] != history.summary["digest"]
 
 
-def named_model():
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(0)
-    left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
-    both = keras.layers.Concatenate()([left, right])
-    return keras.Model({"left": left, "right": right}, keras.layers.Dense(1)(both))
-
-
-def test_dicts_of_inputs_and_real_targets_train():
-    rng = np.random.default_rng(0)
-    inputs = {"right": rng.normal(size=(64, 3)), "left": rng.normal(size=(64, 2))}
-    targets = inputs["left"].sum(axis=1) - inputs["right"][:, 0]
-    metrics = ["mae", "RootMeanSquaredError"]
-    trainer = hookline.Trainer(named_model(), keras.optimizers.Adam(0.1), "mse", metrics, **SETTINGS)
-    history = trainer.fit(inputs, targets, validation_data=(inputs, targets), epochs=30, batch_size=16, verbose=0)
-    assert history.history["val_loss"][-1] < 0.05 < history.history["loss"][0]
-    found = trainer.predict(inputs)
-    assert found.shape == (64, 1)
-    errors = found[:, 0] - targets
-    values = trainer.evaluate(inputs, targets)
-    assert values["loss"] == pytest.approx(np.mean(errors**2), rel=1e-3)
-    assert values["mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-3)
-    assert values["RootMeanSquaredError"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
-    np.testing.assert_allclose(
-        found, np.asarray(trainer.model({k: v.astype(np.float32) for k, v in inputs.items()})), atol=1e-5
-    )
-
-
 def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
     number, scale = keras.Input((1,), dtype="int32", name="number"), keras.Input((3,), name="a_scale")
     embedded = keras.layers.Flatten()(keras.layers.Embedding(9, 2)(number))
@@ -155,26 +122,6 @@ def test_a_list_of_targets_has_the_order_of_outputs_without_a_dict():
     assert (read_examples(x, [Y, Y + 9], None, "x", form).targets["b"] == Y).all()
 
 
-def test_two_classes_by_one_sigmoid():
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(100, 4)).astype(np.float32)
-    labels = (inputs[:, 0] > 0).astype(np.float32)
-    metrics = ["accuracy", keras.metrics.AUC(name="auc")]
-    trainer = hookline.Trainer(model, keras.optimizers.Adam(0.1), "binary_crossentropy", metrics, **SETTINGS)
-    history = trainer.fit(inputs, labels, validation_data=(inputs, labels), epochs=5, batch_size=20, verbose=0)
-    values = trainer.evaluate(inputs, labels)
-    assert values["accuracy"] > 0.85
-    assert values["auc"] > 0.95
-    assert values["auc"] == pytest.approx(history.history["val_auc"][-1])
-    found = trainer.predict(inputs)
-    assert 0 <= found.min() < found.max() <= 1
-    assert model.layers[-1].activation is keras.activations.sigmoid
-    expected = keras.losses.binary_crossentropy(labels[:, None], found).numpy().mean()
-    assert values["loss"] == pytest.approx(expected, rel=1e-4)
-
-
 def test_a_function_is_a_loss():
     def cubic(y_true, y_pred):
         return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** 3, axis=-1)
@@ -191,11 +138,3 @@ def test_a_function_is_a_loss():
     pairs = hookline.Trainer(model, loss=spread, **SETTINGS)
     pairs.fit(np.zeros((4, 2)), np.arange(4)[:, None], batch_size=4, verbose=0)  # a column of labels stays one
     assert pairs.evaluate(np.zeros((4, 2)), np.arange(4)[:, None])["loss"] == pytest.approx(20 / 16)
-
-
-def test_other_data_goes_on_with_the_weights():
-    trainer = small_trainer()
-    trainer.fit(X, Y, batch_size=16, verbose=0)
-    history = trainer.fit(*held_out(), epochs=2, batch_size=16, verbose=0)
-    assert trainer.step == 5 + 5
-    assert len(history.history["loss"]) == 2

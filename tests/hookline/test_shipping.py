@@ -39,6 +39,7 @@ def test_lines_of_the_contract(fit):
     assert np.mean(found.argmax(axis=1) == labels) == pytest.approx(values["accuracy"])
     np.testing.assert_allclose(found, np.asarray(trainer.model(inputs)), atol=1e-5)
     assert model.layers[-1].activation is keras.activations.softmax  # as it was given
+    assert "hookline" not in trainer.model.to_json()
     assert "prune" in repr(trainer)
     assert "2 epochs: loss" in repr(history)
 
@@ -64,6 +65,8 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     inputs, labels = held_out()
     if name == "keras":
         assert_refused("exists already", trained.export, path, format=name)
+        assert_refused("Did you mean 'litert'", trained.export, path, format="literte")
+        assert_refused("option of format=keras 'int8'", trained.export, path, format=name, int8=True)
         assert trained.export(path, format=name, overwrite=True, x=inputs, y=labels) == path
     precision = 0.01 if "int8" in options else 1e-4  # eight bits are steps of 1/256
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
@@ -166,16 +169,6 @@ def test_evaluate_and_predict_trace_once():
     before = Counted.calls
     assert trainer.evaluate(split) == first
     assert Counted.calls == before
-
-
-@pytest.mark.full
-def test_the_plain_model_is_of_keras_alone_and_options_are_checked(fit, tmp_path):
-    trained = fit[1]
-    assert_refused("Did you mean 'litert'", trained.export, tmp_path / "model.tflite", format="literte")
-    assert_refused("int8", trained.export, tmp_path / "model.keras", int8=True)
-    assert "hookline" not in trained.model.to_json()
-    inputs, _ = held_out()
-    np.testing.assert_allclose(trained.model(inputs), trained.predict(inputs), atol=1e-5)
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -2,7 +2,6 @@
 
 import shutil
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +151,11 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
     hook, (inputs, _) = Distillation(teacher=str(tmp_path / "teacher.keras")), data()
     hook.rebuild_model(student().model)
     np.testing.assert_array_equal(hook._model(inputs), model(inputs))
-    ends: Sequence[Any] = [keras.layers.Lambda(lambda x: 2 * x)]
-    keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), *ends]).save(tmp_path / "lambda.keras")
-    assert "lambda" in refused(tmp_path / "lambda.keras").lower()
     with zipfile.ZipFile(tmp_path / "teacher.keras") as given, zipfile.ZipFile(tmp_path / "os.keras", "w") as made:
         for name in given.namelist():
             text = given.read(name)
             made.writestr(name, text.replace(b'"module": "keras.layers"', b'"module": "os.path"'))
     assert "not of Keras" in refused(tmp_path / "os.keras")
-    (tmp_path / "broken.keras").write_bytes(b"no archive")
-    assert "model.save" in refused(tmp_path / "broken.keras")
     assert "teacher=" in refused(tmp_path / "nowhere")
 
 

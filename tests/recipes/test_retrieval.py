@@ -26,6 +26,7 @@ from hookline.recipes.retrieval import (
 )
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import ArraySource, Data, Split
+from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.recipe import Parts
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
@@ -318,6 +319,8 @@ def test_a_wrong_option_is_one_clear_line(data):
         ({"recall_at": [1, 500]}, "validation split has 180 images"),
     ):
         assert_refused(message, retrieval, **{"parts": parts_of(data), **options})
+    mixed = {"inputs": tf.zeros([2, 4]), SOFT_TARGETS: tf.eye(2)}
+    assert_refused("triplet loss needs one class", Retrieval(**USUAL).compute, identity, mixed)
     # 5 classes of 3: the halves, which are counted class by class, hold 10 and 5.
     targets = np.tile(np.repeat(np.arange(5), 3), 4)
     source = ArraySource({"inputs": np.zeros((60, 4), np.float32), "targets": targets}, lambda rows: rows)

@@ -104,7 +104,6 @@ def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: P
 
 def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
-    (tmp_path / "folder.keras").mkdir()
     (tmp_path / "kept.keras").write_text("precious")
     run, bare = f"run={runs / 'bnn'}", f"run={tmp_path / 'bare'}"
     shutil.copytree(runs / "bnn", tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints", "export"))
@@ -120,8 +119,6 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
     refused("has no checkpoints", bare)
     refused("'modle'. Expected network=model.", run, "network=modle", f"output={tmp_path}/a.keras")
     refused("kept moving averages", run, "average=true", f"output={tmp_path}/a.keras")
-    refused("exists already", run, f"output={tmp_path}/folder.keras")
-    refused("exists already", run, "format=saved_model", f"output={tmp_path}", "overwrite=true")
     refused("exists already", run, f"output={tmp_path}/kept.keras")
     refused("is not a directory", run, f"output={tmp_path}/file/a.keras")
     monkeypatch.setitem(sys.modules, "tf2onnx", None)

@@ -93,8 +93,6 @@ def test_rows_read_from_the_file_are_those_in_memory_bit_for_bit(tmp_path):
 def test_bad_arrays_are_refused(tmp_path):
     for changes, expected in (
         ({"targets": np.arange(60) % 3 - 1}, "a label is -1; expected classes from 0 on"),
-        ({"targets": np.arange(60) * 1000}, "a label is 59000"),
-        ({"targets": np.zeros(60, np.int64)}, "all labels are 0"),
         ({"targets": np.arange(59) % 3}, "60 inputs but 59 labels"),
         ({"inputs": np.zeros([60, 3, 32, 32], np.uint8)}, "[channels, height, width]"),
         ({"targets": None}, "x_train and y_train"),

