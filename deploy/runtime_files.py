@@ -163,7 +163,7 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
 
 
 def _make_constant(model: keras.Model) -> None:
-    """Let layers Normalization hold arrays, which compute the same: tracing makes inputs of a file of tensors."""
+    """Hold the mean and variance of each Normalization layer as arrays: traced tensors would be inputs of the file."""
     for each in model._flatten_layers():
         if isinstance(each, keras.layers.Normalization):
             each.mean, each.variance = np.asarray(each.mean), np.asarray(each.variance)

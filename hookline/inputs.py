@@ -334,7 +334,7 @@ def _batches(dataset: Any, name: str) -> Iterable[Any]:
 
 
 def _announced(dataset: tf.data.Dataset, name: str) -> Iterator[Any]:
-    """Yield the batches of a dataset, which may have no end without telling; say so once if reading takes long."""
+    """Yield the batches of a dataset whose end may be unknown, with one warning if reading takes long."""
     late = time.monotonic() + PATIENCE
     for number, batch in enumerate(dataset):
         if time.monotonic() > late:

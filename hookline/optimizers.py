@@ -58,11 +58,24 @@ def resolve_optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[st
     return {name: resolve_optimizer(given) for name in models}
 
 
+def config_of(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Return an optimizer's config, which holds a schedule itself: one of the user's may have no `get_config`."""
+    inner = inner_of(optimizer)
+    rate = inner._learning_rate
+    if not isinstance(rate, ScaledRate):
+        return optimizer.get_config()
+    vars(inner)["_learning_rate"] = 0.0
+    try:
+        config = optimizer.get_config()
+    finally:
+        vars(inner)["_learning_rate"] = rate
+    (config if inner is optimizer else config["inner_optimizer"]["config"])["learning_rate"] = rate
+    return config
+
+
 def copied(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return an optimizer of the same settings, not built, that has its steps and its rate in common with another."""
-    config = optimizer.get_config()
-    if isinstance(optimizer._learning_rate, ScaledRate):
-        config["learning_rate"] = optimizer._learning_rate  # whose schedule may be of a class of one's own
+    config = config_of(optimizer)
     copy = type(optimizer).from_config(config)
     told, new = vars(inner_of(optimizer)), inner_of(copy)
     for name in ("_iterations", "_learning_rate"):  # so that both are set at once

@@ -103,7 +103,7 @@ class Shipped:
         seeds = {name: tf.convert_to_tensor(owner.variables[name].value) for name in owner.seed_names}
         for start in range(0, len(rows), size):
             inputs = source.gather(tf.constant(rows[start : start + size]))["inputs"]
-            # Seeds pass on, so that draws differ; the model keeps its own.
+            # Each batch takes the seeds that the one before left, for other draws; those of the model do not change.
             found, seeds = self._function(network, inputs, seeds)(step, inputs, seeds)
             outputs.append(tf.nest.map_structure(lambda each: each.numpy(), found))
         return tf.nest.map_structure(lambda *each: np.concatenate(each), *outputs)

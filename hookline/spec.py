@@ -19,7 +19,7 @@ from hookline.deploy.plain_model import architecture
 from hookline.hook_list import HISTORY, PROGRESS, Maker, Watch, hook_makers
 from hookline.hooks.monitors.early_stopping import EarlyStopping
 from hookline.inputs import Form, model_dtypes
-from hookline.optimizers import check_new, copied
+from hookline.optimizers import check_new, config_of, copied
 from hookline.recipes.losses import ACCURACY, ACCURACY_METRIC, ONE, ONE_HOT, Loss
 from hookline.recipes.model_checks import model_inputs
 from hookline.recipes.supervised import MODEL, output_shapes, recipe_of
@@ -263,12 +263,17 @@ class Spec:
 
 
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    config = optimizer.get_config()
+    config = config_of(optimizer)
     config.pop("name", None)  # Keras counts on: "adam_1"
     rate = config.pop("learning_rate", None)
     if (inner := inner_of(optimizer)) is not optimizer:
         config["inner_optimizer"] = _plain_config(inner)
     plain: dict[str, Any] = json.loads(json.dumps(config, default=str))  # lists that Keras tracks become plain ones
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        try:
+            rate = keras.optimizers.schedules.serialize(rate)
+        except NotImplementedError:
+            rate = type(rate.schedule).__name__
     return {**plain, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
 
 

@@ -262,7 +262,7 @@ def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Seque
         return False
     if name in names and ends_linear(model, names.index(name)):
         return True
-    outputs = first_outputs(model, data)  # those of a batch norm leave [0, 1]
+    outputs = first_outputs(model, data)  # even an untrained network shows: after a batch norm, some are outside [0, 1]
     found = outputs if name == ONE or outputs is None else _item(outputs, name, names)
     if not isinstance(found, tf.Tensor):
         return False

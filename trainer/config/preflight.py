@@ -110,7 +110,7 @@ def _chooses_parts(overrides: Sequence[Override], recipe: str, composer: Compose
 
 
 def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override], composer: Composer) -> None:
-    """Remove, with a warning, what files set for another `_target_` and the one that a part has does not take."""
+    """Remove, with a warning, what files set for another `_target_` and the current one does not accept."""
     layers = layers_of(overrides, composer)
     recipes = [with_values(composer.compose([f"recipe={name}"]), []) for name in recipe.split("+")]
     nodes = [(config, name, name) for name in PARTS]
@@ -121,7 +121,7 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
         said = [children(lookup(layer.tree, path)) for layer in layers]
         own: dict[str, Any] = next((each for each in reversed(said) if TARGET in each), {})  # beside the part's path
         typed_in = [each for layer, each in zip(layers, said, strict=True) if layer.file is None]
-        given = {key for each in (own, *typed_in) for key in each}  # stays, to be refused later
+        given = {key for each in (own, *typed_in) for key in each}  # kept, even if wrong: refused later
         files = [*said, *(children(lookup(alone, path)) for alone in recipes)]
         others = {key for each in files if each.get(TARGET, node[TARGET]) != node[TARGET] for key in each}
         foreign = [key for key in node if key in others and key not in given]
@@ -165,7 +165,7 @@ def _compose(overrides: Sequence[Override], composer: Composer) -> tuple[dict[st
     choices = {each.key_or_group: show(each.value()) for each in choosing if each.type.name == "CHANGE"}
     for override in choosing:
         check_choice(override, composer)
-    base = composer.compose([str(override.input_line) for override in choosing])  # it shows which keys exist
+    base = composer.compose([str(override.input_line) for override in choosing])  # shows which keys exist
     keys = with_values(base, [])
     foreign = foreign_nodes(setting, keys)
     for override in setting:

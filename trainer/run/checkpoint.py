@@ -65,8 +65,8 @@ class CheckpointStore:
         self.wait()
         return {tag: each.step for each in self._unwritten for tag in sorted(each.tags)}
 
-    def unsaved_text(self) -> str | None:
-        """Return which states are not on the disk, why, and what to do; None if all are."""
+    def unsaved_text(self, resume: str) -> str | None:
+        """Return which states are not on the disk, why, and how to resume; None if all are."""
         steps = self.unsaved()
         if not steps:
             return None
@@ -74,7 +74,7 @@ class CheckpointStore:
         manifests = disk.read_manifests(self.directory)
         newest = f"step {manifests[-1].step}" if manifests else None
         there = f"{newest.capitalize()} is on disk" if newest else "No checkpoint is on disk"
-        resume = f"resume from {newest or 'the start'}: python train.py resume={self.directory.parent}"
+        resume = f"resume from {newest or 'the start'}: {resume}"
         return f"Not saved: {named}: {self._reason}. {there}. Make room, then {resume}"
 
     def problems(self) -> list[str]:

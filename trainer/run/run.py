@@ -162,7 +162,7 @@ class Run:
     def finish(self) -> dict[str, Any]:
         """Evaluate the test split once, with the weights and hook state of the best checkpoint if there is one."""
         self.wait_for_checkpoints()
-        if (unsaved := self._store.unsaved_text()) is not None:
+        if (unsaved := self._store.unsaved_text(self.resume_command())) is not None:
             raise UnsavedError(unsaved)
         if "test" not in self.held_out:
             return {}
@@ -347,16 +347,19 @@ class Run:
         self.control.save("last")
         self._save()
         self.wait_for_checkpoints()
-        unsaved = self._store.unsaved_text()
+        resume = self.resume_command("" if signal_number else " trainer.max_seconds=null")  # it would end there again
+        unsaved = self._store.unsaved_text(resume)
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
-        longer = " trainer.max_seconds=null" if signal_number is None else ""  # it would end there again
-        resume = f"python train.py {shlex.quote(f'resume={self.directory}')}{longer}"
-        if self.config.get("task", {}).get(TARGET) == PYTHON:
-            kept = not isinstance(self._store, MemoryStore)
-            resume = "fit(..., resume=True) in Python" + ("" if kept else ", which needs run_dir=; nothing was written")
         raise Interrupted(line + (unsaved or f"Resume with: {resume}"), signal_number)
+
+    def resume_command(self, overrides: str = "") -> str:
+        """Return what resumes the run: a command, or the argument in Python."""
+        if self.config.get("task", {}).get(TARGET) != PYTHON:
+            return f"python train.py {shlex.quote(f'resume={self.directory}')}{overrides}"
+        kept = not isinstance(self._store, MemoryStore)
+        return "fit(..., resume=True) in Python" + ("" if kept else ", which needs run_dir=; nothing was written")
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:

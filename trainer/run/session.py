@@ -181,7 +181,7 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
             write_summary(run.directory, summary)
         except OSError as error:
             text = f"Cannot write {run.directory}/summary.json: {error.strerror}. Make room; the result comes from"
-            failures.insert(0, UnsavedError(f"{text} python train.py resume={run.directory}."))
+            failures.insert(0, UnsavedError(f"{text} {run.resume_command()}."))
     outcome = Outcome(summary, run.directory, run)
     if isinstance(failure, KeyboardInterrupt):
         failure.outcome = outcome  # type: ignore[attr-defined]

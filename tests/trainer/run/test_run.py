@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.config.stored import PYTHON
 from hookline.trainer.errors import NonFiniteError, UnsavedError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
@@ -142,7 +143,9 @@ def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(loop, tmp_
     assert (run.best.step, run.best.values) == (4, run._store.load("best").state["run"]["best"]["values"])
     full_disk(monkeypatch, lambda step: False)
     unsaved = toy_run(tmp_path / "full", [SaveBest()], loop=loop)
-    with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match="No checkpoint .* the start"):
+    unsaved.config["task"] = {"_target_": PYTHON}
+    how = r"No checkpoint .* the start: fit\(\.\.\., resume=True\) in Python"
+    with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match=how):
         (unsaved.fit(), unsaved.finish())
     unsaved.name_what_is_saved()
     assert (unsaved.best.step, unsaved.best.value) == (0, None)
