@@ -25,6 +25,7 @@ from hookline.trainer.ops.averages import STRETCH, STRETCHED
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
 BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
 ROWS = ("Conv1D", "DepthwiseConv1D")
+DILATED = ("Conv2D", "DepthwiseConv2D")
 AFFINE = ("BatchNormalization", "Rescaling", "Normalization")
 RELUS = ("Relu", "Relu6", "HardTanh")
 INT8 = 127.0
@@ -195,11 +196,7 @@ class Folded:
         rows, padding = inputs[:, None], layer.padding.upper()
         if padding == "CAUSAL":
             rows, padding = tf.pad(rows, [[0, 0], [0, 0], [dilation * (size - 1), 0], [0, 0]]), "VALID"
-        if is_of(layer, ["DepthwiseConv1D"]):
-            made = tf.nn.depthwise_conv2d(rows, kernel, [1, stride, stride, 1], padding, dilations=[1, dilation])
-        else:
-            made = tf.nn.conv2d(rows, kernel, [1, stride], padding, dilations=[1, dilation])
-        return layer.activation(made + layer.bias if layer.use_bias else made)
+        return _convolved(layer, rows, kernel, (stride, stride), padding, (1, dilation))
 
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         tensors = {id(each): value for each, value in zip(model.inputs, inputs, strict=True)}
@@ -214,6 +211,9 @@ class Folded:
                 made = [compute(operation, given[0])]
             elif is_of(operation, ["Dense"]) and given[0].shape.rank > 2:
                 made = [operation(tf.reshape(given[0], [-1, given[0].shape[-1]]))]
+            elif is_of(operation, DILATED) and max(operation.dilation_rate) > 1:
+                kernel, window = tf.convert_to_tensor(operation.kernel), operation.padding.upper()
+                made = [_convolved(operation, given[0], kernel, operation.strides, window, operation.dilation_rate)]
             elif id(operation) in self._offsets:
                 made = [given[0] + self._offsets[id(operation)]]
             elif operation.name.endswith(STRETCHED):
@@ -228,6 +228,22 @@ class Folded:
                 made = keras.tree.flatten(operation(*args, **kwargs))
             tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in model.outputs]
+
+
+def _convolved(
+    layer: keras.Layer,
+    inputs: tf.Tensor,
+    kernel: tf.Tensor,
+    strides: tuple[int, int],
+    padding: str,
+    dilations: tuple[int, int],
+) -> tf.Tensor:
+    """Return what a layer gives, dilated by one operation: Keras uses several, which the converter leaves in float."""
+    if "Depthwise" in type(layer).__name__:
+        made = tf.nn.depthwise_conv2d(inputs, kernel, [1, *strides, 1], padding, dilations=dilations)
+    else:
+        made = tf.nn.conv2d(inputs, kernel, strides, padding, dilations=dilations)
+    return layer.activation(made + layer.bias if layer.use_bias else made)
 
 
 def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:

@@ -18,6 +18,7 @@ from hookline.inputs import INPUTS, Examples, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
+from hookline.trainer.config.schema import resume_override
 from hookline.trainer.config.stored import read_stored, spread_settings
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.data import Data
@@ -185,5 +186,5 @@ def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | 
     watch, variables = Watch({}), trainer_variables(run.trainer)
     trainer._state = State(run.trainer, run.hooks, watch, variables, run, loaded_tag=run.checkpoint)
     trainer._kept = None
-    trainer._fixed = f"Resume it with python train.py resume={directory}."
+    trainer._fixed = f"Resume it with python train.py {resume_override(directory)}."
     return trainer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -29,10 +30,20 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
     def clone(layer: Any) -> Any:
         return call_anew(layer, touches, call)
 
+    def has_mask(output: Any) -> bool:
+        return getattr(output, "_keras_mask", None) is not None
+
     def call_any(layer: Any, *args: Any, **kwargs: Any) -> Any:
         return call(layer, *args, **kwargs) if touches(layer) else layer(*args, **kwargs)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call_any)
+    before = as_functional(model)
+    made = keras.models.clone_model(before, clone_function=clone, call_function=call_any)
+    if any(has_mask(old) and not has_mask(new) for old, new in zip(before.outputs, made.outputs, strict=True)):
+        lost = (
+            "The model that ships has no mask on its outputs: the operations in place of a hook's layers pass none on"
+        )
+        warnings.warn(f"{lost}. Keras's metrics of it count padding.", stacklevel=2)
+    return made
 
 
 @contextmanager

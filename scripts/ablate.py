@@ -31,7 +31,7 @@ from hookline.scripts.compare import print_comparison
 from hookline.scripts.comparison.comparison import Comparison, Group
 from hookline.scripts.comparison.runs import choose_metrics, find_runs
 from hookline.scripts.sweep.command import run_missing
-from hookline.scripts.sweep.open import command_of
+from hookline.scripts.sweep.open import check_place, command_of
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
 from hookline.train import check, say
 from hookline.trainer.config.preflight import preflight_each
@@ -135,6 +135,7 @@ def _command(options: Options) -> int:
     console, out = open_console(), options.directory
     seeds = parse_seeds(options.seeds)
     variants = variants_of(options.overrides)
+    check_place(out, f"out={out}")
     reasons = reasons_against(variants)
     if WHOLE in reasons:
         raise UserError(reasons[WHOLE])

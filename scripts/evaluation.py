@@ -152,10 +152,13 @@ def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: Range) ->
     if classes and len(classes) != data.classes:
         raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
     numbered = [str(label) for label in range(data.classes)]
-    if classes and data.class_names and list(classes) not in (list(data.class_names), numbered):
-        first = next((a, b) for a, b in zip(classes, data.class_names, strict=True) if a != b)
+    theirs = list(data.class_names) or numbered
+    is_unnamed = numbered in (theirs, list(classes)) and {*theirs} != {*classes}  # one side has numbers for names
+    if classes and list(classes) != theirs and not is_unnamed:
+        first = next((a, b) for a, b in zip(classes, theirs, strict=True) if a != b)
         raise UserError(
-            f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names."
+            f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names in "
+            "the same order."
         )
     told = different_ranges(input_range(data), scaled)
     return told and [

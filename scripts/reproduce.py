@@ -38,10 +38,11 @@ from hookline.scripts.reproduction import table
 from hookline.scripts.reproduction.rows import append_conditions, conditions_now, make_row
 from hookline.scripts.reproduction.targets import DATA, Target, commands_of, read_targets, runs_of
 from hookline.scripts.reproduction.targets import FILE as TARGETS
-from hookline.scripts.sweep.open import job_arguments, quoted
+from hookline.scripts.sweep.open import job_arguments
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide
 from hookline.scripts.sweep.run import ENDED, SweepRun
 from hookline.train import say
+from hookline.trainer.config.schema import quoted
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import locked

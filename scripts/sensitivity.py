@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,8 +71,10 @@ def measure(options: Options) -> Scan:
 
     with quiet_start():
         from hookline.hooks.kernels import select_kernels
-        from hookline.hooks.pruning.sensitivity import scan_layers
+        from hookline.hooks.options import first_of
+        from hookline.hooks.pruning.sensitivity import kept_from_zero, scan_layers
         from hookline.scripts.evaluation import check_unchanged
+        from hookline.trainer.run.state import shipped_weights
     run = restore(
         options.run, evaluate_averages(read_config(options.run, options.plugins), options.network, evaluate=False)
     )
@@ -79,6 +82,13 @@ def measure(options: Options) -> Scan:
     check_choice("metric", options.metric, run.held_out["validation"].names)
     network = run.networks[check_choice("network", options.network, run.networks)]
     kernels = select_kernels(network, options.layers, doing="pruned")
+    not_zero = kept_from_zero(kernels, lambda: shipped_weights(run.trainer, run.step)[network.name])
+    if not_zero:
+        warnings.warn(
+            f"Hooks of the run round pruned weights of {first_of(not_zero)} to other values than 0, which is what is "
+            "measured. A run without these hooks shows what zeros cost.",
+            stacklevel=2,
+        )
     mode = mode_of(options.metric, run.best.mode if options.metric == run.best.monitor else AUTO)
     return scan_layers(
         kernels,
@@ -99,7 +109,8 @@ def print_scan(options: Options, scan: Scan) -> None:
         (path, f"{scan.entries[path]:,}", *(f"{values[share]:.4f}" for share in options.sparsities), f"{suggested:g}")
         for (path, values), suggested in zip(scan.values.items(), result["suggested"].values(), strict=True)
     ]
-    title = f"{options.metric} of the validation split, unpruned {scan.baseline:.4f}; with one layer pruned to:"
+    better = "lower" if scan.smaller_is_better else "higher"
+    title = f"{options.metric} ({better} is better) of the validation split, unpruned {scan.baseline:.4f}; pruned to:"
     show(console, TextTable(title, heads, rows))
     _print_suggestion(console, f"tolerance {options.tolerance:g}", result["suggested"], result["suggested_total"])
     if options.target is not None:

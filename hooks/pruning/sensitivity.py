@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel
@@ -71,6 +72,13 @@ def scan_layers(
         values={path: {each: measure(group, each) for each in sparsities} for path, group in layers.items()},
         smaller_is_better=smaller_is_better,
     )
+
+
+def kept_from_zero(kernels: Sequence[Kernel], shipped: Callable[[], Mapping[str, np.ndarray]]) -> list[str]:
+    """Return the layers whose pruned entries other hooks round to values that are not 0."""
+    with pruned(kernels, 0.5):
+        values = shipped()
+        return sorted({each.layer for each in kernels if np.any(values[each.name][each.variable.numpy() == 0])})
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from hookline.recipes.data.input_form import (
     TARGET_IMAGES,
     HostRows,
     check_fits,
+    check_row_weights,
     check_rows,
     input_form,
     is_held,
@@ -26,6 +27,7 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_integer
 from hookline.trainer.input.data import ArraySource, Data, Source
 from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.objective import SAMPLE_WEIGHTS
 
 ROWS_A_PASS = 256
 
@@ -59,6 +61,8 @@ class ExampleReader:
             self._tasks = 1 if is_batched(examples) else 4 * threads
             self._reads = partial(read_rows, examples)
         first = self._read_untyped(np.zeros([1], np.int64))
+        if "sample_weight" in first:
+            raise UserError(f"{name} gives 'sample_weight', which nothing reads. Expected '{SAMPLE_WEIGHTS}'.")
         self._formats = {key: (each.dtype, each.shape[1:]) for key, each in first.items()}
         self.has_classes = classes != 0 and (classes is not None or splits.are_labels(first[TARGETS]))
         targets = self._typed(first.pop(TARGETS))
@@ -107,6 +111,8 @@ class ExampleReader:
         check_rows(form, found[INPUTS], rows, self.name)
         if TARGET_IMAGES in found:
             check_rows(form, found[TARGET_IMAGES], rows, f"{self.name}, {TARGET_IMAGES}")
+        if SAMPLE_WEIGHTS in found:
+            check_row_weights(found[SAMPLE_WEIGHTS], rows, self.name)
         if labels is not None and len(wrong := np.flatnonzero(found[TARGETS] != labels[rows])):
             row = int(rows[wrong[0]])
             raise UserError(
@@ -176,9 +182,10 @@ def custom(
     with "inputs", "targets" and perhaps more names; `source.gather(rows)` gives those of rows, int64 [n], as arrays
     [n, ...]. Several threads read, or several processes with a copy each. The same row must always give the same
     example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. Of the other
-    names, "target_domain" (images of a second domain, for task=domain_adaptation) is prepared as "inputs" is, and must
-    have its shape and dtype; the rest stays as it is. The object may have `labels`, the class of every row, so that
-    they need not be read from all examples first; and `groups` or `keys` for those ways to split.
+    names, "sample_weights" is one number for each example, 0 or more; "target_domain" (images of a second domain, for
+    task=domain_adaptation) is prepared as "inputs" is, and must have its shape and dtype; the rest stays as it is. The
+    object may have `labels`, the class of every row, so that they need not be read from all examples first; and
+    `groups` or `keys` for those ways to split.
     """
     options = dict(locals())
     readers = {}

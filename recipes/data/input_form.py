@@ -95,6 +95,13 @@ def check_rows(form: Preparation, inputs: np.ndarray, rows: np.ndarray, where: s
         _refuse_rows(outside, rows, where, "values outside 0..255; expected gray values, or data.scale=none")
 
 
+def check_row_weights(weights: np.ndarray, rows: np.ndarray, where: str) -> None:
+    """Check the sample weights of rows that were just read."""
+    flat = weights.reshape(len(weights), -1)
+    bad = ~(np.isfinite(flat) & (flat >= 0))
+    _refuse_rows(bad, rows, where, "a sample weight that is negative or not finite; expected 0 or more")
+
+
 def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
     """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
     inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)

@@ -147,8 +147,8 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
 
 def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     """Return the job of a command line of `train.py`."""
-    from hookline.scripts.sweep.open import quoted
     from hookline.train import check
+    from hookline.trainer.config.schema import quoted
 
     given: dict[str, Any] = {
         "recipe": "baseline",

@@ -19,13 +19,13 @@ from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
 from hookline.trainer.config.command import Command, expand_sweep, open_composer, parse_overrides
 from hookline.trainer.config.parts import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, check_early, preflight, preflight_each
+from hookline.trainer.config.schema import quoted
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, import_optional, user_path
 from hookline.trainer.run.directory import LOCK
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
-PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 MAX_TRIALS = 1000
 CONFIG_DIR = "--config-dir"
 JOURNAL = "study.journal"
@@ -71,15 +71,6 @@ def run_name(number: int, own: Sequence[str]) -> str:
     return "_".join(parts)[:60].rstrip("-_.")
 
 
-def quoted(path: Path) -> str:
-    """Return a path as a value on the command line, in quotes where it holds special characters."""
-    text = str(path)
-    if PLAIN.fullmatch(text):
-        return text
-    # Hydra reads a backslash as itself, except before a quote.
-    return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
-
-
 DIRECTORY = Path("runs") / "sweeps"
 
 
@@ -98,9 +89,7 @@ def open_sweep(command: Command) -> OpenSweep:
     """Return the sweep of a command line, every job composed and checked."""
     directory = _directory(command)
     recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
-    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
-    if recorded is None and directory.exists() and any(each.name not in left for each in directory.iterdir()):
-        raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
+    check_place(directory, f"--sweep {directory}")
     if recorded is None and not command.overrides and command.directory is not None:
         raise UserError(f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name>.")
     if recorded is not None and command.flags != recorded.flags and (command.flags or command.overrides):
@@ -119,6 +108,14 @@ def open_sweep(command: Command) -> OpenSweep:
         _check_record(command, recorded)
         command = replace(command, overrides=tuple(recorded.space))
     return _search(command, directory, recorded) if searches else _grid(command, directory, recorded)
+
+
+def check_place(directory: Path, given: str) -> None:
+    """Refuse a directory that holds files and is no sweep: it would hide the runs in it."""
+    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
+    is_new = not directory.is_dir() or all(each.name in left for each in directory.iterdir())
+    if not is_new and not (directory / FILE_NAME).exists():
+        raise UserError(f"{given} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
 
 
 def _directory(command: Command) -> Path:

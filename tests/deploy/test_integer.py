@@ -91,7 +91,7 @@ def dense_net() -> keras.Model:
     body = [layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
     x = keras.Sequential([keras.Input((SIDE, SIDE, 3)), *body])(layers.Rescaling(0.5, 0.1)(inputs))
     y = layers.ReLU()(layers.BatchNormalization(momentum=0.5)(x))
-    x = layers.Concatenate()([layers.Add()([x, y]), layers.Conv2D(6, 3, padding="same")(y)])
+    x = layers.Concatenate()([layers.Add()([x, y]), layers.Conv2D(6, 3, padding="same", dilation_rate=2)(y)])
     x = layers.AveragePooling2D(2)(x)
     x = layers.Rescaling(2.0)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(inputs, layers.Dense(5)(x))

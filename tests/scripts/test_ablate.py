@@ -55,10 +55,14 @@ def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkey
 def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ablate, "reasons_against", lambda variants: dict.fromkeys(variants, "No such data."))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").touch()  # of a run that a sweep would hide
     for arguments, word in (
+        (["recipe=bnn", "out=run"], "out=run holds files"),
         (["recipe=bnn", "seed=1"], "seeds=0,1,2"),
         (["recipe=baseline"], "no technique hook"),
         (["recipe=bnn"], "No such data."),  # the whole cannot run
     ):
         assert_one_line(ablate.main, arguments, word, capfd)
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == [run]

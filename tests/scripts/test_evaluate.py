@@ -151,7 +151,12 @@ def made(names: tuple[str, ...] = (), peak: float | None = 255.0, scale: float =
 def test_data_of_other_classes_or_another_range_is_noticed():
     assert check_data(made(), (2, 2, 1), ("a", "b", "c"), (-1.0, 1.0)) == []
     assert check_data(made(("a", "b", "c"), peak=None), (2, 2, 1), ("0", "1", "2"), None) == []
-    for names, classes, word in ((("a", "c", "b"), "abc", "'c' that the network calls 'b'"), ((), "ab", "3 classes")):
+    for names, classes, word in (
+        (("a", "c", "b"), "abc", "'c' that the network calls 'b'"),
+        (("0", "2", "1"), "012", "'2' that the network calls '1'"),  # folders sort 10 before 2
+        ((), "021", "'1' that the network calls '2'"),
+        ((), "ab", "3 classes"),
+    ):
         assert_refused(word, check_data, made(names), (2, 2, 1), tuple(classes), None)
     (warning,) = check_data(made(scale=1 / 255), (2, 2, 1), (), (-1.0, 1.0))
     assert "gives inputs from -1 to 0, but the network was trained on inputs from -1 to 1" in warning

@@ -20,6 +20,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.parts import __version__, plugin_versions
+from hookline.trainer.config.schema import resume_override
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import check_folders, open_lock
 
@@ -32,8 +33,8 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
     if run_dir is not None:
         path = user_path(run_dir, "run_dir")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            run = (path / "config.yaml").is_file()
-            more = f" To continue the run in it: resume={run_dir}, or fit(..., resume=True) in Python." if run else ""
+            run, resume = (path / "config.yaml").is_file(), resume_override(run_dir)
+            more = f" To continue the run in it: {resume}, or fit(..., resume=True) in Python." if run else ""
             raise UserError(f"run_dir={run_dir} exists already. Expected a new one: a run is never overwritten.{more}")
     else:
         path = base = Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from hookline.trainer.config.schema import TARGET
+from hookline.trainer.config.schema import TARGET, resume_override
 from hookline.trainer.config.stored import PYTHON
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
 from hookline.trainer.hook import Hook, HostHook
@@ -357,7 +356,7 @@ class Run:
     def resume_command(self, overrides: str = "") -> str:
         """Return what resumes the run: a command, or the argument in Python."""
         if self.config.get("task", {}).get(TARGET) != PYTHON:
-            return f"python train.py {shlex.quote(f'resume={self.directory}')}{overrides}"
+            return f"python train.py {resume_override(self.directory)}{overrides}"
         kept = not isinstance(self._store, MemoryStore)
         return "fit(..., resume=True) in Python" + ("" if kept else ", which needs run_dir=; nothing was written")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hookline.hooks.kernels import select_kernels
-from hookline.hooks.pruning.sensitivity import Scan, pruned
+from hookline.hooks.pruning.sensitivity import Scan, kept_from_zero, pruned
 from hookline.scripts.sensitivity import main, measure, parse
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -48,6 +48,10 @@ def test_a_layer_is_pruned_alone_and_put_back_after_a_failure():
 
     with pytest.raises(KeyboardInterrupt):
         failing()
+    shipped = {each.name: each.variable for each in kernels}
+    assert kept_from_zero(kernels, lambda: {name: np.asarray(each) for name, each in shipped.items()}) == []
+    signs = {kernels[0].name: np.ones_like(before[0])}
+    assert kept_from_zero(kernels[:1], lambda: signs) == [kernels[0].layer]
     for kernel, values in zip(kernels, before, strict=True):
         np.testing.assert_array_equal(kernel.variable.numpy(), values)
 

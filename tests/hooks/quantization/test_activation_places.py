@@ -4,7 +4,9 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
+from hookline.hooks.graphs import call_anew
 from hookline.hooks.quantization.activation_places import Inserter, Pass
 from hookline.hooks.quantization.layers import ActivationQuantizer, InputQuantizer
 from hookline.trainer.graph import folded_norms
@@ -120,3 +122,15 @@ def test_batch_norm_is_folded_only_into_the_one_layer_before_it() -> None:
     assert folded_norms(model) == [(conv, norms[0])]
     names, _, _ = inserted(keras.Model(inputs, norms[1].output))
     assert names == ["image", "norm_0", act.name, "norm_1"]
+
+
+def test_a_mask_that_operations_do_not_pass_on_is_named():
+    inputs, last = keras.Input((6,), dtype="int32"), layers.Dense(3)
+    model = keras.Model(inputs, last(layers.Embedding(9, 4, mask_zero=True)(inputs)))
+
+    def is_last(layer: Any) -> bool:
+        return layer is last
+
+    call_anew(model, is_last, lambda layer, x: layer(x))
+    with pytest.warns(UserWarning, match="no mask on its outputs"):
+        call_anew(model, is_last, lambda layer, x: keras.ops.relu(layer(x)))

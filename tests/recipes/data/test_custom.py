@@ -54,6 +54,15 @@ class Domains(Photos):
         return {"inputs": image, "targets": label, "target_domain": self.white - image, "mask": image}
 
 
+class Weighted(Photos):
+    def __init__(self, **weights):
+        super().__init__()
+        self.weights = weights
+
+    def __getitem__(self, row):
+        return {**dict(zip(("inputs", "targets"), super().__getitem__(row), strict=True)), **self.weights}
+
+
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_images_of_a_second_domain_are_prepared_alike_and_all_else_is_kept(cache):
     batch = custom(source=Domains(np.uint8(255)), cache=cache).train.source.gather(tf.constant([3, 4]))
@@ -84,6 +93,8 @@ def test_what_cannot_be_is_refused_in_one_line():
         ({"split": "group"}, "needs groups"),
         ({"classes": 2}, r"data.source \(Photos\): 20 labels lie outside 0..1"),
         ({"threads": 0}, "data.threads=0"),
+        ({"source": Weighted(sample_weight=1.0)}, "Expected 'sample_weights'"),
+        ({"source": Weighted(sample_weights=-1.0)}, "row 0: a sample weight that is negative"),
         ({"source": Domains(np.float32(255))}, "uint8.*float32.*expected inputs and target_domain of one dtype and"),
         (
             {"source": Domains(np.float32(300), dtype=np.float32), "scale": "pixels"},

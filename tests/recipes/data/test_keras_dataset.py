@@ -98,7 +98,7 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
         ({"y_train": np.full(120, 10)}, "120 labels lie outside 0..9"),
         ({"y_test": np.zeros(39, np.uint8)}, "40 inputs but 39 labels"),
         ({"y_train": None, "y_test": None}, "Add y_train, y_test."),
-        ({"y_train": np.array([None] * 120)}, "not a readable npz of plain arrays"),  # a pickle
+        ({"y_train": np.array([None] * 120)}, "not a readable npz of numbers"),  # a pickle
     ):
         found = message_of(path=write(tmp_path, **changes))
         assert "mnist.npz" in found

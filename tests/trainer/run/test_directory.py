@@ -2,14 +2,17 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from hookline.trainer.config.schema import resume_override
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import check_initial, choose_directory, locked, make_directory
 from tests.support.refusals import assert_refused
@@ -23,9 +26,13 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     for end in ("", "_1", "_2"):
         made = make_directory(first, {}, [], lambda: choose_directory(None, "bnn", NOW))
         assert str(made) == f"runs/bnn/2026-01-02_03-04-05{end}"
-    path, config = tmp_path / "deep" / "run", {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
+    path, config = tmp_path / "deep" / "a=1, $", {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
-    assert_refused("exists already", choose_directory, str(path), "bnn", NOW)
+    assert_refused(r"exists already.* in it: \'resume=", choose_directory, str(path), "bnn", NOW)
+    for resumed in (path, tmp_path / "é [1]", "it's"):  # what a shell makes of it is an override of this path
+        (word,) = shlex.split(resume_override(resumed))
+        assert OverridesParser.create().parse_overrides([word])[0].value() == str(resumed)
+    assert resume_override("runs/a=1") == "\"resume='runs/a=1'\""
     assert_refused("cannot be made", make_directory, path, {"seed": 2}, [])
     assert OmegaConf.load(path / "config.yaml") == config
     assert (path / "overrides.txt").read_text() == "recipe=bnn\nseed=3\n"
