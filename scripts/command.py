@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report, say
 from hookline.trainer.config.schema import describe, fits
-from hookline.trainer.deferred import open_streams
+from hookline.trainer.deferred import open_streams, plain_warnings
 from hookline.trainer.errors import UserError, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
 
@@ -41,7 +41,8 @@ def make_main(
             say((usage or "").rstrip())
             return DONE
         try:
-            code = command(parse(arguments))
+            with plain_warnings():
+                code = command(parse(arguments))
         except (UserError, OSError) as error:
             return report(error, WRONG, debug=asks_for_traceback(arguments))
         except KeyboardInterrupt as error:

@@ -249,12 +249,11 @@ def _command(options: Options) -> int:
     if options.replay is not None and not damages:
         older, newer = choose_pair(directory / CHECKPOINTS, options.replay)
         config = read_config(options.run, options.plugins)
-        from hookline.trainer.deferred import plain_warnings, quiet_start
+        from hookline.trainer.deferred import quiet_start
 
         with quiet_start():
             import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
-        with plain_warnings():
-            damages = replay(config, older, newer)
+        damages = replay(config, older, newer)
     elif options.replay is not None:
         print("Note: nothing was trained again, because the run is damaged.")
     for damage in damages:

@@ -91,7 +91,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
             found = list(archive)
             arrays = {key: archive[key] for key in keys if key in found}
     except ARRAY_FAULTS as error:
-        raise UserError(f"'{file}' is not a readable npz of numbers ({error}). Write numbers, also for classes.") from error
+        raise UserError(f"'{file}' is not a readable npz of numbers ({error}). Number the classes too.") from error
     missing = [key for key in keys if key not in found]
     if missing:
         raise UserError(f"'{file}' holds {', '.join(found) or 'no array'}. Add {', '.join(missing)}.")
