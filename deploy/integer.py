@@ -240,7 +240,8 @@ def _convolved(
 ) -> tf.Tensor:
     """Return what a layer gives, dilated by one operation: Keras uses several, which the converter leaves in float."""
     if "Depthwise" in type(layer).__name__:
-        made = tf.nn.depthwise_conv2d(inputs, kernel, [1, *strides, 1], padding, dilations=dilations)
+        window = {"strides": [1, *strides, 1], "padding": padding, "dilations": [1, *dilations, 1]}
+        made = tf.raw_ops.DepthwiseConv2dNative(input=inputs, filter=kernel, **window)
     else:
         made = tf.nn.conv2d(inputs, kernel, strides, padding, dilations=dilations)
     return layer.activation(made + layer.bias if layer.use_bias else made)

@@ -73,7 +73,7 @@ def steps_apart(path: Path, model: keras.Model, inputs: np.ndarray) -> tuple[np.
 def mobile() -> keras.Model:
     """Return a network of depthwise and transposed convolutions, of shared ranges and fixed ones, and of a gate."""
     inputs = x = keras.Input((SIDE, SIDE, 3))
-    x = layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same")(x)
+    x = layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", dilation_rate=2)(x)
     x = layers.ReLU(6.0)(layers.BatchNormalization(momentum=0.5)(x))
     y = layers.Conv2D(6, 3, 2, padding="same", use_bias=False)(x)
     y = layers.Activation("swish")(layers.BatchNormalization(momentum=0.5)(y))
