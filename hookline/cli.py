@@ -93,7 +93,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     if not arguments or arguments[0].startswith("-"):
         raise UserError("No run was given. Expected its directory: hookline resume runs/first.")
     first, *rest = arguments
-    from hookline.trainer.config.schema import quoted
+    from hookline.trainer.config.overrides import quoted
 
     return [first if first.startswith("resume=") else f"resume={quoted(Path(first))}", *rest]
 

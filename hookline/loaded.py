@@ -18,7 +18,7 @@ from hookline.inputs import INPUTS, Examples, split_of
 from hookline.recipes.supervised import MODEL
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_part, restore_paths, trainer_settings
-from hookline.trainer.config.schema import resume_override
+from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.stored import read_stored, spread_settings
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.input.data import Data

@@ -153,8 +153,8 @@ def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: Range) ->
         raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
     numbered = [str(label) for label in range(data.classes)]
     theirs = list(data.class_names) or numbered
-    is_unnamed = numbered in (theirs, list(classes)) and {*theirs} != {*classes}  # one side has numbers for names
-    if classes and list(classes) != theirs and not is_unnamed:
+    has_numbers = numbered in (theirs, list(classes)) and {*theirs} != {*classes}  # one side has no names
+    if classes and list(classes) != theirs and not has_numbers:
         first = next((a, b) for a, b in zip(classes, theirs, strict=True) if a != b)
         raise UserError(
             f"'{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same names in "

@@ -10,8 +10,9 @@ from typing import Any
 from hookline.scripts.help import SETTINGS, settings, terminal_width
 from hookline.trainer.config.command import CONFIG_DIR, Command, Composer, expand_sweep, open_composer, parse_overrides
 from hookline.trainer.config.keys import Layer, Step, chain_of, find_value, is_group_choice, layers_of, override_layer
+from hookline.trainer.config.overrides import visible
 from hookline.trainer.config.preflight import RESUME, check_job, resumed_run
-from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup, visible
+from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup
 from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored
 from hookline.trainer.errors import UserError, user_path
 

@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hookline.trainer.config.overrides import show, visible
 from hookline.trainer.config.parts import OWN_CONFIGS as CONFIG_DIR
 from hookline.trainer.config.parts import Plugin, installed_plugins
-from hookline.trainer.config.schema import MISSING, NAMED, TrainConfig, TrainerConfig, leaves, show, visible
+from hookline.trainer.config.schema import MISSING, NAMED, TrainConfig, TrainerConfig, leaves
 from hookline.trainer.errors import UserError, did_you_mean
 
 TITLES = {

@@ -29,6 +29,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
+from hookline.trainer.config.overrides import quoted
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint_files import leftovers
 
@@ -80,13 +81,13 @@ def try_recipe(
     """Kill and resume runs; return how many kills were inside a save, how many runs ended, and what was lost."""
     overrides = [f"recipe={recipe}", *RECIPES.get(recipe, ()), *ALWAYS]
     start = time.monotonic()
-    finish([*overrides, f"run_dir={out / 'whole'}"])
+    finish([*overrides, f"run_dir={quoted(out / 'whole')}"])
     seconds = time.monotonic() - start
     killed = inside = runs = 0
     lost: list[str] = []
     while killed < kills or not runs:
         run = out / f"killed_{runs}"
-        given = [*overrides, f"run_dir={run}"]
+        given = [*overrides, f"run_dir={quoted(run)}"]
         while killed < kills:
             started = time.monotonic()
             if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
@@ -95,8 +96,8 @@ def try_recipe(
                 break
             killed += 1
             inside += bool(leftovers(run / "checkpoints"))
-            given = [f"resume={run}"] if (run / "config.yaml").exists() else given
-        finish([f"resume={run}"] if (run / "config.yaml").exists() else given)
+            given = [f"resume={quoted(run)}"] if (run / "config.yaml").exists() else given
+        finish([f"resume={quoted(run)}"] if (run / "config.yaml").exists() else given)
         runs += 1
         lost += [f"{run.name}: {each}" for each in differences(run, out / "whole")]
     return inside, runs, lost

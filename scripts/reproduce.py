@@ -42,7 +42,7 @@ from hookline.scripts.sweep.open import job_arguments
 from hookline.scripts.sweep.record import Sweep, SweepJob, divide
 from hookline.scripts.sweep.run import ENDED, SweepRun
 from hookline.train import say
-from hookline.trainer.config.schema import quoted
+from hookline.trainer.config.overrides import quoted
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.run.directory import locked

@@ -85,7 +85,7 @@ def measure(options: Options) -> Scan:
     not_zero = kept_from_zero(kernels, lambda: shipped_weights(run.trainer, run.step)[network.name])
     if not_zero:
         warnings.warn(
-            f"Hooks of the run round pruned weights of {first_of(not_zero)} to other values than 0, which is what is "
+            f"Hooks of the run round pruned weights of {first_of(not_zero)} to values other than 0, and these are "
             "measured. A run without these hooks shows what zeros cost.",
             stacklevel=2,
         )

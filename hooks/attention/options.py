@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.config.schema import describe, fits, show
+from hookline.trainer.config.overrides import show
+from hookline.trainer.config.schema import describe, fits
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, unknown_name
 from hookline.trainer.objective import Batch, sheet
 

@@ -22,7 +22,8 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from hookline.hooks import catalogue, technique_hooks
 from hookline.hooks.monitors.pictures import encode_picture
-from hookline.trainer.config.schema import TARGET, show
+from hookline.trainer.config.overrides import show
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.config.stored import IGNORED, overridden_key, spread_settings
 from hookline.trainer.run.results import COMPLETE, NAMESPACES, format_value, metric_rows
 

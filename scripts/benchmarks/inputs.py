@@ -109,7 +109,7 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
 
 def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
     """Return work of `data=image_folder`."""
-    from hookline.trainer.config.schema import quoted
+    from hookline.trainer.config.overrides import quoted
 
     overrides = ["data=image_folder", f"data.path={quoted(_folder(settings))}", f"data.image_size={size}"]
     overrides += [f"data.cache={cache}", f"data.cache_dir={quoted(scratch())}", "data.duplicates=drop"]

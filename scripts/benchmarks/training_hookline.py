@@ -148,7 +148,7 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
 def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
     """Return the job of a command line of `train.py`."""
     from hookline.train import check
-    from hookline.trainer.config.schema import quoted
+    from hookline.trainer.config.overrides import quoted
 
     given: dict[str, Any] = {
         "recipe": "baseline",

@@ -12,7 +12,8 @@ from typing import Any
 from hookline.hooks.monitors.console import NONE
 from hookline.scripts.comparison.runs import Metric, StoredRun, choose_metrics, monitor_of
 from hookline.trainer.config import stored
-from hookline.trainer.config.schema import NAMED, TARGET, lookup, show
+from hookline.trainer.config.overrides import show
+from hookline.trainer.config.schema import NAMED, TARGET, lookup
 from hookline.trainer.config.stored import MISSING, Settings
 from hookline.trainer.errors import printable, unknown_name
 from hookline.trainer.run.results import format_value

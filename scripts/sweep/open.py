@@ -17,9 +17,9 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
 from hookline.scripts.sweep.record import LOCK as RECORD_LOCK
 from hookline.trainer.config.command import Command, expand_sweep, open_composer, parse_overrides
+from hookline.trainer.config.overrides import quoted
 from hookline.trainer.config.parts import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, check_early, preflight, preflight_each
-from hookline.trainer.config.schema import quoted
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, import_optional, user_path
 from hookline.trainer.run.directory import LOCK

@@ -64,7 +64,8 @@ def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
 
 
 def test_the_others_print_with_a_prefix_and_the_worst_code_counts(program, capfd):
-    text = "import sys; print('out', me, sys.argv[1], flush=True); print('err', me, file=sys.stderr)"
+    # One write a line: the parts that an unbuffered print writes would interleave.
+    text = "import sys; sys.stdout.write(f'out {me} {sys.argv[1]}\\n'); sys.stderr.write(f'err {me}\\n')"
     program(text)
     assert launch(Options(2, 5.0, ["seed=1"])) == 0
     lines = capfd.readouterr()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from hookline.trainer.config.overrides import show
 from hookline.trainer.config.parts import KINDS, check_path, describe_missing, is_part
-from hookline.trainer.config.schema import TARGET, describe, fits, like, show, walk
+from hookline.trainer.config.schema import TARGET, describe, fits, like, walk
 from hookline.trainer.deferred import NeedsFramework
 from hookline.trainer.errors import UserError, check_choice, did_you_mean
 

@@ -14,7 +14,8 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.command import CONFIG_DIR, SCHEMA_NAME, Composer
-from hookline.trainer.config.schema import NAMED, TARGET, children, follow, is_part, leaves, lookup, show
+from hookline.trainer.config.overrides import show
+from hookline.trainer.config.schema import NAMED, TARGET, children, follow, is_part, leaves, lookup
 from hookline.trainer.config.stored import LOADER
 from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
 

@@ -27,8 +27,9 @@ from hookline.trainer.config.command import (
     with_values,
 )
 from hookline.trainer.config.keys import chain_of, check_choice, check_value, foreign_nodes, is_group_choice, layers_of
+from hookline.trainer.config.overrides import show
 from hookline.trainer.config.parts import check_found, check_tree
-from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, show, validate
+from hookline.trainer.config.schema import BINDING, NAMED, PARTS, TARGET, children, is_part, lookup, validate
 from hookline.trainer.config.stored import (
     FREE,
     PYTHON,

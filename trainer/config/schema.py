@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import shlex
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from hookline.trainer.config.overrides import show
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, did_you_mean
 
 TARGET = "_target_"
@@ -157,7 +156,6 @@ def is_part(key: str) -> bool:
     return section in NAMED and bool(name) and "." not in name
 
 
-PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 MISSING = "???"  # how a config file asks the user for a value
 NAMES = {
@@ -222,39 +220,6 @@ def like(default: Any) -> Any:
     if isinstance(default, str) and default != MISSING:
         return str | float | list | dict | None
     return list | str | None if isinstance(default, list) else Any
-
-
-def show(value: Any) -> str:
-    """Return a value as it is written on the command line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ",".join(map(show, value)) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
-    return str(value)
-
-
-def quoted(path: Path | str) -> str:
-    """Return a path as a value on the command line, in quotes where it holds special characters."""
-    text = str(path)
-    if PLAIN.fullmatch(text):
-        return text
-    # Hydra reads a backslash as itself, except before a quote.
-    return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
-
-
-def resume_override(directory: Path | str) -> str:
-    """Return resume=<directory> as it is typed in a shell."""
-    text = f"resume={quoted(directory)}"
-    return f'"{text}"' if "'" in text and not {*'"$`\\!'} & {*text} else shlex.quote(text)
-
-
-def visible(value: Any) -> str:
-    """Return a value as `show` does, an empty text in quotes."""
-    return show(value) if value != "" else "''"
 
 
 def is_interpolation(value: Any) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from hookline.trainer.config.overrides import show
 from hookline.trainer.config.parts import OWN_PACKAGE, check_tree, targets, trusted_packages
-from hookline.trainer.config.schema import NAMED, leaves, show, walk
+from hookline.trainer.config.schema import NAMED, leaves, walk
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.parts import __version__, plugin_versions
-from hookline.trainer.config.schema import resume_override
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import check_folders, open_lock
 

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from hookline.trainer.config.schema import TARGET, resume_override
+from hookline.trainer.config.overrides import resume_override
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.config.stored import PYTHON
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
 from hookline.trainer.hook import Hook, HostHook

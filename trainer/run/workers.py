@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.schema import check_parts, leaves
 from hookline.trainer.errors import WorkersError
@@ -323,7 +324,7 @@ def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
     gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))  # one that stands still
     return (
         f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
-        f"Resume by starting all workers again with resume={directory or '<run>'}"
+        f"Resume by starting all workers again with {resume_override(directory) if directory else 'resume=<run>'}"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from hookline.trainer.config.schema import resume_override
+from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.directory import check_initial, choose_directory, locked, make_directory
 from tests.support.refusals import assert_refused
