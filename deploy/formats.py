@@ -154,8 +154,9 @@ def format_of(path: Path) -> Format:
 def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "overwrite=true") -> None:
     """Refuse a place where the export cannot go; a directory is replaced only if it is a SavedModel itself."""
     if not form.is_directory and not path.name.endswith(form.suffix):
+        other = next((f", or format={each.name}" for each in FORMATS.values() if path.name.endswith(each.suffix)), "")
         raise UserError(
-            f"output={path} received. Expected a file that ends with {form.suffix}, such as model{form.suffix}."
+            f"output={path} received. Expected a file that ends with {form.suffix}, such as model{form.suffix}{other}."
         )
     same = path.is_dir() and (path / MARK).is_file() if form.is_directory else path.is_file()
     if os.path.lexists(path) and not (same and overwrite):
