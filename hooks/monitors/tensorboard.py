@@ -73,7 +73,7 @@ class TensorBoard(HostHook):
         self._graph = graph
         self._profile = StepProfile(check_integer("profile_steps", profile_steps, minimum=0))
         self._evaluations = 0
-        self._files: EventFiles  # while a fit goes on
+        self._files: EventFiles  # while a fit runs
         self._fitting = False
 
     def state_dict(self) -> dict[str, Any]:

@@ -138,10 +138,11 @@ def _environment(environment: Row) -> str:
         if environment[key]
     )
     cores = " and ".join(map(str, environment["cores"])) or "unknown"
+    cores += " core" if cores == "1" else " cores"
     cpus = " and ".join(environment["cpus"]) or "unknown processor"
     gpus = f", {environment['gpus']} GPUs" if environment["gpus"] else ""
     days = " to ".join(dict.fromkeys([*environment["dates"][:1], *environment["dates"][-1:]]))
-    return f"{days}, {noun} {commits}{changed}; {versions}; {cpus}, {cores} cores{gpus}"
+    return f"{days}, {noun} {commits}{changed}; {versions}; {cpus}, {cores}{gpus}"
 
 
 FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"

@@ -121,13 +121,7 @@ def test_only_what_is_of_the_format_is_ever_replaced(tmp_path: Path):
     for form, name in ((DIRECTORY, "documents"), (FILE, "a.onnx"), (FILE, "link.onnx")):
         with pytest.raises(UserError, match=r"exists already\. Expected another output\.$"):
             check_place(tmp_path / name, form, overwrite=True)
-    assert_refused(
-        r"that ends with \.onnx, such as model\.onnx, or format=keras",
-        check_place,
-        tmp_path / "a.keras",
-        FILE,
-        overwrite=True,
-    )
+    assert_refused(r"with \.onnx, .*, or format=keras", check_place, tmp_path / "a.keras", FILE, overwrite=True)
     check_place(tmp_path / "any name", DIRECTORY, overwrite=False)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not a directory that can be written to"):

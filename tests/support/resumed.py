@@ -1,4 +1,4 @@
-"""A run that is ended at some steps and goes on each time, held against the run that was never ended."""
+"""A run that is stopped at some steps and resumed each time, compared with a run that was never stopped."""
 
 import json
 
