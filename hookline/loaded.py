@@ -128,9 +128,7 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
 
 def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None) -> None:
     """Build networks and hooks without data, and give them the values of a checkpoint."""
-    store = CheckpointStore(directory / "checkpoints")
-    store.refuse_damaged()
-    checkpoint = store.load(tag)
+    checkpoint = CheckpointStore(directory / "checkpoints").load_sound(tag)
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
     spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's

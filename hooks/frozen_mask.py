@@ -295,7 +295,7 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> dict[str,
     if not directory.is_dir():
         raise UserError(f"path={path} has no checkpoints. Expected the directory of a run whose zeros give the masks.")
     store = CheckpointStore(directory)
-    tensors = store.load("best" if "best" in store.tags() else "last").tensors
+    tensors = store.load_sound(store.best_or_last()).tensors
     masks = {}
     for name in names:
         key = f"network/{network.name}/{name}"

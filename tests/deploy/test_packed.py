@@ -60,8 +60,7 @@ def binary_cnn(*, pool_first: bool = True, padding: str = "valid"):
 def check(model: keras.Model, *, sums: tuple[str, ...] = (), signs: tuple[str, ...] = ()):
     """Check outputs, integers and signs of every example against the model's, and return the packed form."""
     packed, inputs = pack(model), exact_inputs(model)
-    expected = np.asarray(model(inputs))
-    np.testing.assert_allclose(packed(inputs), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(packed(inputs), np.asarray(model(inputs)), rtol=1e-5, atol=1e-5)
     if sums or signs:
         inner = inner_values(model, inputs)
         for name in (*sums, *signs):

@@ -88,8 +88,7 @@ def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path):
     common = {"loss": "sparse_categorical_crossentropy", "run_dir": tmp_path / "run"}
     first = hookline.Trainer(sequential(), hooks=["prune", QUIET], **common)
     first.fit(x, y, epochs=1, batch_size=16, verbose=0)
-    loaded = hookline.load(tmp_path / "run")
-    np.testing.assert_array_equal(loaded.predict(x), first.predict(x))
+    np.testing.assert_array_equal(hookline.load(tmp_path / "run").predict(x), first.predict(x))
     again = hookline.load(tmp_path / "run", model=sequential())  # "dense_2" by now
     np.testing.assert_array_equal(again.predict(x), first.predict(x))
     resumed = hookline.Trainer(sequential(), hooks=["prune", QUIET], **common)

@@ -92,13 +92,6 @@ class CheckpointStore:
         """Return the tag of the best checkpoint, or of the last one where there is no best."""
         return "best" if "best" in self.tags() else "last"
 
-    def refuse_damaged(self) -> None:
-        """Refuse to take what a tag means while a manifest is damaged: it may be that of the tag."""
-        self.tags()
-        if problems := self.problems():
-            lines = " ".join(problems)
-            raise UserError(f"{lines} Expected that checkpoint sound; with it moved away, an older one counts.")
-
     def tags(self) -> dict[str, str]:
         """Return the name of the checkpoint that each tag means."""
         self.wait()
@@ -110,6 +103,14 @@ class CheckpointStore:
         tags = self.tags()
         check_choice(f"checkpoint in {self.directory}", tag, tags)
         return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
+
+    def load_sound(self, tag: str) -> disk.Checkpoint:
+        """Return the checkpoint of a tag; refuse to while a manifest is damaged, since it may be that of the tag."""
+        self.tags()
+        if problems := self.problems():
+            lines = " ".join(problems)
+            raise UserError(f"{lines} Expected that checkpoint sound; with it moved away, an older one counts.")
+        return self.load(tag)
 
     def best(self) -> disk.Checkpoint | None:
         """Return the best checkpoint; None if there is none, or if it is damaged and set aside."""

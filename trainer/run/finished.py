@@ -95,9 +95,8 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
     if not store.tags():
         why = "".join(f" {problem}" for problem in store.problems())
         raise UserError(f"run={run} has no checkpoints.{why} Expected a run with the hook 'checkpoint'.")
-    store.refuse_damaged()
     tag = checkpoint or store.best_or_last()
-    loaded = store.load(tag)
+    loaded = store.load_sound(tag)
     restored = build_run(from_config(config), directory=directory)
     assign_variables(trainer_variables(restored.trainer), loaded.tensors, f"run={run}")  # no sums of an open report
     for network in restored.trainer.networks.values():

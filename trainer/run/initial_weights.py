@@ -222,8 +222,7 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
 def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> None:
     """Give networks the weights of a run's best checkpoint, or of its last one."""
     store = CheckpointStore(checkpoints)
-    tensors = store.load(store.best_or_last()).tensors
-    store.warn()
+    tensors = store.load_sound(store.best_or_last()).tensors
     stored: dict[str, dict[str, np.ndarray]] = {}
     for key, value in tensors.items():
         kind, _, rest = key.partition("/")

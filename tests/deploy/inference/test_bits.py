@@ -37,8 +37,7 @@ def test_the_last_axis_is_packed_into_whole_bytes(last, rows, seed):
     assert packed.shape == (rows, 2, -(-last // 8))
     np.testing.assert_array_equal(unpack_last(packed, last), bits)
     assert np.unpackbits(packed).sum() == bits.sum()  # no other bit is set
-    first = packed[..., 0] & 1
-    np.testing.assert_array_equal(first, bits[..., 0])
+    np.testing.assert_array_equal(packed[..., 0] & 1, bits[..., 0])
 
 
 SIGN_SUMS_KERNELS = [NUMPY, NUMBA]

@@ -15,8 +15,7 @@ OFF = {"brightness": 0.0, "contrast": 0.0}
 
 
 def pictures(count, channels=3, low=-1.0, high=1.0):
-    drawn = np.random.default_rng(0).uniform(low, high, (count, 6, 5, channels))
-    return drawn.astype(np.float32)
+    return np.random.default_rng(0).uniform(low, high, (count, 6, 5, channels)).astype(np.float32)
 
 
 def in_unit(images):

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hookline.hooks.frozen_mask import read_zeros
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.initial_weights import load_run
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
 
@@ -24,11 +26,10 @@ def run(tmp_path_factory):
 
 
 def test_every_variable_has_the_value_of_the_checkpoint(run):
-    tag = "last"  # the best is restored below
-    restored = restore(str(run), read_config(str(run)), tag)
-    saved = CheckpointStore(run / "checkpoints").load(tag)
+    restored = restore(str(run), read_config(str(run)), "last")  # the best is restored below
+    saved = CheckpointStore(run / "checkpoints").load("last")
     variables, accumulators = restored.variables, restored.loop.accumulators.variable
-    assert (restored.checkpoint, restored.step) == (tag, saved.step)
+    assert (restored.checkpoint, restored.step) == ("last", saved.step)
     assert variables.keys() == saved.tensors.keys()
     assert any(key.startswith("hook/prune/mask/") for key in variables)
     for key in variables.keys() - {"accumulators"}:
@@ -42,7 +43,9 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path
     (copy / "checkpoints" / "index.json").write_text("{")
     restored = restore(str(copy), read_config(str(copy)))  # the manifests say which is the best
     (copy / "checkpoints" / f"step_{summary['steps']:08d}" / "manifest.json").write_text("{")
-    assert_refused("manifest.json is damaged.* an older one counts", restore, str(copy), read_config(str(copy)), "last")
+    for read, *given in ((restore, str(copy), read_config(str(copy)), "last"), (read_zeros, str(copy), None, []),
+                         (load_run, [], copy / "checkpoints", "x")):  # fmt: skip
+        assert_refused("manifest.json is damaged.* an older one counts", read, *given)
     assert (restored.checkpoint, restored.step) == ("best", summary["best"]["step"])
     assert restored.step < summary["steps"]  # of two checkpoints that differ
     for name, value in restored.held_out["validation"].run(restored.step).items():

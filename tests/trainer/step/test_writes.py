@@ -151,8 +151,7 @@ def test_every_batch_norm_assignment_is_upstream_of_every_apply():
     layers = [keras.Input((6,))]
     for index in range(2):
         layers += [keras.layers.Dense(4, name=f"dense_{index}"), keras.layers.BatchNormalization(name=f"norm_{index}")]
-    model = keras.Sequential([*layers, keras.layers.Dense(3, name="last")])
-    network = network_of(model)
+    network = network_of(keras.Sequential([*layers, keras.layers.Dense(3, name="last")]))
     loop = toy_loop([veto], network=network)
     commit = loop.trainer.commits[0]
     expected = {name for name in network.variables if "moving_" in name}
