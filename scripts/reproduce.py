@@ -116,7 +116,8 @@ class Session(SweepRun):
 
     def make(self) -> int:
         """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        for folder in (self.out, self.results.parent):
+            folder.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
             able = list(dict.fromkeys(name for target in self._open for name in self._runs[target.name]))
             for target in self.chosen:

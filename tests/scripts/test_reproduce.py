@@ -68,14 +68,14 @@ def write_targets(path, content=None):
 def reproduced(directory, only="*", content=None) -> tuple[int, list[str]]:
     """Run a session in a directory; return its exit code and what it says. `content` is of the file of targets."""
     targets = write_targets(directory / "targets.yaml", content)
-    options = Options(f"{directory}/out", only=only, results=f"{directory}/results.json", targets=str(targets))
+    options = Options(f"{directory}/out", only=only, results=f"{directory}/rows/results.json", targets=str(targets))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
         patch.setattr(run, "TRAIN", FAKE)
         return Session(options).make(), said.getvalue().splitlines()
 
 
 def rows_in(directory: Path) -> dict:
-    return {row["name"]: row for row in json.loads((directory / "results.json").read_text())["rows"]}
+    return {row["name"]: row for row in json.loads((directory / "rows" / "results.json").read_text())["rows"]}
 
 
 def started(out: Path, name: str = "") -> list[str]:
@@ -143,7 +143,7 @@ def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
     assert "0123456789abcdef" in row["environment"]["commits"]
     assert rows_in(directory)["second"]["measures"][1]["mean"] == 10.0
     assert "third: not run: needs mnist=<path>, which was not given" in lines
-    table = (directory / "RESULTS.md").read_text()
+    table = (directory / "rows" / "RESULTS.md").read_text()
     line = next(line for line in table.splitlines() if line.startswith("| `first`"))
     for cell in ("accuracy 91.0 % (90.0 to 92.0)", "at least 90.5 %: Somebody 2016", "2.00 KiB", "3 s, 2 threads"):
         assert cell in line
@@ -152,16 +152,16 @@ def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
 
 def test_a_finished_run_is_not_made_again_but_the_table_is(made):
     directory, _ = made
-    before, results = started(directory / "out"), (directory / "results.json").read_bytes()
-    table = (directory / "RESULTS.md").read_text()
-    (directory / "RESULTS.md").write_text("of an earlier version")
+    before, results = started(directory / "out"), (directory / "rows" / "results.json").read_bytes()
+    table = (directory / "rows" / "RESULTS.md").read_text()
+    (directory / "rows" / "RESULTS.md").write_text("of an earlier version")
     assert reproduced(directory)[0] == 0
     assert started(directory / "out") == before
-    assert (directory / "results.json").read_bytes() == results
-    assert (directory / "RESULTS.md").read_text() == table
-    (directory / "RESULTS.md").write_text("changed by hand")
-    assert reproduce.main([f"results={directory}/results.json", "render=true"]) == 0
-    assert (directory / "RESULTS.md").read_text() == table
+    assert (directory / "rows" / "results.json").read_bytes() == results
+    assert (directory / "rows" / "RESULTS.md").read_text() == table
+    (directory / "rows" / "RESULTS.md").write_text("changed by hand")
+    assert reproduce.main([f"results={directory}/rows/results.json", "render=true"]) == 0
+    assert (directory / "rows" / "RESULTS.md").read_text() == table
 
 
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch
     assert any(" failed " in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
     assert "left out: second/pruned_0, which begins from first/twin_0" in lines
     assert sum("] completed " in line for line in lines) == 2
-    assert not (tmp_path / "results.json").exists()
+    assert not (tmp_path / "rows" / "results.json").exists()
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
     assert reproduced(tmp_path, "first,second", content=fewer)[0] == 0
