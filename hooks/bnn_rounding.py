@@ -312,8 +312,8 @@ def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: 
         if cause and quantizer.is_sign:
             raise UserError(
                 f"The input of layer '{path}' is never negative, because of '{cause}': its sign is always +1. Replace "
-                "that activation (model.activation=hard_tanh), or set input_quantizer to null or {name: dorefa, k_bit: "
-                "2}."
+                "that activation, for example by hard_tanh (in a recipe: model.activation=hard_tanh), or set "
+                "input_quantizer to null or {name: dorefa, k_bit: 2}."
             )
         missing[path] = layer
     return missing
