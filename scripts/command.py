@@ -14,9 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hookline.train import DONE, INTERRUPTED, WRONG, asks_for_traceback, report, say
+from hookline.train import DONE, WRONG, asks_for_traceback, interrupted_code, report, say
 from hookline.trainer.config.schema import describe, fits
-from hookline.trainer.deferred import open_streams, plain_warnings
+from hookline.trainer.deferred import open_streams, plain_warnings, termination_interrupts
 from hookline.trainer.errors import UserError, printable, unknown_name, user_path
 from hookline.trainer.files import write_whole
 
@@ -32,7 +32,7 @@ LOWEST = {int: 1, float: 0, list[float]: 0}
 def make_main(
     usage: str | None, parse: Callable[[Sequence[str]], Options], command: Callable[[Options], int | None]
 ) -> Callable[..., int]:
-    """Return the `main` of a script, which returns an exit code: 0 done, 2 a mistake of the user, 130 interrupted."""
+    """Return the `main` of a script. Its exit codes: 0 done, 2 a mistake of the user, 130 and 143 interrupted."""
 
     def main(arguments: Sequence[str] | None = None) -> int:
         open_streams()
@@ -41,12 +41,12 @@ def make_main(
             say((usage or "").rstrip())
             return DONE
         try:
-            with plain_warnings():
+            with plain_warnings(), termination_interrupts():
                 code = command(parse(arguments))
         except (UserError, OSError) as error:
             return report(error, WRONG, debug=asks_for_traceback(arguments))
         except KeyboardInterrupt as error:
-            return report(error, INTERRUPTED)
+            return report(error, interrupted_code(error))
         return DONE if code is None else code
 
     return main
@@ -141,13 +141,14 @@ def built(job: Job) -> Iterator[Run]:
         yield prepare(job.config, job.recipe)
 
 
-def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse the path of a file that cannot or must not be written."""
+def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool | None) -> None:
+    """Refuse the path of a file that cannot or must not be written; `overwrite` is None without that option."""
     path = user_path(text, key)
     if not path.name.endswith(tuple(endings)):
         raise UserError(f"{key}={text} received. Expected a file that ends with {' or '.join(endings)}.")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
+        other = "another file, or overwrite=true" if overwrite is False and path.is_file() else "another file"
+        raise UserError(f"{key}={text} exists already. Expected {other}.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{key}={text}: {path.absolute().parent} is not a directory. Expected an existing one.")
 

@@ -58,11 +58,13 @@ class Options:
     kills: int = 100
     recipes: list[str] = field(default_factory=lambda: list(RECIPES))
     in_save: float = 0.5
-    seed: Any = 0
+    seed: str = "0"
 
 
 def command(options: Options) -> int:
     """Kill, resume and compare; print a line for each recipe. Return 0 when nothing was lost."""
+    if not options.recipes:
+        raise UserError("recipes=[] received. Expected names of recipes, such as recipes=[bnn].")
     moments = random.Random(options.seed)
     losses = 0
     for number, recipe in enumerate(options.recipes):

@@ -36,13 +36,15 @@ from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import OpenSweep, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING, Slots
 from hookline.trainer.config.command import Command, parse_command
-from hookline.trainer.errors import UserError, as_typed, check_choice, import_optional
+from hookline.trainer.errors import UserError, as_typed, check_choice, check_integer, import_optional
 from hookline.trainer.replicas.cluster import MULTI_WORKER, check_workers
 from hookline.trainer.run.directory import locked
 
 ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
 CLUSTERS = ("slurm", "local")
+COUNTS = {"nodes", "tasks_per_node", "cpus_per_task", "timeout_min", "max_num_timeout", "slurm_array_parallelism"}
+"""Resources that are whole numbers of at least 1."""
 
 
 @dataclass
@@ -73,6 +75,8 @@ def parse(arguments: Sequence[str]) -> Options:
         resources = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"--resources {path} cannot be read. Expected a YAML file such as {RESOURCES}.") from error
+    for key in sorted(COUNTS & resources.keys()):
+        check_integer(f"{key} in --resources", resources[key])
     return Options(command, resources, own["--cluster"])
 
 
@@ -156,7 +160,20 @@ def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
 
 def _command(options: Options) -> int:
     submitted = submit(options)
-    return max((code for job in submitted for code in job.results()), default=0) if options.cluster == "local" else 0
+    return max(map(_exit_code, submitted), default=0) if options.cluster == "local" else 0
+
+
+def _exit_code(job: Any) -> int:
+    """Wait for a local job; return the highest exit code of its tasks, 1 for one that was killed."""
+    from submitit.core.utils import UncompletedJobError
+
+    try:
+        code = max(job.results())
+    except UncompletedJobError:
+        code = 1
+    if code:
+        print(f"Job {job.job_id} ended with exit code {code}. It printed to {job.paths.stdout}")
+    return int(code)
 
 
 main = make_main(__doc__, parse, _command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -12,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar, cast
 
-from hookline.trainer.errors import one_line
+from hookline.trainer.errors import Interrupted, one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ATTRIBUTE = "precheck"
@@ -189,3 +190,20 @@ def plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise `Interrupted` inside, as SIGINT raises KeyboardInterrupt, so that files are closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"Ended by {signal.Signals(number).name}.", number)

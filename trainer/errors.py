@@ -35,6 +35,15 @@ class UserError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
+class Interrupted(KeyboardInterrupt):
+    """Report that a run ended early, on request; what it needs to resume is saved."""
+
+    def __init__(self, message: str, signal_number: int | None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number  # None for the time budget
+        self.outcome: Any = None  # set once the summary is written
+
+
 class UnsavedError(RuntimeError):
     """Report that a run has ended and its last or best state is not on the disk."""
 

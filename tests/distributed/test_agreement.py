@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
+from hookline.trainer.errors import Interrupted, NonFiniteError, UserError, WorkersError
 from hookline.trainer.replicas.cluster import Cluster
 from hookline.trainer.replicas.replica import Group, Messages
 from hookline.trainer.run import workers as module
-from hookline.trainer.run.control import Cadence, Interrupted, Interruption
+from hookline.trainer.run.control import Cadence, Interruption
 from hookline.trainer.run.workers import ClusterWorkers, abort_after, follow, is_loss
 
 

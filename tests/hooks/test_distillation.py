@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from hookline.hooks.distillation import Distillation
 from hookline.hooks.prune import Prune
+from hookline.trainer.errors import Interrupted
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.control import Interrupted
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.command import run_small
 from tests.support.door import small_trainer, train

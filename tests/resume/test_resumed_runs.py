@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from hookline.hooks import catalogue, load
-from hookline.trainer.errors import UnsavedError, UserError
+from hookline.trainer.errors import Interrupted, UnsavedError, UserError
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
-from hookline.trainer.run.control import Interrupted
 from hookline.trainer.run.directory import locked
 from hookline.trainer.run.state import changed_environment
 from tests.resume.test_matrix import curves

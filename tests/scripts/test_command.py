@@ -1,6 +1,8 @@
 """What the scripts share: arguments, exit codes, and one line for paths that lead nowhere, whatever they look like."""
 
 import importlib
+import os
+import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,7 +66,8 @@ def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
     assert make_main("usage", list, lambda options: None)(["a"]) == 0
     assert make_main("usage", refuse, print)(["run=a"]) == 2
     assert make_main("usage", list, interrupt)(["run=a"]) == 130
-    assert capsys.readouterr().err == "Error: no ['run=a']\nInterrupted.\n"
+    assert make_main("usage", list, lambda options: os.kill(os.getpid(), signal.SIGTERM))([]) == 143
+    assert capsys.readouterr().err == "Error: no ['run=a']\nInterrupted.\nEnded by SIGTERM.\n"
     assert make_main("usage of it", refuse, print)(["run=a", "--help"]) == 0
     assert capsys.readouterr().out == "usage of it\n"
     with pytest.raises(IndexError):  # a fault of the program keeps its traceback

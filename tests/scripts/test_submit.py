@@ -144,7 +144,7 @@ def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
 
 
 def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, capsys):
-    for content in ("cpus: 4", "[1, 2]", "{", "comment: 2024-13-45"):
+    for content in ("cpus: 4", "[1, 2]", "{", "comment: 2024-13-45", "nodes: null", "timeout_min: -5"):
         Path("r.yaml").write_text(content)
         assert_one_line(
             main, ["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL], "--resources", capsys

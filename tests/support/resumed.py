@@ -6,8 +6,8 @@ import pytest
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import Interrupted
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.control import Interrupted
 from hookline.trainer.run.session import execute
 from tests.support.command import run_small
 

@@ -194,15 +194,6 @@ class Journal:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Report that a run ended early, on request; what it needs to resume is saved."""
-
-    def __init__(self, message: str, signal_number: int | None) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number  # None for the time budget
-        self.outcome: Any = None  # set once the summary is written
-
-
 @dataclass
 class Interruption:
     """Record what asked the run to end: a signal, or the end of the wall time `max_seconds`."""
@@ -268,20 +259,3 @@ def _end_at_a_second(numbers: socket.socket) -> None:
         received += number[0] in SIGNALS
         if received == 2:
             os._exit(128 + number[0])
-
-
-@contextmanager
-def termination_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise `Interrupted` inside, as SIGINT raises KeyboardInterrupt, so that files are closed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _raise)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(f"Ended by {signal.Signals(number).name}.", number)

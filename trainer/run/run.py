@@ -16,13 +16,13 @@ import tensorflow as tf
 from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.schema import TARGET
 from hookline.trainer.config.stored import PYTHON
-from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
+from hookline.trainer.errors import Interrupted, NonFiniteError, UnsavedError, UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
-from hookline.trainer.run.control import Best, Cadence, Control, Interrupted, Interruption, Journal, Report, own_values
+from hookline.trainer.run.control import Best, Cadence, Control, Interruption, Journal, Report, own_values
 from hookline.trainer.run.state import (
     Weights,
     assign_variables,

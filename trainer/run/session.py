@@ -15,12 +15,13 @@ import tensorflow as tf
 import yaml
 
 from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_stored, without_initial
-from hookline.trainer.errors import UnsavedError, UserError, user_path
+from hookline.trainer.deferred import termination_interrupts
+from hookline.trainer.errors import Interrupted, UnsavedError, UserError, user_path
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_files import Checkpoint, tensors_digest
-from hookline.trainer.run.control import Interrupted, Interruption, termination_interrupts
+from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
 from hookline.trainer.run.machine import check_precision, estimated, kept_seeds, memory_errors, released_graphs
 from hookline.trainer.run.results import is_complete, read_summary

@@ -21,12 +21,12 @@ from tensorflow.python.eager import context
 from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.parts import used_plugins
 from hookline.trainer.config.schema import check_parts, leaves
-from hookline.trainer.errors import WorkersError
+from hookline.trainer.errors import Interrupted, WorkersError
 from hookline.trainer.hook import Run
 from hookline.trainer.replicas.cluster import Cluster, cluster_of, start_cluster
 from hookline.trainer.replicas.replica import Group, Messages, Replica, local_replicas, replicas_of, share_of_devices
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.control import Interrupted, Interruption
+from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import environment
 from hookline.trainer.run.state import share_variables, trainer_variables, values_by_key
 

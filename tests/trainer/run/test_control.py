@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline.trainer.deferred import termination_interrupts
+from hookline.trainer.errors import Interrupted
 from hookline.trainer.run.control import (
     CHUNK_SECONDS,
     Best,
     Cadence,
-    Interrupted,
     Interruption,
     Report,
     choose_monitor,
     own_values,
-    termination_interrupts,
 )
 from hookline.trainer.run.results import mode_of
 from tests.support.refusals import assert_refused

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.config.stored import PYTHON
-from hookline.trainer.errors import NonFiniteError, UnsavedError
+from hookline.trainer.errors import Interrupted, NonFiniteError, UnsavedError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint_files import write_checkpoint
-from hookline.trainer.run.control import Interrupted, Interruption
+from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.session import complete
 from tests.support.runs import toy_run
 from tests.support.toy import StatelessHook, toy_loop, toy_network
