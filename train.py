@@ -33,7 +33,7 @@ NOTE = re.compile(r"in hook (?P<hook>[^,]+), stage ")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code: 0 done, 1 failed, 2 a mistake of the user, 130 interrupted.
+    """Run a command line and return the exit code: 0 done, 1 failed, 2 a mistake of the user, 130 or 143 interrupted.
 
     Args:
         arguments: without the program's name; None for the process's own.

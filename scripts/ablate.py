@@ -10,7 +10,7 @@ and those that every run has, stay. A hook that another one needs cannot be take
   metrics      what to compare, such as metrics=accuracy,validation/loss/total; without it all of the test split
 
 The same command again runs only what is missing; python scripts/compare.py <out> shows the runs with curves and as CSV.
-Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
+Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 or 143 interrupted.
 """
 
 from __future__ import annotations

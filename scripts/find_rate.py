@@ -71,8 +71,6 @@ def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
     """Return the options of the test, and the run that it trains."""
     own = [each for each in arguments if each.partition("=")[0] in Range.__dataclass_fields__]
     options, rest = parse_options(own, Range), [each for each in arguments if each not in own]
-    if options.count < 2:
-        raise UserError(f"count={options.count} received. Expected two steps or more, at rising rates.")
     if any(each.startswith("resume=") for each in rest):
         raise UserError("resume= received. Expected init_from=<run> to start from the weights of a run.")
     if not 0 < options.lowest < options.highest:

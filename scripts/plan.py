@@ -7,8 +7,8 @@ python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py
   --mermaid    print the step as a flowchart of Mermaid alone
 
 Nothing is trained or written, and run_dir is not looked at. A step whose updates are not wired is refused as train.py
-refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted. For recipes, hooks
-and values see python train.py --help.
+refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 or 143 interrupted. For
+recipes, hooks and values see python train.py --help.
 """
 
 from __future__ import annotations

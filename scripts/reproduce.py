@@ -18,7 +18,7 @@ recipes/results.json and to the table recipes/RESULTS.md.
   list       true, or --list: show the targets, their commands and their status; nothing is run
   render     true, or --render: write RESULTS.md and the chart of accuracy and bytes again; nothing is run
 
-Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
+Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 or 143 interrupted.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ steps are trained again and must give the same bits. Nothing is changed.
   replay       train at least so many steps again, from an older checkpoint up to the newest, and compare all variables
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 
-Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 interrupted.
+Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 or 143 interrupted.
 """
 
 from __future__ import annotations

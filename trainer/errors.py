@@ -36,7 +36,7 @@ class UserError(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Report that a run ended early, on request; what it needs to resume is saved."""
+    """Report that a signal, or the end of its time, ended a run, which is saved, or a script."""
 
     def __init__(self, message: str, signal_number: int | None) -> None:
         super().__init__(message)
