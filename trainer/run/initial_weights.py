@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -125,17 +126,21 @@ def _layers(root: h5py.File) -> list[Layer]:
 
 
 def _old_layers(root: h5py.Group) -> list[Layer]:
-    """Return the layers of an .h5 file in the format of Keras 2: datasets with the paths of variables."""
+    """Return the layers of an .h5 file in the format of Keras 2, in the order that its attributes give."""
     found: dict[str, Tensor] = {}
-    waiting = [(root, "", "")]
-    for group, place, _ in _reached(waiting):
-        for key in group:
-            child, path = _child(group, key), f"{place}/{key}".strip("/")
-            if isinstance(child, h5py.Group):
-                waiting.append((child, path, ""))
-            elif "/" in path:
-                found[unique_name(path.partition("/")[2].partition(":")[0], found)] = _tensor(group, key)
+    top = ["top_level_model_weights"] if "top_level_model_weights" in root else []
+    for layer in [*_names(root, "layer_names"), *top]:
+        for path in _names(_child(root, layer), "weight_names"):
+            *above, last = path.split("/")
+            group = reduce(_child, [layer, *above], root)
+            found[unique_name(path.partition(":")[0], found)] = _tensor(group, last)
     return by_path(found)
+
+
+def _names(group: h5py.Group, key: str) -> list[str]:
+    """Return the names in an attribute or, where Keras had to split a long list, in "<key>0" and those that follow."""
+    parts = takewhile(group.attrs.__contains__, [key] if key in group.attrs else (f"{key}{n}" for n in count()))
+    return [name.decode() if isinstance(name, bytes) else str(name) for part in parts for name in group.attrs[part]]
 
 
 def _reached(waiting: list[tuple[h5py.Group, str, str]]) -> Iterator[tuple[h5py.Group, str, str]]:

@@ -101,14 +101,15 @@ def test_a_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name,
     assert len(after.started_from) == 1, after.started_from
 
 
-def test_other_numbers_of_unnamed_layers_shift_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["a.keras", "a.h5"])
+def test_other_numbers_of_unnamed_layers_shift_nothing(name, tmp_path):
     keras.utils.clear_session(free_memory=False)
     layers.Dense(1)
     saved = fresh(plain)  # dense_1 .. dense_4
-    saved.save(tmp_path / "a.keras")
+    saved.save(tmp_path / name)
     keras.utils.clear_session(free_memory=False)
     own = network(fresh(plain))  # dense .. dense_3
-    load_file([own], str(tmp_path / "a.keras"))
+    load_file([own], str(tmp_path / name))
     np.testing.assert_equal(own.model.get_weights(), saved.get_weights())
     assert "by place" in own.started_from[0]
 
