@@ -103,8 +103,7 @@ class Spec:
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
         """Choose what the next fit monitors, and its hooks, with the progress of a mode and what keeps the best."""
-        given = ["checkpoint", *self.given] if restore_best and self.run_dir is None else self.given
-        makers = hook_makers(given, on_disk=self.run_dir is not None, mode=mode)
+        makers = hook_makers(self.given, on_disk=self.run_dir is not None, mode=mode, restore_best=restore_best)
         asked = self.metrics.get(ONE, [])
         accuracy = next((each for each in asked if isinstance(each, str) and each in ACCURACY), "")
         names = {ACCURACY_METRIC: accuracy} if self.losses else {}
@@ -134,10 +133,12 @@ class Spec:
     @property
     def form(self) -> Form:
         """Return what becomes of inputs and targets."""
-        dtypes, loss = model_dtypes(next(iter(self.models.values()))), self.losses.get(ONE)
+        if len(self.models) > 1:
+            return Form()  # each takes inputs of its own
+        (model,), loss = self.models.values(), self.losses.get(ONE)
+        dtypes = model_dtypes(model)
         if not self.losses:
             return Form(dtypes)
-        model = self.models[MODEL]
         known: dict[str, Any] = {"inputs": model_inputs(model), "rows": embedded_inputs(model)}
         known |= {"outputs": output_shapes(model), "losses": self.losses}
         if loss is None:

@@ -293,13 +293,16 @@ class Follow(Autoencode):
 
 
 def test_a_copy_that_an_objective_moves_has_nothing_to_train():
-    networks = {name: dense("d") for name in Follow.trains}
+    rows = keras.Input((8,), dtype="int32")  # of a network that takes whole numbers, beside others that do not
+    networks = {"rows": keras.Model(rows, keras.layers.Identity()(rows)), **{n: dense("d") for n in Follow.trains}}
     networks["decoder"].trainable = False
-    own, copy = (each.get_weights()[0] for each in networks.values())
+    own, copy = (networks[name].get_weights()[0] for name in Follow.trains)
     trainer = hookline.Trainer(networks=networks, objectives=[Follow()], optimizer="sgd", **SETTINGS)
     trainer.fit(VECTORS, VECTORS, batch_size=60, verbose=0)
     np.testing.assert_array_equal(networks["decoder"].get_weights()[0], (copy + own) / 2.0)
     assert not np.array_equal(networks["encoder"].get_weights()[0], own)
+    outputs = networks["encoder"](VECTORS)
+    np.testing.assert_allclose(trainer.predict(VECTORS, network="encoder"), outputs, rtol=1e-5)
 
 
 @pytest.mark.full
