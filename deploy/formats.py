@@ -156,14 +156,14 @@ def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "ove
     if not form.is_directory and not path.name.endswith(form.suffix):
         other = next((f", or format={each.name}" for each in FORMATS.values() if path.name.endswith(each.suffix)), "")
         raise UserError(
-            f"output={path} received. Expected a file that ends with {form.suffix}, such as model{form.suffix}{other}."
+            f"{path} received. Expected a file name that ends with {form.suffix}, such as model{form.suffix}{other}."
         )
     same = path.is_dir() and (path / MARK).is_file() if form.is_directory else path.is_file()
     if os.path.lexists(path) and not (same and overwrite):
         raise UserError(f"{path} exists already. Expected another output{f', or {remedy}' if same else ''}.")
     parent = next(each for each in path.absolute().parents if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"{path} cannot be written: {parent} is not a directory that can be written to. Give another.")
+        raise UserError(f"{path} cannot be written: {parent} is not a writable directory. Expected another location.")
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def put_in_place(path: Path) -> Iterator[Path]:
             _exchange(temporary, path)
     except OSError as error:
         reason = error.strerror or first_line(error)
-        raise UserError(f"{path} cannot be written: {reason}. Expected a place that can.") from error
+        raise UserError(f"{path} cannot be written: {reason}. Expected a writable location.") from error
 
 
 def size_on_disk(path: Path) -> int:

@@ -29,7 +29,7 @@ def embedded_inputs(model: keras.Model) -> dict[str, int]:
 
 
 def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) -> None:
-    """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding has not."""
+    """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding does not have."""
     wanted = {key: tuple(each.shape[1:]) for key, each in inputs_by_name(taken).items()}
     given: dict[str, Any] = {}
     if isinstance(inputs, Mapping):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 ALWAYS = ("fused_batch_norm", "nan_guard", "randomness_guard", "advisor")
 """Of configs/hooks/default.yaml: what every run has."""
-ON_DISK = ("tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint")
+CHECKPOINT = "checkpoint"
+ON_DISK = ("tensorboard", "pictures", "projector", "metrics_jsonl", CHECKPOINT)
 """Likewise, of runs that have a directory. Early stopping is for those who ask for it."""
 WRITERS = ("tensorboard", "pictures", "projector", "metrics_jsonl", "csv", "wandb", "mlflow")
 PROGRESS = "progress"
@@ -53,9 +54,11 @@ def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
 
 
-def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dict[str, Maker]:
+def hook_makers(
+    given: Sequence[Any], *, on_disk: bool, mode: str | None, restore_best: bool = False
+) -> dict[str, Maker]:
     """Return what makes the hooks of a run, by name: those of every run, and those that were given."""
-    names = [*ALWAYS, *(ON_DISK if on_disk else ())]
+    names = [*ALWAYS, *(ON_DISK if on_disk else (CHECKPOINT,) if restore_best else ())]
     makers = {name: _of_config(name, {}) for name in names}
     if mode is not None:
         makers[PROGRESS] = _of_config(PROGRESS, {"mode": mode})
@@ -66,6 +69,8 @@ def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dic
                 raise UserError(f"hooks has two of the name '{maker.name}'. Expected {{'another': hook}}.")
             own.add(maker.name)
             makers[maker.name] = maker
+    if restore_best and CHECKPOINT not in makers:
+        raise UserError("restore_best=True received without the hook 'checkpoint'. Expected it in hooks.")
     for name in WRITERS if not on_disk else ():
         if name in makers:
             raise UserError(f"The hook '{name}' writes files. Expected Trainer(run_dir=<directory>) with it.")

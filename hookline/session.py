@@ -64,7 +64,8 @@ class Trainer:
                 used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
-            init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from.
+            init_from: a run, or a .keras, .weights.h5, .h5 or .safetensors file, whose weights the first fit starts
+                from.
             loss_weights: factors of the losses of several outputs, by name or in a list.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimizes, in the place of `loss`.
@@ -93,7 +94,7 @@ class Trainer:
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
-        self._fixed = ""  # why `fit` is refused; empty where it is not
+        self._fixed = ""  # why training is refused; empty where it is not
 
     def __repr__(self) -> str:
         """Return the networks, the hooks that were asked for, and how far training is."""
@@ -200,14 +201,17 @@ class Trainer:
             return self._fit(data, options, callbacks, restore_best, Interruption(max_seconds), verbose == 0)
 
     def _check_fit(self, callbacks: Sequence[Any], epochs: Any, seconds: Any, share: Any, *, resume: bool) -> None:
-        if self._fixed:
-            raise UserError(f"The run was trained by the command line. {self._fixed}")
+        self._check_trainable()
         check_callbacks(callbacks)
         check_integer("epochs", epochs)
         check_number("max_seconds", 0 if seconds is None else seconds, 0)
         check_number("validation_split", share or 0, 0, 1)
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
+
+    def _check_trainable(self) -> None:
+        if self._fixed:
+            raise UserError(f"The run was trained by the command line. {self._fixed}")
 
     def _fit(
         self,
@@ -248,6 +252,7 @@ class Trainer:
         Raises:
             UserError: see `fit`.
         """
+        self._check_trainable()
         self._spec.choose_hooks(None)
         with self._spec.working(), ExitStack() as stack:
             data, size = training_data(x, y, batch_size=batch_size, form=self._spec.form)

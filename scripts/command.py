@@ -158,7 +158,7 @@ def write_file(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a writable location.") from error
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import built, check_output, make_main, new_figure, one_job, parse_options
-from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.errors import UserError, check_integer, user_path
 
 if TYPE_CHECKING:
     from hookline.trainer.config.preflight import Job
@@ -75,13 +75,14 @@ def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
         raise UserError("resume= received. Expected init_from=<run> to start from the weights of a run.")
     if not 0 < options.lowest < options.highest:
         raise UserError(f"lowest={options.lowest:g} and highest={options.highest:g} received. Expected a rising range.")
+    check_integer("count", options.count, 2)
     check_output("picture", options.picture, [".png"], overwrite=None)
     return options, one_job(rest)
 
 
 def find(options: Range, job: Job) -> Found:
     """Train a run at rising rates until its loss diverges, and draw the losses."""
-    factor = (options.highest / options.lowest) ** (1.0 / max(1, options.count - 1))
+    factor = (options.highest / options.lowest) ** (1.0 / (options.count - 1))
     rising = {"initial_learning_rate": options.lowest, "decay_steps": 1, "decay_rate": factor}
     schedule = {"_target_": "keras.optimizers.schedules.ExponentialDecay", **rising}
     trainer = {**job.config["trainer"], "epochs": None, "steps": options.count}

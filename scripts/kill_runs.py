@@ -68,8 +68,9 @@ def command(options: Options) -> int:
     for number, recipe in enumerate(options.recipes):
         share = options.kills // len(options.recipes) + (number < options.kills % len(options.recipes))
         in_saves, runs, lost = try_recipe(recipe, share, Path(options.out) / recipe, options.in_save, moments)
-        print(f"{recipe}: {share} kills ({in_saves} inside a save), {runs} runs reached their end")
-        print("\n".join(f"  LOST: {each}" for each in lost), flush=True)
+        print(f"{recipe}: {share} kills ({in_saves} inside a save), {runs} runs reached their end", flush=True)
+        for each in lost:
+            print(f"  LOST: {each}", flush=True)
         losses += len(lost)
     print(f"{options.kills} kills; {losses} losses.")
     return 1 if losses else 0

@@ -243,9 +243,9 @@ def _command(options: Options) -> int:
     if not options.list:
         return session.make()
     for target in session.chosen:
-        print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
+        say(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
         for line in commands_of(target, session.seeds or target.seeds):
-            print(f"  {line}")
+            say(f"  {line}")
     return 0
 
 

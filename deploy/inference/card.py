@@ -60,6 +60,7 @@ def _preparation(value: Mapping[str, Any]) -> Preparation:
 
 def card_path(path: Path) -> Path:
     """Return the path of the card beside an export that cannot hold it."""
+    path = path.absolute()  # "." has no name
     return path.with_name(f"{path.name}.json")
 
 

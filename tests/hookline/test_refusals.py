@@ -97,6 +97,10 @@ MISTAKES = {
     "shape": (lambda: fit(X[:, :4], Y), r"Expected \[n, 8, 8, 1\]"),
     "resume": (lambda: fit(resume=True), "run directory"),
     "best": (lambda: fit(restore_best=True), "validation data"),
+    "best of none": (
+        lambda: fit(trainer=small_trainer({"checkpoint": None}, run_dir="a"), restore_best=True),
+        "without the hook 'checkpoint'",
+    ),
     "early": (lambda: fit(callbacks=[keras.callbacks.EarlyStopping()]), "hookline.hooks.EarlyStopping"),
     "rate": (lambda: fit(callbacks=[keras.callbacks.LearningRateScheduler(float)]), "schedules"),
     "saves": (lambda: fit(callbacks=[keras.callbacks.ModelCheckpoint("a.keras")]), "run_dir"),

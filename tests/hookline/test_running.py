@@ -70,7 +70,8 @@ def test_it_returns_what_is_on_disk_and_resumes(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="nothing is left to do"), generators_kept():
         again = hookline.run("resume=run")
     with generators_kept():
-        hookline.load("run")
+        loaded = hookline.load("run")
+    assert_refused("trained by the command line", loaded.prepare, np.zeros((4, 8, 8, 1)), np.zeros(4))
     assert (again.summary["digest"], again.history) == (ended.summary["digest"], ended.history)
     for name, network in ended.networks.items():
         np.testing.assert_equal(again.networks[name].get_weights(), network.get_weights())

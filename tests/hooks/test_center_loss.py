@@ -18,6 +18,7 @@ from hookline.trainer.step.trainer import Trainer
 from tests.support.hooked import hooked
 from tests.support.refusals import assert_refused
 from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, network_of, toy_arrays, toy_batch
+from tests.trainer.ops.test_centers import equation_4
 
 
 def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, width: int = 2) -> Network:
@@ -45,15 +46,6 @@ def features_of(network: Network, batch: "Batch | dict[str, np.ndarray]") -> np.
     return np.asarray(batch["inputs"] @ network.variables["features/kernel"].numpy())
 
 
-def paper_update(centers: np.ndarray, features: np.ndarray, labels: np.ndarray, alpha: float) -> np.ndarray:
-    """Return the centers after one step of equation 4 of the paper."""
-    after = centers.copy()
-    for j in range(len(centers)):
-        own = features[labels == j]
-        after[j] -= alpha * (centers[j] - own).sum(axis=0) / (1 + len(own))
-    return after
-
-
 def centers_of(hook: CenterLoss) -> np.ndarray:
     return hook.declare().state["centers"].numpy()
 
@@ -76,7 +68,7 @@ def test_the_loss_is_of_the_old_centers_which_move_by_the_formula() -> None:
     assert reported["loss/center"] == pytest.approx(0.3 / 2 * squared.mean(), rel=1e-5)
     assert reported["loss/total"] == pytest.approx(reported["loss/cross_entropy"] + reported["loss/center"], rel=1e-6)
     assert reported["center/distance"] == pytest.approx(np.sqrt(squared).mean(), rel=1e-5)
-    after = paper_update(centers, features, batch["targets"], 0.7)
+    after = centers - 0.7 * equation_4(centers, features, batch["targets"])
     np.testing.assert_allclose(centers_of(hook), after, rtol=1e-4, atol=1e-5)
     pairs = [np.linalg.norm(after[i] - after[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
     assert reported["center/between"] == pytest.approx(np.mean(pairs), rel=1e-4)
@@ -96,7 +88,7 @@ def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, ac
     hook, loop = center_loop(network, alpha=0.7, batch=weighted, accumulation_steps=accumulation_steps)
     centers, batch = start_at(hook), read_batch(0)
     features = np.repeat(features_of(network, batch), counts, axis=0)
-    after = paper_update(centers, features, np.repeat(batch["targets"], counts), 0.7)
+    after = centers - 0.7 * equation_4(centers, features, np.repeat(batch["targets"], counts))
     loop.run(0, 1)
     np.testing.assert_allclose(centers_of(hook), after, rtol=1e-4, atol=1e-5)
 

@@ -26,8 +26,8 @@ features_of = hnp.arrays(np.float32, (BATCH, WIDTH), elements=values)
 labels_of = st.integers(1, CLASSES).flatmap(lambda k: hnp.arrays(np.int64, BATCH, elements=st.integers(0, k - 1)))
 
 
-def oracle(centers, features, labels):
-    """Equation 4 of the paper, one class and one example at a time, in double precision."""
+def equation_4(centers, features, labels):
+    """Return the change of equation 4 of the paper, one class and one example at a time, in double precision."""
     change = np.zeros(centers.shape)
     for j in range(len(centers)):
         total, count = np.zeros(centers.shape[1]), 0
@@ -49,10 +49,10 @@ def changed(centers, features, labels, weights=None):
 @given(centers_of, features_of, labels_of, hnp.arrays(bool, BATCH))
 def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real):
     change = changed(centers, features, labels)
-    np.testing.assert_allclose(change, oracle(centers, features, labels), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(change, equation_4(centers, features, labels), rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(change[np.setdiff1d(np.arange(CLASSES), labels)], 0.0)
     padded = np.where(real[:, None], features, np.float32(np.nan))
-    expected = oracle(centers, features[real], labels[real])
+    expected = equation_4(centers, features[real], labels[real])
     np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
 
 
