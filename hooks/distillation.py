@@ -180,7 +180,8 @@ class Distillation(GraphHook):
             outputs: Any = model
             if self.features:
                 features = {name: _output(model, name) for name in self.features}
-                outputs = keras.Model(model.inputs, [as_functional(model).output, features])
+                graph = as_functional(model)
+                outputs = keras.Model(graph.input, [graph.output, features])
             values = zip(self._model.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
             with keras.StatelessScope(list(values)):
                 found = outputs(inputs, training=False)

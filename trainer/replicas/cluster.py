@@ -235,7 +235,7 @@ def _gather(cluster: Cluster, deadline: float) -> None:
                 with suppress(TimeoutError):
                     guest = connections.enter_context(server.accept()[0])
                     if (index := _read_greeting(guest, cluster)) is not None:
-                        guests.setdefault(index, guest)
+                        guests[index] = guest  # the latest: the worker may have been started again
         except UserError as error:
             _send(guests.values(), f"{error}\n".encode())
             raise

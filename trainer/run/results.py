@@ -34,8 +34,8 @@ NAMESPACES = {**TRAINERS, **TECHNIQUES}
 AUTO = "auto"
 ACCURACY, TOTAL_LOSS = "metric/accuracy", "loss/total"
 LOWER = re.compile(
-    r"loss|error|entropy|distance|divergence|hinge|poisson|huber|log_?cosh|false_?(posi|nega)tives"
-    r"|^metric/(.*_)?(mae|mse|mape|msle|rmse)$",
+    r"loss|error|entropy|distance|divergence|hinge|poisson|huber|log_?cosh|perplexity|false_?(posi|nega)tives"
+    r"|(^|/)metric/(.*_)?(mae|mse|mape|smape|msle|rmse|bce|nll)$",
     re.IGNORECASE,
 )
 """Names of metrics of which a lower value is better."""

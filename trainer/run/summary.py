@@ -240,8 +240,8 @@ def _row(
     input_bits = bits.inputs.get(layer.path, FLOAT)
     by_precision: Counter[str] = Counter()
     for number, (kernel, count) in enumerate((macs or {}).items()):
-        # A separable convolution passes a sum to its second kernel: a float.
-        name = precision(FLOAT if number else input_bits, bits.weights.get(kernels[kernel], FLOAT))
+        # A separable convolution passes a sum to its second kernel: a float. A kernel with LoRA is no variable.
+        name = precision(FLOAT if number else input_bits, bits.weights.get(kernels.get(kernel, ""), FLOAT))
         by_precision[name] += count
     return {
         "layer": layer.path or layer.layer.name,

@@ -207,8 +207,9 @@ def tapped_model(network: Network) -> keras.Model:
     if not network.taps:
         return network.model
     if network.tapped is None:
-        outputs = as_functional(network.model).output
+        graph = as_functional(network.model)
+        outputs = graph.output
         bare = isinstance(outputs, list | tuple) and len(outputs) == 1  # as a call of the model returns it
         outputs = {"outputs": outputs[0] if bare else outputs, "taps": dict(network.taps)}
-        network.tapped = keras.Model(network.model.inputs, outputs)
+        network.tapped = keras.Model(graph.input, outputs)
     return network.tapped

@@ -64,7 +64,7 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     if value.shape.rank == 0:
         return value
     if value.shape.rank != 1:
-        raise ValueError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
+        raise UserError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
     return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
 
 
