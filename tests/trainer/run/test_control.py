@@ -49,7 +49,7 @@ def test_the_mode_of_a_metric_is_that_of_keras():
                 assert mode_of(f"metric/{metric.name}", "auto") == {"up": "max", "down": "min"}[direction], name
                 seen.add(direction)
     assert seen == {"up", "down"}
-    assert mode_of("a/metric/mae", "auto") == mode_of("metric/bce", "auto") == "min"  # of objective a; by its short name
+    assert mode_of("a/metric/mae", "auto") == mode_of("metric/bce", "auto") == "min"  # of objective a; an alias
 
 
 def test_the_monitor_is_there():
