@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,7 +34,7 @@ from hookline.trainer.run.control import Interruption
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import Outcome, complete, open_existing, open_store
-from hookline.trainer.run.state import assign_variables, data_fingerprint, restore_run
+from hookline.trainer.run.state import assign_variables, data_fingerprint, restore_run, run_state
 from hookline.trainer.run.times import Times
 from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
@@ -57,6 +58,7 @@ class State:
     run: Run | None = None  # of the latest fit, or of the command line; None for a run of Python that was loaded
     loaded_step: int = 0  # of the checkpoint of that run
     loaded_tag: str = LAST  # of the checkpoint that was loaded
+    loaded: Mapping[str, Any] = field(default_factory=dict)  # what it holds of the run, as `run_state` returns it
     best_step: int | None = None  # of the weights that `restore_best` put back
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     """Steps of one's own, int64 scalar."""
@@ -267,23 +269,21 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
             raise UserError("The networks or hooks are not those of the fit before. Expected a new Trainer.")
         values = dict(zip(own, values.values(), strict=True))
     assign_variables(own, {key: each.numpy() for key, each in values.items()}, "the fit before")
-    run.step, run.journal.resumed_at = before.step, [before.step]
+    run.step, was = before.step, before.loaded if before.run is None else run_state(before.run)
     known = {hook.name: hook for hook in before.hooks if isinstance(hook, HostHook)}
     for hook in run.host_hooks:
         if (old := known.get(hook.name)) is not None and old is not hook:
             hook.load_state_dict(old.state_dict())
         if isinstance(hook, EarlyStopping) and not same_data:
             hook.begin_anew()
-        elif isinstance(hook, EarlyStopping) and before.run is not None and before.run.control.stop_reason is not None:
+        elif isinstance(hook, EarlyStopping) and was["stop_reason"] is not None:
             hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
-    if before.run is not None:
-        was = before.run.journal
-        run.journal.warnings, run.journal.warned = list(was.warnings), list(was.warned)
-        run.journal.resumed_at = [*was.resumed_at, before.step]
-        run.journal.started_from = list(was.started_from)
-        run.times.before = before.run.times.elapsed
-        if same_data and has_best and before.run.best.monitor == run.best.monitor:
-            run.best.put_back(before.run.best.as_json())
+    run.journal.warnings, run.journal.warned = list(was["warnings"]), list(was["warned"])
+    run.journal.resumed_at = [*was["resumed_at"], before.step]
+    run.journal.started_from = list(was["started_from"])
+    run.times.before = was["seconds"]
+    if same_data and has_best and was["best"]["monitor"] == run.best.monitor:
+        run.best.put_back(was["best"])
 
 
 class OwnStep:

@@ -21,6 +21,7 @@ from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, read_record, rebuilt_pa
 from hookline.trainer.config.overrides import resume_override
 from hookline.trainer.config.stored import read_stored, spread_settings
 from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.hook import HostHook
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import settle
 from hookline.trainer.objective import Objective
@@ -129,8 +130,8 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
 def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None) -> None:
     """Build networks and hooks without data, and give them the values of a checkpoint."""
     checkpoint = CheckpointStore(directory / "checkpoints").load_sound(tag)
-    known = checkpoint.state["hooks"][HISTORY]
-    fit, spec = known["fit"], trainer._spec
+    states = checkpoint.state["hooks"]
+    fit, spec = states[HISTORY]["fit"], trainer._spec
     spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's
     data = _stand_in(spec, fit)
     pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])
@@ -142,9 +143,12 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
         assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
         for network in built.networks.values():
             settle(network.model)
+    for hook in bound:
+        if isinstance(hook, HostHook) and hook.name in states:
+            hook.load_state_dict(states[hook.name])
     watch = next(each for each in bound if isinstance(each, Watch))
-    watch.load_state_dict(known)
-    trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step, loaded_tag=tag)
+    run = checkpoint.state["run"]
+    trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step, loaded_tag=tag, loaded=run)
 
 
 def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:

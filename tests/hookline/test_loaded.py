@@ -96,6 +96,20 @@ def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path):
     np.testing.assert_array_equal(resumed.predict(x), first.predict(x))
 
 
+def test_a_loaded_run_knows_its_best_evaluation_and_the_state_of_its_hooks(tmp_path):
+    x, y = images()["x_train"], images()["y_train"]
+    given = {"batch_size": 16, "epochs": 3, "verbose": 0, "validation_data": held_out()}
+    watching = [{"reduce_on_plateau": {"patience": 9}}, QUIET]
+    first = small_trainer(*watching, run_dir=tmp_path / "run", optimizer=keras.optimizers.SGD(0.1))
+    best = first.fit(x, y, **given).summary["best"]
+    loaded = hookline.load(tmp_path / "run")
+    hooks = ({each.name: each for each in trainer._state.hooks} for trainer in (first, loaded))
+    states = [each["reduce_on_plateau"].state_dict() for each in hooks]
+    assert states[0] == states[1]
+    loaded._state.trainer.networks["model"].optimizer.learning_rate.assign(1e4)
+    assert loaded.fit(x, y, **given).summary["best"] == best
+
+
 def test_the_step_of_ones_own_in_the_readme_runs(capsys):
     (code,) = [each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "prepare" in each]
     exec(compile(code, str(README), "exec"), {"__name__": "example"})
