@@ -21,6 +21,8 @@ CLASSES = {
     BINARY: keras.losses.BinaryCrossentropy,
 }
 ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}  # the activation whose logits a cross-entropy takes
+FOCAL = {"binary_focal_crossentropy": "sigmoid", "categorical_focal_crossentropy": "softmax"}  # put before them
+OVERLAPS = ("dice", "tversky")  # of probabilities, whose activation nobody can know
 
 
 class Loss:
@@ -44,10 +46,12 @@ class Loss:
             )
         self.kind = next((kind for kind, own in CLASSES.items() if _is_kind(self.function, kind, own)), None)
         self.name = self.kind or _name(given)
+        self.of_keras = str(getattr(own or self.function, "__module__", "")).partition(".")[0] == "keras"
+        self.end = ENDS.get(self.kind or "") or (FOCAL.get(self.name) if self.of_keras else None)
+        self.overlaps = self.of_keras and self.name in OVERLAPS
         self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
         self.from_logits = bool(getattr(self.function, "from_logits", False))
         self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label that no loss counts
-        self.of_keras = str(getattr(own or self.function, "__module__", "")).partition(".")[0] == "keras"
         ctc = _is_kind(self.function, "ctc", keras.losses.CTC)  # of label numbers [batch, length] and logits of steps
         self.by_value = self.of_keras and not ctc  # whether outputs and targets have one shape
 
@@ -73,6 +77,8 @@ class Loss:
                 options["label_smoothing"] = self.label_smoothing
         else:
             function = self.function.call if isinstance(self.function, keras.losses.Loss) else self.function
+            if self.end and from_logits and not self.from_logits:
+                outputs = getattr(keras.activations, self.end)(outputs)
         values = function(targets, outputs, **options)
         counted = [each for each in (mask, mask_of(values)) if each is not None]  # Keras marks the class to ignore
         return mean_of_each(values, reduce(tf.logical_and, counted) if counted else None, self.name)

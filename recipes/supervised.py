@@ -175,9 +175,9 @@ def recipe_of(
 
     def head(name: str) -> Head:
         own, end = losses.get(name), ends.get(name)
-        kind = None if own is None else own.kind
+        kind, activation = (None, None) if own is None else (own.kind, own.end)
         gives_logits = end is None and _gives_logits(model, own, name, names or called, data)
-        shown = ENDS[kind] if kind and gives_logits else end
+        shown = activation if gives_logits else end
         prefix = f"{name}_" if name else ""
         measures = Measures(metrics.get(name, ()), activation=shown, kind=kind, prefix=prefix)
         from_logits = gives_logits or name in ends or (own is not None and own.from_logits)
@@ -257,10 +257,16 @@ def _logits_of(
 
 
 def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Sequence[str], data: Data) -> bool:
-    """Return whether a cross-entropy that expects probabilities meets logits."""
-    if loss is None or loss.kind is None or loss.from_logits:
+    """Return whether a loss that expects probabilities meets logits."""
+    linear = name in names and ends_linear(model, names.index(name))
+    if loss is not None and loss.overlaps and linear:
+        raise UserError(
+            f"loss={loss.name} takes probabilities, and '{model.name}' ends without an activation. Expected a model "
+            "of your own, whose last layer has a sigmoid or a softmax."
+        )
+    if loss is None or loss.end is None or loss.from_logits:
         return False
-    if name in names and ends_linear(model, names.index(name)):
+    if linear:
         return True
     outputs = first_outputs(model, data)  # even an untrained network shows: after a batch norm, some are outside [0, 1]
     found = outputs if name == ONE or outputs is None else _item(outputs, name, names)

@@ -17,6 +17,7 @@ from hookline.recipes.data.input_form import (
     TARGET_IMAGES,
     HostRows,
     check_fits,
+    check_pixels,
     check_row_weights,
     check_rows,
     input_form,
@@ -99,10 +100,12 @@ class ExampleReader:
         }
         if self.has_classes:
             found[TARGETS] = np.empty([self.size], np.int64)
-        declared = self.labels() if self.column("labels") is not None else None
+        declared = self.labels() if self.has_classes and self.column("labels") is not None else None
         for rows in self._passes():
             for name, values in self.checked(rows, declared, form).items():
                 found[name][rows] = values
+        if form.peak is not None and found[INPUTS].dtype == np.uint8:
+            check_pixels(found[INPUTS], self.name)
         return found
 
     def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: Preparation) -> dict[str, np.ndarray]:

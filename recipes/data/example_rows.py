@@ -93,7 +93,8 @@ def _arrays(read: Callable[[], Any], where: str) -> dict[str, np.ndarray]:
             given = {INPUTS: given[0], TARGETS: given[1]}
         if not isinstance(given, Mapping) or not {INPUTS, TARGETS} <= given.keys():
             found = f"the keys {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
-            raise UserError(f"received {found}; expected inputs and target, or a mapping with these two.")
+            expected = "inputs and target, or a mapping with these two, and sample_weights where there are any"
+            raise UserError(f"received {found}; expected {expected}.")
         arrays = {str(name): np.array(value) for name, value in given.items()}
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

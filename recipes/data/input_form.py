@@ -102,10 +102,18 @@ def check_row_weights(weights: np.ndarray, rows: np.ndarray, where: str) -> None
     _refuse_rows(bad, rows, where, "a sample weight that is negative or not finite; expected 0 or more")
 
 
+def check_pixels(inputs: np.ndarray, where: str) -> None:
+    """Refuse uint8 inputs of 0 and 1, which scaling from 0..255 would make nearly constant."""
+    if inputs.size and inputs.max() == 1:
+        raise UserError(f"{where}: whole values within 0..1; expected pixels 0..255. Set data.scale=none to keep them.")
+
+
 def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
     """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
     inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)
-    if form.peak is not None and inputs.dtype != np.uint8:
+    if form.peak is not None and inputs.dtype == np.uint8:
+        check_pixels(inputs, where)
+    elif form.peak is not None:
         check_finite(inputs, where)
         return as_pixels(inputs, where)
     if inputs.dtype == np.float64:

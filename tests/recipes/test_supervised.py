@@ -251,6 +251,12 @@ def test_a_network_without_an_activation_gives_logits() -> None:
     assert evaluator_of(recipe, data).run(0) == pytest.approx(found[0], rel=1e-5)
     probabilities = dense(3, "sigmoid")(VECTORS[90:120]).numpy()
     assert found[0]["metric/accuracy"] == pytest.approx(np.mean((probabilities > 0.5) == SIGNS[90:120]))
+    for end in ("sigmoid", None):  # a loss that takes no logits
+        recipe = supervised(parts=parts_of(data, model=lambda end=end: dense(3, end)), loss="binary_focal_crossentropy")
+        found.append(evaluator_of(recipe, data).run(0))
+    assert found[3]["loss/total"] == pytest.approx(found[2]["loss/total"], rel=1e-5)
+    parts = parts_of(data, model=lambda: dense(3))
+    assert_refused("'.*' ends without an activation", supervised, parts=parts, loss="dice")
 
 
 class Listed(keras.Model):

@@ -73,6 +73,9 @@ class Augmentation:
 
     def check(self, batch: Batch) -> None:
         inputs = batch["inputs"]
+        if not isinstance(inputs, tf.Tensor):
+            names = " ".join(f"augment.{each.name}=null" for each in self.augments)
+            raise UserError(f"Augmentations change one input, and the data has several. Expected {names}.")
         if not self._knows_black and inputs.dtype.is_floating and _are_within(inputs, 0.0, 1.0):
             for augment in self.augments:
                 augment.black_and_white = (0.0, 1.0)
@@ -97,8 +100,9 @@ class Augmentation:
             for name in () if augment.mixes else _further_images(batch):
                 changed = {**changed, name: augment({"inputs": batch[name]}, salted(seeds, name))["inputs"]}
             if changed.keys() != batch.keys() or any(
-                changed[name].dtype != each.dtype or not changed[name].shape.is_compatible_with(each.shape)
+                new.dtype != old.dtype or not new.shape.is_compatible_with(old.shape)
                 for name, each in batch.items()
+                for new, old in zip(tf.nest.flatten(changed[name]), tf.nest.flatten(each), strict=True)
             ):
                 raise ValueError("An augmentation must keep the names, shapes and dtypes of a batch.")
         return changed
@@ -143,8 +147,8 @@ def _check_entries(augment: Augment, batch: Batch) -> None:
     if augment.moves and not augment.mixes:
         known = {*augment.follows, *_further_images(batch)}
         others = [name for name in others if name not in known and batch[name].shape.rank > 1]
-        targets = batch.get("targets")
-        if isinstance(targets, tf.Tensor) and targets.shape.rank > 2 and not targets_are_map(batch):
+        targets = tf.nest.flatten(batch.get("targets", ()))
+        if any(each.shape.rank > 2 for each in targets) and not targets_are_map(batch):
             others.append("targets")
     if others and (augment.moves or augment.mixes):
         deed = "mixes examples" if augment.mixes else "moves pixels"

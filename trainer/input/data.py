@@ -266,7 +266,9 @@ class Data:
         """
         names = self.class_names
         if names and (len(names) != self.classes or len(set(names)) != self.classes):
-            raise UserError(f"Data '{self.name}': {len(set(names))} different class names for {self.classes} classes.")
+            remedy = "one for each" if self.classes else "data.class_names=null: its targets are not classes"
+            found = f"{len(set(names))} different class names for {self.classes} classes"
+            raise UserError(f"Data '{self.name}': {found}. Expected {remedy}.")
         for first, second in itertools.combinations(self.splits, 2):
             if first.source is not second.source:
                 continue

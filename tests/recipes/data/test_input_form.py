@@ -70,6 +70,10 @@ def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
         ([[0.0, 256.0]], "pixels", "expected whole gray values"),
     ):
         assert_refused(message, in_memory, form((2,), "float64", scale=scale), np.array(values), "x")
+    bits = np.zeros([2, 3, 3], np.uint8)
+    bits[1, 1] = 1
+    assert_refused("data.scale=none to keep them", in_memory, form((3, 3), "uint8"), bits, "x")
+    assert in_memory(form((3, 3), "uint8", scale="none"), bits, "x") is bits
     for bad, scale in ((np.inf, "auto"), (300.0, "pixels")):  # rows that were just read
         read = np.zeros([3, 2, 2], np.float32)
         read[1, 0, 1] = bad

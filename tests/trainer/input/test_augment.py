@@ -88,4 +88,10 @@ def test_entries_that_would_not_fit_any_more_are_refused():
     augmentation = Augmentation([Push(moves=True, follows=("map",))], classes=5)
     augmentation.check(images(map=tf.zeros([4, 3, 3]), age=tf.zeros([4]), further=tf.zeros([4, 3, 3, 1])))
     Augmentation([Push()], classes=5).check(images(mask=tf.zeros([4, 3, 3])))
+    several = {"map": tf.zeros([4, 3, 3, 1]), "label": tf.range(4)}
+    assert applied(Push(), batch=images(targets=several))["targets"].keys() == several.keys()
+    with pytest.raises(UserError, match="leave targets behind"):
+        Augmentation([Push(moves=True)], classes=5).check(images(targets=several))
+    with pytest.raises(UserError, match="the data has several"):
+        Augmentation([Push()], classes=5).check({"inputs": several})
     Augmentation([Swap()], classes=5).check(images())
