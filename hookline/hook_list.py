@@ -69,8 +69,8 @@ def hook_makers(
                 raise UserError(f"hooks has two of the name '{maker.name}'. Expected {{'another': hook}}.")
             own.add(maker.name)
             makers[maker.name] = maker
-    if restore_best and CHECKPOINT not in makers:
-        raise UserError("restore_best=True received without the hook 'checkpoint'. Expected it in hooks.")
+    if restore_best and (CHECKPOINT not in makers or makers[CHECKPOINT].node.get("keep_best") is False):
+        raise UserError("restore_best=True needs the hook 'checkpoint' with keep_best=True. Expected it in hooks.")
     for name in WRITERS if not on_disk else ():
         if name in makers:
             raise UserError(f"The hook '{name}' writes files. Expected Trainer(run_dir=<directory>) with it.")

@@ -107,10 +107,9 @@ def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
     """Return what to evaluate on: of a `Data` the test split, or the first of the others that it has."""
-    if isinstance(x, Data):
-        return x.test or x.validation or x.train
-    if isinstance(x, Split):
-        return x
+    if isinstance(x, Data | Split):
+        _refuse_beside(f"a {type(x).__name__}", y=y, sample_weight=sample_weight)
+        return x if isinstance(x, Split) else x.test or x.validation or x.train
     examples = read_examples(x, y, sample_weight, "x", form)
     if form.one_hot and examples.targets.ndim > 1:
         raise UserError(
@@ -347,7 +346,7 @@ def _announced(dataset: tf.data.Dataset, name: str) -> Iterator[Any]:
 def _joined(batches: Iterable[Any], name: str) -> Examples:
     parts: list[Examples] = []
     for batch in batches:
-        items = batch if isinstance(batch, tuple) else (batch,)
+        items = tuple(batch) if isinstance(batch, tuple | list) else (batch,)  # as Keras does
         if not 1 <= len(items) <= 3:
             raise UserError(f"{name} gives {len(items)} items a batch. Expected (x, y) or (x, y, sample_weight).")
         x, y, weights = (*items, None, None)[:3]

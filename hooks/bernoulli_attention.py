@@ -266,16 +266,19 @@ class BernoulliAttention(GraphHook):
         return next((value for key, value in values.items() if f"/{key}".endswith(wanted)), 0.5)
 
     def _observed(self, context: StepContext) -> Tensors:
-        """Return inputs, A and a draw of it, for each example."""
+        """Return images, A and a draw of it, for each example; nothing unless one input is images."""
         attention = tf.cast(context.taps[f"{self.name}/attention"], tf.float32)
-        observed = {"inputs": context.batch["inputs"], "attention": attention[..., 0]}
+        images = [each for each in tf.nest.flatten(context.batch["inputs"]) if each.shape.rank == 4]
+        if len(images) != 1:
+            return {}
+        observed = {"inputs": images[0], "attention": attention[..., 0]}
         if self.mode == "bernoulli":
             seed = context.stateless_seed(f"{self.name}/picture")
             observed["draw"] = tf.cast(uniform_numbers(attention, seed) < attention, tf.float32)[..., 0]
         return observed
 
     def show(self, observed: Arrays) -> Shown:
-        if not observed or observed["inputs"].ndim != 4 or self._place is None:
+        if not observed or self._place is None:
             return Shown()
         sheet = options.attention_sheet(observed["inputs"], observed["attention"], observed.get("draw"))
         return Shown({f"{self._prefix}/{self._place.layer}": sheet})

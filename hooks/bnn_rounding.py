@@ -259,11 +259,12 @@ class BnnRounding(GraphHook):
         if not self.quantize_first_input or self.input_quantizer is None or not self.input_quantizer.is_sign:
             return None
         inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
-        positive = float(tf.reduce_mean(tf.cast(inputs >= 0, tf.float32)))
-        if 1.0 - ONE_SIGN < positive < ONE_SIGN:
+        shares = [float(tf.reduce_mean(tf.cast(each >= 0, tf.float32))) for each in tf.nest.flatten(inputs)]
+        positive = next((each for each in shares if not 1.0 - ONE_SIGN < each < ONE_SIGN), None)
+        if positive is None:
             return None
         return (
-            f"{100 * positive:.0f} % of the inputs are 0 or more, so their signs tell the first layer nothing. "
+            f"{100 * positive:.0f} % of an input's values are 0 or more, so their signs tell the first layer nothing. "
             f"Center the inputs around 0, or set hooks.{self.key}.quantize_first_input=false."
         )
 

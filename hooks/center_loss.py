@@ -218,7 +218,7 @@ class CenterLoss(GraphHook):
     def evaluate(self, context: StepContext) -> Evaluated:
         features, labels = self._examples(context)
         collected, inputs = {"features": features, "labels": labels}, context.batch["inputs"]
-        if context.observing and inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3):
+        if context.observing and tf.is_tensor(inputs) and inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3):
             collected["images"] = thumbnails(inputs)
         return Evaluated(collected=collected, split_metrics=self._distances)
 

@@ -70,8 +70,8 @@ class PictureFiles(HostHook):
         self._frames = {str(name): int(count) for name, count in state["frames"].items()}
 
     def on_fit_begin(self, run: Run) -> None:
-        if not run.from_checkpoint:
-            self._frames = {}  # of an earlier fit
+        if not (run.directory / DIRECTORY_NAME / FRAMES).is_dir():
+            self._frames = {}  # of an earlier fit, which are in its animations
         write_pictures(run.views.first_pictures, run.directory / DIRECTORY_NAME)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
@@ -94,7 +94,7 @@ class PictureFiles(HostHook):
             frames = read_frames(folder, name, count)
             if len(frames) > 1:
                 write_files({f"{file_name(name)}.gif": encode_animation(frames)}, folder)
-        if summary["status"] in COMPLETE:  # no run resumes from here
+        if summary["status"] in COMPLETE:  # a later fit begins other animations
             if there:  # at once, so that none is seen half removed
                 (folder / FRAMES).rename(folder / GONE)
             shutil.rmtree(folder / GONE, ignore_errors=True)

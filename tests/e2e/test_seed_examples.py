@@ -18,7 +18,6 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Objective, ObjectiveOutput
 from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.centers import center_change, center_sums
-from hookline.trainer.ops.estimators import round_through, straight_through
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context, network_of, toy_batch, toy_network, values_of
@@ -31,32 +30,6 @@ v1 = tf.compat.v1
 def session():
     with tf.Graph().as_default(), v1.Session() as opened:
         yield opened
-
-
-def test_f_forward_and_g_backward():
-    x = np.array([-1.2, 0.3, 2.0], np.float32)
-
-    def classic(x):
-        t = x**3
-        return t + tf.stop_gradient(tf.sin(x) - t)
-
-    for function in (classic, lambda x: straight_through(tf.sin(x), x**3)):
-        y, gradient = with_gradients(function, x)
-        np.testing.assert_allclose(y, np.sin(x), atol=1e-6)
-        np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-6)
-
-
-def test_rounding_forward_and_the_identity_backward():
-    x = np.array([-1.5, -0.4, 0.5, 0.6, 1.5, 2.5], np.float32)
-
-    def classic(x):
-        return x + keras.ops.stop_gradient(keras.ops.round(x) - x)
-
-    for function in (classic, round_through):
-        y, gradient = with_gradients(function, x)
-        np.testing.assert_array_equal(y, [-2, 0, 0, 1, 2, 2])  # half to even
-        np.testing.assert_array_equal(gradient, np.ones_like(x))
-    assert tf.function(lambda x: tf.gradients(tf.round(x), x), autograph=False)(tf.constant(x)) == [None]
 
 
 def test_the_gradient_of_some_entries_stops():
@@ -190,30 +163,3 @@ def test_networks_of_one_step_train_without_touching_each_other():
     together = train("a", "b")  # in one graph, once said to be impossible
     for left, right in zip(together["b"].values(), train("b")["b"].values(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-6)
-
-
-def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none():
-    source, target = toy_network("a").model, toy_network("b").model
-    shared = keras.Sequential([keras.Input((6,)), source.layers[0]])
-    target.set_weights(source.get_weights())
-    before = target.get_weights()
-    for variable in source.variables:
-        variable.assign(variable + 1.0)
-    for left, right in zip(target.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(left, right)
-    np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
-
-
-def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla():
-    def gather(indices):
-        return tf.gather(tf.constant([1, 2, 3, 4, 5]), indices)
-
-    with tf.device("CPU:0"):
-        for function in (gather, tf.function(gather, autograph=False)):
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[2\] = 6 is not in \[0, 5\)"):
-                function(tf.constant([0, 1, 6]))
-        compiled = tf.function(gather, autograph=False, jit_compile=True)
-        np.testing.assert_array_equal(compiled(tf.constant([0, 1, 6])), [1, 2, 5])
-    for device in tf.config.list_logical_devices("GPU")[:1]:
-        with tf.device(device):
-            np.testing.assert_array_equal(gather(tf.constant([0, 1, 6])), [1, 2, 0])

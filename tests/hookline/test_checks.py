@@ -6,7 +6,7 @@ import pytest
 
 import hookline
 from hookline.checks import check_inputs, class_weights_of, embedded_inputs
-from hookline.inputs import Form, read_examples, training_data
+from hookline.inputs import Examples, Form, read_examples, split_of, training_data
 from hookline.recipes.losses import ONE, Loss
 from hookline.recipes.model_checks import model_inputs
 from tests.support.door import images, small_model, train
@@ -22,6 +22,23 @@ def two_inputs(*, by_name):
     both = keras.layers.Concatenate()([keras.layers.Flatten()(keras.layers.Embedding(9, 2)(words)), numbers])
     inputs = {"words": words, "numbers": numbers} if by_name else [words, numbers]
     return keras.Model(inputs, keras.layers.Dense(1)(both))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "hook",
+    ["center_loss", "bernoulli_attention", {"bnn_rounding": {"all_binary": True, "quantize_first_input": True}}],
+)
+def test_hooks_that_look_at_inputs_take_several(hook, tmp_path):
+    image, table = keras.Input((6, 6, 1), name="image"), keras.Input((4,), name="table")
+    hidden = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, activation="tanh")(image))
+    hidden = keras.layers.Dense(4, "tanh")(keras.layers.Concatenate()([hidden, keras.layers.Dense(3)(table)]))
+    model = keras.Model({"image": image, "table": table}, keras.layers.Dense(3)(hidden))
+    x = {"image": np.ones((24, 6, 6, 1), np.float32), "table": np.ones((24, 4), np.float32)}
+    trainer = hookline.Trainer(model, loss=SPARSE, hooks=[hook], run_dir=tmp_path / "run")
+    trainer.fit(x, np.arange(24) % 3, validation_data=(x, np.arange(24) % 3), verbose=0)
+    split = split_of("mine", Examples(x, np.arange(24) % 3), trainer._spec.form)
+    assert_refused("sample_weight received beside a Split", trainer.evaluate, split, sample_weight=np.ones(24))
 
 
 @pytest.mark.parametrize("by_name", [True, False])

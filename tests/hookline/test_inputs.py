@@ -23,7 +23,7 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         rows = slice(16 * index, 16 * index + 16)
-        return X[rows], Y[rows]
+        return [X[rows], Y[rows]]
 
 
 FORMS = {

@@ -99,7 +99,7 @@ MISTAKES = {
     "best": (lambda: fit(restore_best=True), "validation data"),
     "best of none": (
         lambda: fit(trainer=small_trainer({"checkpoint": None}, run_dir="a"), restore_best=True),
-        "without the hook 'checkpoint'",
+        "needs the hook 'checkpoint'",
     ),
     "early": (lambda: fit(callbacks=[keras.callbacks.EarlyStopping()]), "hookline.hooks.EarlyStopping"),
     "rate": (lambda: fit(callbacks=[keras.callbacks.LearningRateScheduler(float)]), "schedules"),
