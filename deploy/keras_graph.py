@@ -103,6 +103,13 @@ def _relu(layer: Any) -> list[Node]:
     return _activation("relu" if highest is None else "relu6", layer)
 
 
+def _prelu(layer: Any) -> list[Node]:
+    slopes = _values(layer.alpha)
+    if slopes.size != slopes.shape[-1]:
+        raise NoOperationError("a slope for each position")
+    return [_op("prelu", {}, {"slopes": slopes.reshape(-1)})]
+
+
 def _weights(layer: Any, kernel: str = "kernel") -> dict[str, np.ndarray]:
     found = {"kernel": _values(getattr(layer, kernel))}
     if layer.use_bias and (bias := _values(layer.bias)).any():
@@ -179,6 +186,7 @@ CONVERTERS: dict[str, Callable[[Any], list[Node]]] = {
     "Activation": lambda layer: activation_step(layer.activation),
     "ReLU": _relu,
     "LeakyReLU": lambda layer: _activation("leaky_relu", layer, layer.negative_slope),
+    "PReLU": _prelu,
     "ELU": lambda layer: _activation("elu", layer, layer.alpha),
     "Softmax": lambda layer: _activation("softmax", _with(layer, axis=-1)),
     **{name: partial(_activation, function) for name, function in FUNCTIONS.items()},

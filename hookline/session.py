@@ -64,8 +64,7 @@ class Trainer:
                 used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
-            init_from: a run, or a .keras, .weights.h5, .h5 or .safetensors file, whose weights the first fit starts
-                from.
+            init_from: a run, or a .keras, .h5 or .safetensors file, whose weights the first fit starts from.
             loss_weights: factors of the losses of several outputs, by name or in a list.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimizes, in the place of `loss`.

@@ -110,6 +110,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "threshold": {"thresholds": None, "descending": None},
     "scale_shift": {"scale": None, "shift": None},
     "activation": {"function": None, "slope": None},
+    "prelu": {"slopes": None},
     "max_pool2d": {"pool_size": None, **_WINDOW},
     "average_pool2d": {"pool_size": None, **_WINDOW},
     "reshape": {"shape": None},

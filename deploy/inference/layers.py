@@ -307,6 +307,9 @@ def _function(context: Context) -> Activation:
         case "scale_shift":
             channels = context.input.shape[-1:]
             scale, shift = (context.array(fields[key], channels, np.float32) for key in ("scale", "shift"))
+        case "prelu":
+            slopes = context.array(fields["slopes"], context.input.shape[-1:], np.float32)
+            return lambda x: np.where(x < 0, slopes * x, x)
         case "rescale":
             scale, shift = (np.array(fields[key], np.float32) for key in ("scale", "offset"))
         case _:

@@ -21,6 +21,7 @@ def resnet(
     filters: Sequence[int] = (16, 32, 64),
     shortcuts: str = "block",
     activation: str = "relu",
+    norm: str = "after",
     weight_decay: float = 1e-4,
     batch_norm_momentum: float = 0.99,
     batch_norm_epsilon: float = 1e-3,
@@ -37,14 +38,19 @@ def resnet(
     Shortcuts are over both convolutions of a "block"; or over each "convolution", with average pooling before the
     convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu et al. 2018,
     Bi-Real Net, arXiv 1808.00278).
+
+    The activation "prelu" has a slope for each channel, 0.25 at first. Batch norm is "after" each convolution; or
+    "around" those of the blocks, also before each: where the inputs are binary, it learns the threshold of their signs
+    for each channel, which with PReLUs does what the learned shifts of ReActNet do (Liu et al. 2020, arXiv 2003.03488).
     """
     check_choice("shortcuts", shortcuts, ("block", "convolution"))
+    check_choice("norm", norm, ("after", "around"))
     strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]
     shape = check_images("resnet", input_shape, 2 ** strides.count(2), "fewer filters")
-    norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
+    batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     regularizer = keras.regularizers.L2(weight_decay) if weight_decay else None
     conv = partial(keras.layers.Conv2D, padding="same", kernel_initializer="he_normal", kernel_regularizer=regularizer)
-    layers = Layers(conv, norm, activation)
+    layers = Layers(conv, batch_norm, activation, around=norm == "around")
     block = layers.block if shortcuts == "block" else layers.real_block
     inputs = keras.Input(shape, name="image")
     x = layers.active(layers.normed(inputs, filters[0], 1, "stem"), "stem")
@@ -62,26 +68,35 @@ class Layers:
     conv: Callable[..., keras.layers.Layer]
     norm: Callable[..., keras.layers.Layer]
     activation: str
+    around: bool
 
     def normed(self, x: Any, count: int, stride: int, name: str) -> Any:
         """Add a convolution 3x3 and batch norm."""
         return self.norm(name=f"{name}_batch_norm")(self.conv(count, 3, stride, name=f"{name}_conv")(x))
 
+    def normed_in_block(self, x: Any, count: int, stride: int, name: str) -> Any:
+        """Add the same, and batch norm before it where that is wanted."""
+        return self.normed(self.norm(name=f"{name}_input_norm")(x) if self.around else x, count, stride, name)
+
     def active(self, x: Any, name: str) -> Any:
         """Add the activation."""
+        if self.activation == "prelu":
+            return keras.layers.PReLU(keras.initializers.Constant(0.25), shared_axes=(1, 2), name=f"{name}_activation")(
+                x
+            )
         return keras.layers.Activation(self.activation, name=f"{name}_activation")(x)
 
     def block(self, x: Any, count: int, stride: int, name: str) -> Any:
         """Add two convolutions with a shortcut over both."""
-        y = self.active(self.normed(x, count, stride, f"{name}_1"), f"{name}_1")
-        y = self.normed(y, count, 1, f"{name}_2")
+        y = self.active(self.normed_in_block(x, count, stride, f"{name}_1"), f"{name}_1")
+        y = self.normed_in_block(y, count, 1, f"{name}_2")
         shortcut = x if stride == 1 else self.conv(count, 1, stride, name=f"{name}_shortcut")(x)
         return self.active(keras.layers.Add(name=f"{name}_add")([shortcut, y]), name)
 
     def real_block(self, x: Any, count: int, stride: int, name: str) -> Any:
         """Add two convolutions with a shortcut over each; where it halves, by average pooling, which keeps it real."""
         for part in (f"{name}_1", f"{name}_2"):
-            y, shortcut = self.normed(x, count, stride, part), x
+            y, shortcut = self.normed_in_block(x, count, stride, part), x
             if stride == 2:
                 shortcut = keras.layers.AveragePooling2D(2, padding="same", name=f"{name}_pool")(x)
                 shortcut = self.conv(count, 1, name=f"{name}_shortcut")(shortcut)

@@ -57,6 +57,7 @@ COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
     "up to 6": (layers.ReLU(max_value=6), ROW, ["activation"]),
     "leaky": (layers.LeakyReLU(0.4), ROW, ["activation"]),
     "elu": (layers.ELU(0.5), ROW, ["activation"]),
+    "prelu": (layers.PReLU("random_normal", shared_axes=(1, 2)), IMAGE, ["prelu"]),
     "no slope": (layers.ReLU(), ROW, ["activation"]),
     "softmaxes": (lambda x: ops.softmax(layers.Softmax()(x)), ROW, ["activation", "activation"]),
     "a layer as activation": (layers.Dense(3, activation=layers.LeakyReLU(0.1)), ROW, ["dense", "activation"]),

@@ -114,6 +114,10 @@ def test_resnet_20_has_the_size_of_the_paper_and_a_form_for_binary_inputs() -> N
         assert computed is layer_output(form, form.get_layer(layer.name.replace("add", "batch_norm")))
         assert real is layer_input(form, conv) or "shortcut" in real._keras_history.operation.name
         assert layer_input(form, conv)._keras_history.operation.activation is keras.activations.hard_tanh
+    around = resnet((32, 32, 3), 10, shortcuts="convolution", activation="prelu", norm="around")
+    norm = layer_input(around, around.get_layer("block_2_1_conv"))._keras_history.operation
+    slopes = layer_input(around, norm)._keras_history.operation.alpha
+    assert (norm.name, slopes.shape) == ("block_2_1_input_norm", (1, 1, 16))
 
 
 def test_a_wrong_argument_is_one_clear_line():
