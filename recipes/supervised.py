@@ -176,6 +176,7 @@ def recipe_of(
     def head(name: str) -> Head:
         own, end = losses.get(name), ends.get(name)
         kind, activation = (None, None) if own is None else (own.kind, own.end)
+        kind = BINARY if activation == "sigmoid" else kind  # a focal loss, too
         gives_logits = end is None and _gives_logits(model, own, name, names or called, data)
         shown = activation if gives_logits else end
         prefix = f"{name}_" if name else ""

@@ -97,9 +97,9 @@ MISTAKES = {
     "shape": (lambda: fit(X[:, :4], Y), r"Expected \[n, 8, 8, 1\]"),
     "resume": (lambda: fit(resume=True), "run directory"),
     "best": (lambda: fit(restore_best=True), "validation data"),
-    "best of none": (
+    "no best": (
         lambda: fit(trainer=small_trainer({"checkpoint": None}, run_dir="a"), restore_best=True),
-        "needs the hook 'checkpoint'",
+        "needs the hook",
     ),
     "early": (lambda: fit(callbacks=[keras.callbacks.EarlyStopping()]), "hookline.hooks.EarlyStopping"),
     "rate": (lambda: fit(callbacks=[keras.callbacks.LearningRateScheduler(float)]), "schedules"),
