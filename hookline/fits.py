@@ -30,7 +30,7 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
 from hookline.trainer.run.checkpoint_files import LAST, Checkpoint
-from hookline.trainer.run.control import Interruption
+from hookline.trainer.run.control import Interruption, Journal
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import Outcome, complete, open_existing, open_store
@@ -276,11 +276,11 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
             hook.load_state_dict(old.state_dict())
         if isinstance(hook, EarlyStopping) and not same_data:
             hook.begin_anew()
-        elif isinstance(hook, EarlyStopping) and was["stop_reason"] is not None:
+        elif isinstance(hook, EarlyStopping) and was.get("stop_reason") is not None:
             hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
-    run.journal.warnings, run.journal.warned = list(was["warnings"]), list(was["warned"])
-    run.journal.resumed_at = [*was["resumed_at"], before.step]
-    run.journal.started_from = list(was["started_from"])
+    journal = Journal.of(was)
+    run.journal.warnings, run.journal.warned = journal.warnings, journal.warned
+    run.journal.resumed_at, run.journal.started_from = [*journal.resumed_at, before.step], journal.started_from
     run.times.before = was["seconds"]
     if same_data and has_best and was["best"]["monitor"] == run.best.monitor:
         run.best.put_back(was["best"])

@@ -81,9 +81,8 @@ class Layers:
     def active(self, x: Any, name: str) -> Any:
         """Add the activation."""
         if self.activation == "prelu":
-            return keras.layers.PReLU(keras.initializers.Constant(0.25), shared_axes=(1, 2), name=f"{name}_activation")(
-                x
-            )
+            slope = keras.initializers.Constant(0.25)
+            return keras.layers.PReLU(slope, shared_axes=(1, 2), name=f"{name}_activation")(x)
         return keras.layers.Activation(self.activation, name=f"{name}_activation")(x)
 
     def block(self, x: Any, count: int, stride: int, name: str) -> Any:

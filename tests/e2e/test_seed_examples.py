@@ -16,12 +16,10 @@ import tensorflow as tf
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Objective, ObjectiveOutput
-from hookline.trainer.ops.backward import entry_stop_gradients
 from hookline.trainer.ops.centers import center_change, center_sums
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context, network_of, toy_batch, toy_network, values_of
-from tests.trainer.ops.test_override_gradient import with_gradients
 
 v1 = tf.compat.v1
 
@@ -30,20 +28,6 @@ v1 = tf.compat.v1
 def session():
     with tf.Graph().as_default(), v1.Session() as opened:
         yield opened
-
-
-def test_the_gradient_of_some_entries_stops():
-    x = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
-    mask = tf.constant([1.0, 0.0, 0.0, 1.0])
-
-    def classic(target):
-        other = tf.abs(mask - 1)
-        return tf.stop_gradient(other * target) + mask * target
-
-    for function in (classic, lambda target: entry_stop_gradients(target, mask)):
-        y, gradient = with_gradients(lambda x, function=function: function(x) ** 2, x)
-        np.testing.assert_array_equal(y, x**2)
-        np.testing.assert_array_equal(gradient, mask * 2.0 * x)
 
 
 INPUTS = np.array([[0.5, -1.0], [0.25, 1.5], [-1.0, 0.07864934]], np.float32)  # they sum to 0.32864934

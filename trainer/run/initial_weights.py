@@ -130,9 +130,10 @@ def _old_layers(root: h5py.Group) -> list[Layer]:
     found: dict[str, Tensor] = {}
     top = ["top_level_model_weights"] if "top_level_model_weights" in root else []
     for layer in [*_names(root, "layer_names"), *top]:
-        for path in _names(_child(root, layer), "weight_names"):
+        own = layer.split("/")
+        for path in _names(reduce(_child, own, root), "weight_names"):
             *above, last = path.split("/")
-            group = reduce(_child, [layer, *above], root)
+            group = reduce(_child, [*own, *above], root)
             found[unique_name(path.partition(":")[0], found)] = _tensor(group, last)
     return by_path(found)
 
@@ -154,7 +155,9 @@ def _reached(waiting: list[tuple[h5py.Group, str, str]]) -> Iterator[tuple[h5py.
             yield group, place, path
 
 
-def _child(group: h5py.Group, key: str) -> Any:
+def _child(group: Any, key: str) -> Any:
+    if not isinstance(group, h5py.Group) or "/" in key:
+        raise ValueError(f"'{key}' is not in a group")
     if group.get(key, getclass=True, getlink=True) is not h5py.HardLink:
         raise ValueError(f"'{key}' links to somewhere else")
     return group[key]

@@ -257,6 +257,10 @@ def keras_file(content, *, member=MEMBER, compression=zipfile.ZIP_STORED):
     return stream.getvalue()
 
 
+def linked(file):
+    file["link"], file.attrs["layer_names"] = h5py.SoftLink("/layers"), [b"link/dense"]
+
+
 def virtual(group):
     layout = h5py.VirtualLayout((6,), "f4")
     layout[:] = h5py.VirtualSource("/etc/hostname", "x", (6,))
@@ -278,6 +282,7 @@ HOSTILE = {
     "soft link": (".h5", hdf5(lambda group: group.__setitem__("0", h5py.SoftLink("/layers")))),
     "external data": (".h5", hdf5(lambda group: group.create_dataset("0", (6,), "f4", external="/etc/hostname"))),
     "virtual data": (".h5", hdf5(virtual)),
+    "old format": (".h5", hdf5(lambda group: linked(group.file))),
     "a group": (".h5", hdf5(lambda group: group.create_group("0"))),
 }
 
