@@ -124,5 +124,5 @@ def test_only_what_is_of_the_format_is_ever_replaced(tmp_path: Path):
     assert_refused(r"with \.onnx, .*, or format=keras", check_place, tmp_path / "a.keras", FILE, overwrite=True)
     check_place(tmp_path / "any name", DIRECTORY, overwrite=False)
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="is not a directory that can be written to"):
+    with pytest.raises(UserError, match="is not a writable directory"):
         check_place(tmp_path / "file" / "a.onnx", FILE, overwrite=False)

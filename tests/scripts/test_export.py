@@ -120,7 +120,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_pa
     refused("'modle'. Expected network=model.", run, "network=modle", f"output={tmp_path}/a.keras")
     refused("kept moving averages", run, "average=true", f"output={tmp_path}/a.keras")
     refused("exists already", run, f"output={tmp_path}/kept.keras")
-    refused("is not a directory", run, f"output={tmp_path}/file/a.keras")
+    refused("is not a writable directory", run, f"output={tmp_path}/file/a.keras")
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     refused("'.[onnx]'", run, "format=onnx", f"output={tmp_path}/a.onnx")
 
