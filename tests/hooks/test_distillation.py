@@ -190,6 +190,6 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     store.wait()
     assert_refused(r"hooks.distillation.teacher is not what the run began with", go_on, tmp_path / "cut", moved)
     (tmp_path / "moved").rename(tmp_path / "float")
-    np.savez(tmp_path / "unit.npz", x_train=np.ones([200, 8, 8], np.uint8), y_train=np.arange(200) % 10)
+    np.savez(tmp_path / "unit.npz", x_train=np.full([200, 8, 8], 9, np.uint8), y_train=np.arange(200) % 10)
     options += ["data=arrays", f"data.path={tmp_path / 'unit.npz'}", "data.scale=unit"]
     assert_refused("inputs from -1 to 1, but", run_small, "bnn", *options, run_dir=tmp_path / "unit")
