@@ -17,7 +17,7 @@ import tensorflow as tf
 from hookline.deploy.formats import FORMATS, check_place
 from hookline.deploy.plain_model import foreign_names, plain_model, rebuilt
 from hookline.fits import State
-from hookline.inputs import BATCH_SIZE, Form, read_examples, split_of
+from hookline.inputs import BATCH_SIZE, Form, evaluation_split, read_examples, split_of
 from hookline.scripts.export import Options, write
 from hookline.trainer.errors import UserError, check_choice, check_integer, user_path
 from hookline.trainer.input.batches import EvaluationBatches
@@ -96,7 +96,10 @@ class Shipped:
     def predict(self, x: Any, network: str, batch_size: int | None) -> Any:
         """Return the outputs of a network for examples, as arrays in their structure."""
         size = BATCH_SIZE if batch_size is None else check_integer("batch_size", batch_size)
-        split = x if isinstance(x, Split) else split_of("test", read_examples(x, None, None, "x"), self._form)
+        if isinstance(x, Data | Split):
+            split = evaluation_split(x, None, None, self._form)
+        else:
+            split = split_of("test", read_examples(x, None, None, "x"), self._form)
         source, rows = split.source, split.indices
         step, outputs = tf.constant(self.state.weights_step, tf.int64), []
         owner = self.state.trainer.networks[network]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import hookline
 from hookline.inputs import Examples, Form, read_examples, split_of, training_data
+from hookline.recipes.data.digits import digits
 from tests.support.door import SETTINGS, images, small_trainer
 from tests.support.refusals import assert_refused
 
@@ -138,3 +139,14 @@ def test_a_function_is_a_loss():
     pairs = hookline.Trainer(model, loss=spread, **SETTINGS)
     pairs.fit(np.zeros((4, 2)), np.arange(4)[:, None], batch_size=4, verbose=0)  # a column of labels stays one
     assert pairs.evaluate(np.zeros((4, 2)), np.arange(4)[:, None])["loss"] == pytest.approx(20 / 16)
+
+
+def test_data_is_used_split_by_split():
+    data = digits()
+    model = keras.Sequential([keras.Input(data.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)])
+    trainer = hookline.Trainer(model, loss=f"sparse_{CROSS}", metrics=["accuracy"], **SETTINGS)
+    history = trainer.fit(data, verbose=0).history
+    assert history["val_accuracy"] == pytest.approx([trainer.evaluate(data.validation)["accuracy"]])
+    labels = data.test.source.gather(tf.constant(data.test.indices))["targets"]
+    expected = np.mean(trainer.predict(data).argmax(axis=1) == labels)
+    assert trainer.evaluate(data)["accuracy"] == pytest.approx(expected)
