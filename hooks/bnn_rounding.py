@@ -222,7 +222,6 @@ class BnnRounding(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         layers = self._selection.layers
-        padded = [path for path, layer in layers.items() if getattr(layer, "padding", "valid") == "same"]
         entries = dict.fromkeys(layers, 0)
         for kernel in self._kernels:
             entries[kernel.layer] += kernel.size
@@ -237,7 +236,6 @@ class BnnRounding(GraphHook):
             "kernel_entries": entries,
             "float_scales": sum(self._scales(kernel) for kernel in self._kernels),
             "full_precision": self._selection.full_precision,
-            "zero_padded": [path for path in padded if self.input_quantizer],
         }
 
     def advise(self, run: Run) -> Sequence[str]:
